@@ -1,0 +1,96 @@
+"""The checkpoint file: one self-contained file of tensors and plain JSON types. Reads and writes; trains nothing.
+
+Under the key `minitx` stand the format, the resolved config and the tokenizer; under `state_dict` the weights; beside
+them whatever the training loop needs to go on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 1
+"""Version of what stands under `minitx`; a file of a newer one is refused."""
+
+
+def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """What stands under `minitx`."""
+    return {"format": FORMAT, "config": config, "tokenizer": tokenizer}
+
+
+def write(contents: dict[str, Any], path: str | Path) -> None:
+    """Write a checkpoint whole or not at all: beside its target, forced to disk, then renamed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            torch.save(contents, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
+    """The contents of a checkpoint file, unpickling nothing but tensors and plain types.
+
+    Raises:
+        ValueError: not there, damaged, not ours, or of a newer format.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint file {path}")
+    try:
+        contents = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception:  # torch raises a dozen kinds for damaged, foreign and hostile files
+        raise ValueError(f"{path} is damaged, or not a minitx checkpoint: it cannot be read as one") from None
+    ours = contents.get("minitx") if isinstance(contents, dict) else None
+    if not isinstance(ours, dict) or not isinstance(ours.get("format"), int):
+        raise ValueError(f"{path} is not a minitx checkpoint: it has no minitx section")
+    if ours["format"] > FORMAT:
+        raise ValueError(
+            f"{path} is of checkpoint format {ours['format']}, newer than {FORMAT}, which this minitx knows: "
+            "update minitx"
+        )
+    missing = {"config", "tokenizer"} - ours.keys() or {"state_dict"} - contents.keys()
+    if missing:
+        raise ValueError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
+    return contents
+
+
+def find(path: str | Path, name: str = "best") -> Path:
+    """The checkpoint file that a path means: the file itself, or the newest one of that name in a run folder.
+
+    Args:
+        path: a file, a run folder runs/NAME, or one version of it runs/NAME/vN.
+        name: best or last, for a folder; best falls back to last.
+
+    Raises:
+        ValueError: nothing there.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"there is no checkpoint and no run folder at {path}")
+    if path.is_file():
+        return path
+    for folder in [*reversed(versions(path)), path]:
+        for candidate in dict.fromkeys((name, "last")):
+            if (folder / f"{candidate}.ckpt").is_file():
+                return folder / f"{candidate}.ckpt"
+    raise ValueError(f"the folder {path} holds no checkpoint ({name}.ckpt) and no run with one (vN/{name}.ckpt)")
+
+
+def versions(folder: str | Path) -> list[Path]:
+    """The version folders v0, v1, ... of a run, oldest first."""
+    folder = Path(folder)
+    found = [part for part in folder.iterdir() if re.fullmatch(r"v\d+", part.name)] if folder.is_dir() else []
+    return sorted(found, key=lambda part: int(part.name[1:]))

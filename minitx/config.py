@@ -1,0 +1,169 @@
+"""The whole vocabulary of a run, as frozen dataclasses. No torch here: `--help` and a typo must answer at once.
+
+Two sections are open, because anybody may register more of them: `data` and `model.position` hold a registered `name`
+plus that class's own options, which options.py checks once the class is known. Everything else is typed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Options = dict[str, Any]
+"""An open section: `name`, and the options of the class registered under it."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where a run lands and which random numbers it draws."""
+
+    name: str = "run"
+    """The run's name; its files land in <folder>/<name>/v0, v1, ..."""
+    seed: int = 1
+    """Decides initial weights, training batches and dropout. Validation and test sets do not depend on it."""
+    folder: str = "runs"
+    """The folder of all runs: what `tensorboard --logdir` is pointed at."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The Transformer to build."""
+
+    architecture: Literal["encoder_decoder", "decoder_only", "encoder_only"] = "encoder_decoder"
+    """encoder_decoder (Vaswani et al.), decoder_only (GPT) or encoder_only (one output for each input position)."""
+    d_model: int = 64
+    """Width of the vectors between layers."""
+    n_heads: int = 4
+    """Attention heads in each attention."""
+    n_layers: int = 2
+    """Layers in each stack."""
+    n_kv_heads: int | None = None
+    """Key-value heads, a divisor of n_heads: fewer save memory (grouped-query attention). Default: n_heads."""
+    d_head: int | None = None
+    """Width of one head. Default: d_model / n_heads."""
+    d_ff: int | None = None
+    """Inner width of the feed-forward networks. Default: 4 x d_model."""
+    position: Options = field(default_factory=lambda: {"name": "sinusoidal"})
+    """How positions are told: a registered `name` (minitx list) and its own options."""
+    window: int | None = None
+    """Number of keys that a query of self-attention may see, itself included. Default: all."""
+    norm_first: bool = True
+    """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
+    activation: Literal["relu", "gelu"] = "gelu"
+    """Non-linearity of the feed-forward networks."""
+    dropout: float = 0.0
+    """Dropped share of embeddings, sublayer outputs and inner activations in training."""
+    attention_dropout: float = 0.0
+    """Dropped share of attention weights in training; not zero, it costs the fused kernel its speed on a CPU."""
+    qk_norm: bool = False
+    """Normalise queries and keys by head before they meet."""
+    bias: bool = True
+    """Biases in the linear maps of the layers."""
+    tie_embeddings: bool = True
+    """Let the output head share the embedding's table."""
+    vocab_size: int | None = None
+    """Number of tokens. Left out, it is the tokenizer's."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over optimiser steps."""
+
+    name: Literal["constant", "linear", "cosine", "noam"] = "cosine"
+    """After the warm-up: constant; linear or cosine decay to the end of the run; noam: 1 / sqrt(step)."""
+    warmup_steps: int = 100
+    """Steps over which the learning rate rises in a straight line from 0 to optimizer.lr, its peak."""
+    final_ratio: float = 0.1
+    """Where linear and cosine decay end, as a share of the peak."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights are changed."""
+
+    name: Literal["adamw"] = "adamw"
+    """AdamW (Loshchilov and Hutter 2019), fused."""
+    lr: float = 1e-3
+    """The learning rate at its peak."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """Decay of the running means of the gradient and of its square."""
+    weight_decay: float = 0.01
+    """Pull of the matrices towards zero; biases and norms are left alone."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate over the run."""
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long, how precisely and on what to train."""
+
+    max_steps: int = 2000
+    """Optimiser steps of the whole run."""
+    val_every_n_steps: int = 200
+    """Steps between validations."""
+    save_every_n_steps: int = 200
+    """Steps between saves of last.ckpt: what a crash can cost."""
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
+    """auto: bf16 where the hardware multiplies it natively, else fp32. Or one of Lightning's."""
+    accumulate_grad_batches: int = 1
+    """Batches whose gradients make one optimiser step."""
+    gradient_clip_val: float = 1.0
+    """Largest norm of the gradient over all weights; 0 does not clip."""
+    label_smoothing: float = 0.0
+    """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to train on; auto takes a GPU when there is one."""
+    devices: int | str = "auto"
+    """How many devices; auto: all GPUs, or one CPU process."""
+    strategy: str = "auto"
+    """Lightning's strategy for several devices: auto, ddp, ..."""
+    num_nodes: int = 1
+    """How many machines."""
+
+
+@dataclass(frozen=True)
+class AttentionLogConfig:
+    """Pictures of attention in TensorBoard."""
+
+    every_n_validations: int = 1
+    """Draw the maps at each n-th validation; 0 never."""
+    examples: int = 2
+    """How many of the validation examples to draw, always the same ones."""
+    max_tokens: int = 64
+    """Of running text, draw this many tokens of each example."""
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written down during training."""
+
+    every_n_steps: int = 50
+    """Steps between points of the training curves, and between updates of the progress line."""
+    attention: AttentionLogConfig = AttentionLogConfig()
+    """Attention maps."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment: what one YAML file says."""
+
+    run: RunConfig = RunConfig()
+    data: Options = field(default_factory=dict)
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    log: LogConfig = LogConfig()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, as they stand in config.yaml and in a checkpoint."""
+        return _plain(dataclasses.asdict(self))
+
+
+def _plain(value: Any) -> Any:
+    """Tuples to lists, through all levels."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

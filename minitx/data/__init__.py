@@ -1,0 +1,1 @@
+"""Tasks, text and tokenizers, and the layout of their examples; no model in here."""

@@ -1,0 +1,38 @@
+"""What a task yields, before framing lays it out for an architecture.
+
+Legend: N examples, S source symbols, T target symbols.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Pairs(NamedTuple):
+    """Questions and answers, padded on the right, without any special token."""
+
+    source: Tensor  # [N, S]
+    source_keep: Tensor  # [N, S], True for a real symbol
+    target: Tensor  # [N, T]
+    target_keep: Tensor  # [N, T]
+
+
+class Stream(NamedTuple):
+    """Pieces of running text, each block + 1 tokens: a model reads all but the last and predicts all but the first."""
+
+    ids: Tensor  # [N, T + 1]; the padding id marks what is past the end of the text
+
+
+Examples = Pairs | Stream
+
+
+def rows(examples: Examples, start: int, end: int) -> Examples:
+    """A slice of the examples."""
+    return type(examples)(*(tensor[start:end] for tensor in examples))
+
+
+def count(examples: Examples) -> int:
+    """How many examples there are."""
+    return examples[0].size(0)

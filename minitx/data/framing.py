@@ -1,0 +1,151 @@
+"""Lay examples out for an architecture: where the special tokens go, what is read and what is to be predicted.
+
+The one place that knows tasks' outputs and architectures' inputs together.
+
+Legend: N examples, S source symbols, T target symbols. Labels of IGNORE are not predicted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minitx.data.examples import Examples, Pairs, Stream
+from minitx.data.tokenizers import SpecialIds
+
+IGNORE = -100
+"""The label of a place where nothing is to be predicted; torch's own default."""
+
+
+class Batch(NamedTuple):
+    """What a model reads and what it should say; what an architecture does not need is None."""
+
+    src: Tensor | None  # [N, S], for an encoder
+    src_keep: Tensor | None  # [N, S], True for a real token
+    tgt: Tensor | None  # [N, T], for a decoder
+    tgt_keep: Tensor | None  # [N, T]; None where causality alone hides the padding, which stands on the right
+    labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
+
+    def inputs(self) -> tuple[Tensor | None, ...]:
+        """The arguments of the model's forward."""
+        if self.src is None:
+            return self.tgt, self.tgt_keep
+        if self.tgt is None:
+            return self.src, self.src_keep
+        return self.src, self.tgt, self.src_keep, self.tgt_keep
+
+
+class Prompt(NamedTuple):
+    """Where generation starts."""
+
+    ids: Tensor  # [N, P], the first tokens handed to step
+    keep: Tensor | None  # [N, P], False for padding on the left; None where there is none
+    source: tuple[Tensor, ...] = ()  # the arguments of the model's start
+
+
+def check(architecture: str, stream: bool, longest: tuple[int, int]) -> None:
+    """Refuse an architecture that cannot express a task.
+
+    Raises:
+        ValueError: with the key to change.
+    """
+    if stream and architecture != "decoder_only":
+        raise ValueError(
+            f"model.architecture: running text needs decoder_only, got {architecture}, which needs questions and answers"
+        )
+    if not stream and architecture == "encoder_only" and longest[0] != longest[1]:
+        raise ValueError(
+            "model.architecture: encoder_only answers place by place, so question and answer must be equally long; "
+            "use encoder_decoder or decoder_only"
+        )
+
+
+def positions(architecture: str, longest: tuple[int, int]) -> int:
+    """The most tokens in one stack at once, for examples of at most longest = (source, target) symbols."""
+    source, target = longest
+    if source == 0:
+        return target
+    return {
+        "encoder_decoder": max(source, target + 1),  # <bos> and the answer
+        "decoder_only": source + 1 + target,  # question, <sep>, answer
+        "encoder_only": source,
+    }[architecture]
+
+
+def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
+    """The batch of a few examples.
+
+    | architecture    | reads                              | predicts                          |
+    |-----------------|------------------------------------|-----------------------------------|
+    | encoder_decoder | source; <bos> target               | target <eos>                      |
+    | decoder_only    | source <sep> target; or the stream | target <eos>; or the next token   |
+    | encoder_only    | source                             | target, place by place            |
+    """
+    if isinstance(examples, Stream):
+        ids = examples.ids
+        return Batch(None, None, ids[:, :-1], None, _labels(ids[:, 1:], ids[:, 1:] != special.pad))
+    source, source_keep, target, target_keep = examples
+    if architecture == "encoder_only":
+        return Batch(source, source_keep, None, None, _labels(target, target_keep))
+    if architecture == "encoder_decoder":
+        bos = torch.full_like(target[:, :1], special.bos)
+        answer, answer_keep = _append(target, target_keep, special)
+        return Batch(source, source_keep, torch.cat((bos, target), dim=1), None, _labels(answer, answer_keep))
+    ids, lengths = _join(examples, special)
+    place = torch.arange(ids.size(1), device=ids.device)
+    answer_starts = source_keep.sum(dim=1, keepdim=True) + 1  # after <sep>
+    predicted = (place >= answer_starts) & (place < lengths)
+    return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:])
+
+
+def prompt(source: Tensor, keep: Tensor, architecture: str, special: SpecialIds) -> Prompt:
+    """Where to start generating the answers to questions [N, S], padded on the right."""
+    if architecture == "encoder_decoder":
+        return Prompt(torch.full_like(source[:, :1], special.bos), None, (source, keep))
+    ids, keep_left = right_aligned(source, keep, special)
+    sep = torch.full_like(ids[:, :1], special.sep)
+    if keep_left is not None:
+        keep_left = torch.cat((keep_left, torch.ones_like(sep, dtype=torch.bool)), dim=1)
+    return Prompt(torch.cat((ids, sep), dim=1), keep_left)
+
+
+def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor | None]:
+    """Rows [N, S] padded on the right, moved so that all end in the same column; keep is None if nothing moved."""
+    if bool(keep.all()):
+        return ids, None
+    size = ids.size(1)
+    places = torch.arange(size, device=ids.device) - (size - keep.sum(dim=1, keepdim=True))  # [N, S]
+    return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, special.pad), places >= 0
+
+
+def reference(pairs: Pairs, special: SpecialIds) -> Tensor:
+    """What a free-running model should write: target, <eos>, then padding, [N, T + 1]."""
+    return _append(pairs.target, pairs.target_keep, special)[0]
+
+
+def _append(target: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor]:
+    """target [N, T] with <eos> behind its last real symbol: ids and keep [N, T + 1]."""
+    lengths = keep.sum(dim=1, keepdim=True)
+    place = torch.arange(target.size(1) + 1, device=target.device)
+    padded = torch.nn.functional.pad(target, (0, 1), value=special.pad)
+    ids = padded.masked_fill(place == lengths, special.eos).masked_fill(place > lengths, special.pad)
+    return ids, place <= lengths
+
+
+def _join(pairs: Pairs, special: SpecialIds) -> tuple[Tensor, Tensor]:
+    """source <sep> target <eos> without gaps, padded on the right: [N, S + T + 2], and the lengths [N, 1]."""
+    source, source_keep, target, target_keep = pairs
+    sources, targets = source_keep.sum(dim=1, keepdim=True), target_keep.sum(dim=1, keepdim=True)
+    place = torch.arange(source.size(1) + target.size(1) + 2, device=source.device)  # [S + T + 2]
+    in_source = place.expand(source.size(0), -1).clamp(max=source.size(1) - 1)
+    in_target = (place - sources - 1).clamp(min=0, max=target.size(1) - 1)
+    end = sources + 1 + targets
+    ids = torch.where(place < sources, source.gather(1, in_source), target.gather(1, in_target))
+    ids = ids.masked_fill(place == sources, special.sep).masked_fill(place == end, special.eos)
+    return ids.masked_fill(place > end, special.pad), end + 1
+
+
+def _labels(ids: Tensor, predicted: Tensor) -> Tensor:
+    return ids.masked_fill(~predicted, IGNORE)

@@ -1,0 +1,94 @@
+"""Which examples are for training and which are held out: decided by their content, so no two splits can overlap.
+
+Legend: N examples, L symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Split = Literal["training", "validation", "test"]
+SPLITS: tuple[str, ...] = get_args(Split)
+
+VALIDATION_SHARE, TEST_SHARE = 0.05, 0.10
+"""Shares of all possible examples that training never sees."""
+
+_MULTIPLIER = 6364136223846793005  # Knuth's MMIX generator
+_BUCKETS = 1000
+_PATIENCE = 20  # draws in a row without anything new before a task's examples count as used up
+
+
+def content_hash(ids: Tensor, keep: Tensor) -> Tensor:
+    """A hash of each row's real tokens: ids and keep [N, L] to int64 [N]. The same in every process and on every machine.
+
+    A polynomial in a fixed multiplier modulo 2^64 (integer overflow wraps), then two rounds of xor-shift-multiply so
+    that close rows fall into unrelated buckets.
+    """
+    powers = [1]
+    for _ in range(ids.size(1)):
+        powers.append((powers[-1] * _MULTIPLIER + 1) % 2**64)
+    weights = torch.tensor([power - 2**64 if power >= 2**63 else power for power in powers[1:]], dtype=torch.int64)
+    mixed = ((ids + 1) * keep * weights.to(ids.device)).sum(dim=1) + keep.sum(dim=1)
+    for _ in range(2):
+        mixed = (mixed ^ ((mixed >> 32) & 0xFFFFFFFF)) * _MULTIPLIER
+    return mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)
+
+
+def in_split(hashes: Tensor, split: Split) -> Tensor:
+    """Which rows belong to a split: int64 [N] to bool [N]."""
+    bucket = (hashes & 0x7FFFFFFFFFFFFFFF) % _BUCKETS
+    validation = int(_BUCKETS * VALIDATION_SHARE)
+    held_out = validation + int(_BUCKETS * TEST_SHARE)
+    if split == "training":
+        return bucket >= held_out
+    if split == "validation":
+        return bucket < validation
+    return (bucket >= validation) & (bucket < held_out)
+
+
+def draw_split(
+    draw: Callable[[int], tuple[Tensor, Tensor]], size: int, split: Split, distinct: bool
+) -> tuple[Tensor, Tensor]:
+    """Draw until `size` examples of a split are there.
+
+    Args:
+        draw: from a number of rows to ids and keep, each [N, L].
+        size: how many to return.
+        split: the split they must belong to.
+        distinct: no example twice, for a fixed set; fewer than `size` come back where there are no more.
+
+    Returns:
+        ids and keep, each [size, L] or shorter.
+
+    Raises:
+        ValueError: the task has no example for this split.
+    """
+    share = {"training": 1 - VALIDATION_SHARE - TEST_SHARE, "validation": VALIDATION_SHARE, "test": TEST_SHARE}[split]
+    found: list[tuple[Tensor, Tensor]] = []
+    seen: set[int] = set()
+    count = idle = 0
+    while count < size and idle < _PATIENCE:
+        ids, keep = draw(int((size - count) / share * 1.1) + 16)
+        hashes = content_hash(ids, keep)
+        chosen = in_split(hashes, split).nonzero()[:, 0]
+        if distinct:
+            new = []
+            for row, value in zip(chosen.tolist(), hashes[chosen].tolist(), strict=True):
+                if value not in seen:
+                    seen.add(value)
+                    new.append(row)
+            chosen = torch.tensor(new, dtype=torch.long)
+        idle = 0 if len(chosen) else idle + 1
+        count += len(chosen)
+        found.append((ids[chosen], keep[chosen]))
+    ids, keep = (torch.cat(parts)[:size] for parts in zip(*found, strict=True))
+    if not len(ids) or (not distinct and len(ids) < size):
+        raise ValueError(
+            f"data: this task has too few different examples to hold any out for {split}; "
+            "make data.symbols or data.length larger"
+        )
+    return ids, keep

@@ -1,0 +1,1 @@
+"""Autoregressive generation on ids: how to choose a token, and the loop that writes."""

@@ -1,0 +1,1 @@
+"""Looking inside: attention recorded from the running model, and its pictures."""

@@ -1,0 +1,72 @@
+"""Attention maps with the tokens they belong to: what `attend` returns and TensorBoard shows.
+
+Legend: B batch, T queries, S keys, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from minitx.inspection import images
+from minitx.inspection.recording import record_attention
+
+
+class Picture(NamedTuple):
+    """The heads of one layer for one example, side by side."""
+
+    kind: str  # encoder, decoder or cross
+    layer: int  # from 1
+    image: Image.Image
+
+
+@dataclass
+class AttentionMaps:
+    """The attention weights of one forward.
+
+    encoder, decoder and cross are lists over layers of [B, H, T, S], probabilities taken before dropout; an
+    architecture without a kind leaves its list empty. Encoder maps are source x source, decoder maps target x target,
+    cross maps target x source; queries first.
+    """
+
+    tokens: dict[str, list[list[str]]]
+    """Labels of "source" and "target": a list over the batch of a list over tokens, without padding."""
+    encoder: list[Tensor] = field(default_factory=list)
+    decoder: list[Tensor] = field(default_factory=list)
+    cross: list[Tensor] = field(default_factory=list)
+
+    def pictures(self, example: int = 0) -> Iterator[Picture]:
+        """One picture for each kind and layer."""
+        for kind, queries, keys in (
+            ("encoder", "source", "source"),
+            ("decoder", "target", "target"),
+            ("cross", "target", "source"),
+        ):
+            for number, weights in enumerate(getattr(self, kind), start=1):
+                rows, columns = self.tokens[queries][example], self.tokens[keys][example]
+                shown = weights[example, :, : len(rows), : len(columns)].float().cpu().numpy()
+                yield Picture(kind, number, images.heads(shown, rows, columns))
+
+    def save_png(self, path: str | Path, example: int = 0) -> None:
+        """One PNG with all kinds and layers below one another."""
+        titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
+        images.stacked(titled).save(path)
+
+
+def attention_maps(
+    model: nn.Module, inputs: tuple[Tensor | None, ...], tokens: dict[str, list[list[str]]]
+) -> AttentionMaps:
+    """Run the model once on inputs, the arguments of its forward, and keep every attention map, on the CPU."""
+    with torch.no_grad(), record_attention(model) as recorded:
+        model(*inputs)
+    maps = AttentionMaps(tokens)
+    for name, weights in recorded.items():
+        kind = "cross" if name.endswith("cross_attn") else name.split(".")[0]
+        getattr(maps, kind).append(weights.cpu())
+    return maps

@@ -1,0 +1,112 @@
+"""What a decoder remembers between steps, so that each token is computed once. For inference: it keeps no graph.
+
+Legend: B batch, T new tokens, S all tokens so far, G key-value heads, K d_head, D d_model.
+The cache is handed to the model's forward, which admits the new tokens, lets each layer extend its keys and values,
+and advances once at the end. No module holds any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from minitx.nn.position_ids import consecutive
+
+FIRST_BLOCK = 32
+"""Tokens for which room is made at first; the room then doubles, so that growing costs little per token."""
+
+
+class Cache:
+    """Keys and values of every decoder layer, and which tokens they belong to.
+
+    Args:
+        memory: encoder output [B, S, D] that cross-attention reads; None for a decoder alone.
+        memory_keep: [B, S], True for a real source token; None when all are.
+    """
+
+    def __init__(self, memory: Tensor | None = None, memory_keep: Tensor | None = None) -> None:
+        self.memory, self.memory_keep = memory, memory_keep
+        self.length = 0  # tokens that every layer has seen
+        self.keep: Tensor | None = None  # [B, S]; None while every token has been real
+        self.pos: Tensor | None = None  # [B or 1, S]
+        self._layers: list[LayerCache] = []
+
+    def layer(self, index: int) -> LayerCache:
+        """The part that belongs to one layer."""
+        while len(self._layers) <= index:
+            self._layers.append(LayerCache(self))
+        return self._layers[index]
+
+    def admit(self, ids: Tensor, keep: Tensor | None) -> Tensor:
+        """Announce new tokens ids [B, T] with their keep; returns their position ids, [B, T] or [1, T]."""
+        total = self.length + ids.size(1)
+        if keep is not None or self.keep is not None:
+            rows = ids.size(0)
+            before = self.keep if self.keep is not None else ids.new_ones(rows, self.length, dtype=torch.bool)
+            new = keep if keep is not None else torch.ones_like(ids, dtype=torch.bool)
+            self.keep = torch.cat((before, new), dim=1)
+        self.pos = consecutive(total, self.keep, device=ids.device)
+        return self.pos[:, self.length :]
+
+    def advance(self, tokens: int) -> None:
+        """Count tokens that every layer has now seen; the model calls it once a forward."""
+        self.length += tokens
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch [N], in this order; a row may appear more than once."""
+        for name in ("memory", "memory_keep", "keep"):
+            tensor = getattr(self, name)
+            if tensor is not None:
+                setattr(self, name, tensor.index_select(0, rows))
+        if self.pos is not None and self.keep is not None:  # without keep, one row of ids serves all
+            self.pos = self.pos.index_select(0, rows)
+        for layer in self._layers:
+            layer.select(rows)
+
+
+class LayerCache:
+    """Keys and values of one layer: its own tokens', and the memory's."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._keys: Tensor | None = None  # [B, G, room, K]
+        self._values: Tensor | None = None
+        self._memory: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add new keys and values [B, G, T, K]; returns all so far [B, G, S, K] and their position ids [B or 1, S]."""
+        start = self._cache.length
+        end = start + k.size(2)
+        self._keys, self._values = _room(self._keys, k, start, end), _room(self._values, v, start, end)
+        self._keys[:, :, start:end], self._values[:, :, start:end] = k, v
+        key_pos = self._cache.pos if self._cache.pos is not None else pos
+        return self._keys[:, :, :end], self._values[:, :, :end], key_pos
+
+    def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory, projected at the first call and remembered: the memory never changes."""
+        if self._memory is None:
+            self._memory = project()
+        return self._memory
+
+    def select(self, rows: Tensor) -> None:
+        """See Cache.select."""
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
+        if self._memory is not None:
+            k, v = self._memory
+            self._memory = k.index_select(0, rows), v.index_select(0, rows)
+
+
+def _room(buffer: Tensor | None, new: Tensor, used: int, needed: int) -> Tensor:
+    """The buffer, or a larger one with the same beginning, that holds at least `needed` tokens."""
+    if buffer is not None and buffer.size(2) >= needed:
+        return buffer
+    room = FIRST_BLOCK if buffer is None else buffer.size(2)
+    while room < needed:
+        room *= 2
+    larger = new.new_empty(new.size(0), new.size(1), room, new.size(3))
+    if buffer is not None:
+        larger[:, :, :used] = buffer[:, :, :used]
+    return larger

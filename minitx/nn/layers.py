@@ -1,0 +1,102 @@
+"""One layer of an encoder and one of a decoder: sublayers, each in its Add & Norm frame.
+
+Legend: B batch, T queries, S keys, M memory tokens, H heads, D d_model.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from minitx.nn.attention import MultiHeadAttention
+from minitx.nn.cache import LayerCache
+from minitx.nn.feedforward import FeedForward
+from minitx.nn.norms import AddNorm
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention in both directions, then the feed-forward network (Vaswani et al. 2017, figure 1, left).
+
+    Args:
+        self_attn: its attention.
+        ffn: its feed-forward network.
+        d_model: width D.
+        norm_first: pre-norm if True, else post-norm.
+        dropout: dropped share of each sublayer's output in training.
+    """
+
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        ffn: FeedForward,
+        d_model: int,
+        norm_first: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.ffn = ffn
+        self.add_norm_attn = AddNorm(d_model, norm_first, dropout)
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, pos: Tensor | None = None) -> Tensor:
+        """x [B, T, D], mask broadcastable to [B, H, T, T], position ids [B, T] or [1, T]; returns [B, T, D]."""
+        x = self.add_norm_attn(x, lambda h: self.self_attn(h, mask=mask, pos=pos))
+        return self.add_norm_ffn(x, self.ffn)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to a memory if there is one, the feed-forward network (figure 1, right).
+
+    Args:
+        self_attn: its causal self-attention.
+        ffn: its feed-forward network.
+        d_model: width D.
+        cross_attn: its attention to the encoder's output; None for a decoder alone (GPT).
+        norm_first: pre-norm if True, else post-norm.
+        dropout: dropped share of each sublayer's output in training.
+    """
+
+    def __init__(
+        self,
+        self_attn: MultiHeadAttention,
+        ffn: FeedForward,
+        d_model: int,
+        cross_attn: MultiHeadAttention | None = None,
+        norm_first: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.cross_attn = cross_attn
+        self.ffn = ffn
+        self.add_norm_self = AddNorm(d_model, norm_first, dropout)
+        self.add_norm_cross = AddNorm(d_model, norm_first, dropout) if cross_attn is not None else None
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        pos: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """One step up the stack.
+
+        Args:
+            x: [B, T, D].
+            memory: [B, M, D], for a layer with cross-attention.
+            mask: which keys may be seen besides the causal rule, broadcastable to [B, H, T, S].
+            memory_mask: which memory tokens may be seen, broadcastable to [B, H, T, M].
+            pos: position ids [B, T] or [1, T].
+            cache: this layer's part of a Cache.
+
+        Returns:
+            [B, T, D].
+        """
+        x = self.add_norm_self(x, lambda h: self.self_attn(h, mask=mask, causal=True, pos=pos, cache=cache))
+        if self.cross_attn is not None and self.add_norm_cross is not None:
+            attend = self.cross_attn
+            x = self.add_norm_cross(x, lambda h: attend(h, memory, mask=memory_mask, cache=cache))
+        return self.add_norm_ffn(x, self.ffn)

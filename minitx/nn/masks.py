@@ -1,0 +1,58 @@
+"""Which query may look at which key: small predicates on indices, combined with AND. Knows nothing of positions.
+
+Legend: B batch, T queries, S keys. A mask is bool, True = may attend, and broadcasts to [B, H, T, S].
+An index is where a token stands in the tensor. Queries are right-aligned: query t of T has index S - T + t,
+so the same predicate serves training (T = S), a prefill in pieces and one-token decoding (T = 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+Predicate = Callable[[Tensor, Tensor], Tensor]
+"""From query indices [T, 1] and key indices [1, S] to a bool mask [T, S]."""
+
+
+def causal(query: Tensor, key: Tensor) -> Tensor:
+    """A query sees itself and what came before it."""
+    return key <= query
+
+
+def window(size: int, *, causal: bool) -> Predicate:
+    """A query sees the `size` keys nearest to it, itself included (Longformer, Beltagy et al. 2020).
+
+    Causal: itself and the size - 1 before it. Bidirectional: half on each side, so `size` must be odd.
+    """
+    if size < 1:
+        raise ValueError(f"model.window must be at least 1 (a query sees itself), got {size}")
+    if causal:
+        return lambda query, key: (key > query - size) & (key <= query)
+    if size % 2 == 0:
+        raise ValueError(
+            f"model.window must be odd where attention is bidirectional, got {size}: "
+            "itself and the same number on each side"
+        )
+    half = size // 2
+    return lambda query, key: (query - key).abs() <= half
+
+
+def build(*predicates: Predicate, queries: int, keys: int, device: torch.device | None = None) -> Tensor:
+    """The AND of predicates over right-aligned indices: bool [T, S]."""
+    query = torch.arange(keys - queries, keys, device=device)[:, None]  # [T, 1]
+    key = torch.arange(keys, device=device)[None, :]  # [1, S]
+    return reduce(torch.logical_and, (predicate(query, key) for predicate in predicates))
+
+
+def key_padding(keep: Tensor | None) -> Tensor | None:
+    """No query sees padding. keep [B, S], True for a real token, becomes a mask [B, 1, 1, S]."""
+    return None if keep is None else keep[:, None, None, :]
+
+
+def combine(*masks: Tensor | None) -> Tensor | None:
+    """The AND of the masks that are there; None when none is (everybody sees everybody)."""
+    present = [mask for mask in masks if mask is not None]
+    return reduce(torch.logical_and, present) if present else None

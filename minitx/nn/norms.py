@@ -1,0 +1,35 @@
+"""Add & Norm: the frame around every sublayer.
+
+Legend: B batch, T tokens, D d_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+
+class AddNorm(nn.Module):
+    """The residual connection with its layer normalisation and dropout, around a sublayer that is handed in.
+
+    Post-norm, norm(x + f(x)), is the original (Vaswani et al. 2017); pre-norm, x + f(norm(x)), trains without a long
+    warm-up (Xiong et al. 2020).
+
+    Args:
+        d_model: width D.
+        norm_first: pre-norm if True, else post-norm.
+        dropout: dropped share of the sublayer's output in training.
+    """
+
+    def __init__(self, d_model: int, norm_first: bool, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm_first
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x [B, T, D] to [B, T, D]; the sublayer keeps the shape."""
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))

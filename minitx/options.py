@@ -1,0 +1,125 @@
+"""From YAML and command line to checked values, with one clear sentence for whatever does not fit. No torch here.
+
+jsonargparse does the parsing; this module adds "did you mean", and treats the open sections of a config (a registered
+`name` plus that class's own options) with the same checks as the typed ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
+
+from minitx.config import Config, Options
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+T = TypeVar("T")
+
+
+class Parser(ArgumentParser):
+    """A parser whose complaints are one sentence: it raises ValueError instead of leaving the process."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Say it in our words."""
+        raise ValueError(explain(message, keys(self)))
+
+
+def keys(parser: ArgumentParser) -> list[str]:
+    """Every key that a parser knows, dotted."""
+    return [
+        option.removeprefix("--") for action in parser._actions for option in action.option_strings if option != "-h"
+    ]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the nearest known ones, or all when none is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
+
+
+def explain(message: str, known: list[str]) -> str:
+    """Turn what jsonargparse says into a sentence with the key, what was expected and what came."""
+    if unknown := re.search(r"(?:unrecognized arguments: --|Option ')([\w.]+)", message):
+        return _unknown(unknown[1], known)
+    if unknown := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
+        return _unknown(f"{unknown[1]}.{unknown[2]}", known)
+    if wrong := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
+        key, reason = wrong[1], " ".join(wrong[2].split())
+        if value := re.match(r"Expected an? (.+?)\. Got value: (.*)", reason):
+            expected = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", value[1])
+            expected = re.sub(r"typing\.Literal\[(.*)\]", r"one of \1", expected)
+            return f"{key}: expected {expected}, got {value[2]!r}"
+        return f"{key}: {reason}"
+    return " ".join(message.split())
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    """The sentence about a key that nobody knows: nearest among its siblings first."""
+    group = key.rpartition(".")[0]
+    siblings = [name for name in known if name.rpartition(".")[0] == group] or known
+    return f"unknown key {key}: {did_you_mean(key, siblings)}"
+
+
+def config_parser(**kwargs: Any) -> Parser:
+    """A parser for a whole Config: `--config FILE` (several, the later wins) and `--section.key value`."""
+    parser = Parser(default_env=False, **kwargs)
+    parser.add_argument("--config", action=ActionConfigFile, help="a YAML file; several may be given, later ones win")
+    parser.add_argument("--data", type=Options, default={}, help="task: a registered name and its own options")
+    for section in ("run", "model", "optimizer", "trainer", "log"):
+        kind = type(getattr(Config(), section))
+        parser.add_argument(f"--{section}", type=kind, default=kind())
+    return parser
+
+
+def to_config(parser: Parser, parsed: Namespace) -> Config:
+    """The Config in what a config_parser has parsed."""
+    built = parser.instantiate(parsed)
+    return Config(**{name: built[name] for name in Config.__dataclass_fields__})
+
+
+def config_from_dict(plain: Mapping[str, Any]) -> Config:
+    """The Config in plain JSON types (Config.to_dict), checked as a YAML file is.
+
+    Raises:
+        ValueError: a key or a value that does not fit.
+    """
+    parser = config_parser()
+    return to_config(parser, parser.parse_object(dict(plain)))
+
+
+def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:
+    """Check an open section against the constructor of the class that it names, and fill in its defaults.
+
+    Args:
+        registry: classes by name.
+        options: the section as written.
+        section: its dotted key, for messages.
+        given: constructor arguments that do not come from the section.
+
+    Raises:
+        ValueError: no name, an unknown name, an unknown option or a wrong type.
+    """
+    name = options.get("name")
+    if name is None:
+        raise ValueError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
+    if name not in registry:
+        raise ValueError(f"{section}.name: unknown name {name!r}; {did_you_mean(str(name), registry)}")
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(registry[name], skip=set(given))
+    own = {key: value for key, value in options.items() if key != "name"}
+    try:
+        return {"name": name, **parser.parse_object(own).as_dict()}
+    except ValueError as error:
+        sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
+        raise ValueError(f"{sentence} (for {section}.name {name})") from None
+
+
+def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:
+    """The object that an open section describes; see resolve."""
+    resolved = resolve(registry, options, section, given)
+    return registry[resolved.pop("name")](**given, **resolved)

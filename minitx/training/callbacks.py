@@ -1,0 +1,129 @@
+"""What happens beside training: pictures of attention and written answers in TensorBoard, and stopping cleanly."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
+
+from minitx.config import AttentionLogConfig
+from minitx.data.examples import Pairs
+from minitx.predictor import Predictor
+from minitx.tensorboard.writer import add_picture, markdown_table
+from minitx.training.module import TransformerModule
+
+
+class RunLogger(TensorBoardLogger):
+    """TensorBoard events in the run's folder, without the hparams.yaml that config.yaml makes superfluous."""
+
+    def save(self) -> None:
+        """Write out what is buffered."""
+        self.experiment.flush()
+
+
+class LookInside(Callback):
+    """Draws the attention maps of fixed validation examples, and writes down what the model answers to them.
+
+    Args:
+        config: how often, and how many examples.
+    """
+
+    def __init__(self, config: AttentionLogConfig) -> None:
+        self.config = config
+        self._validations = 0
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Every n-th validation, in the process that writes the log."""
+        every = self.config.every_n_validations
+        if not trainer.is_global_zero or trainer.logger is None or trainer.state.fn != "fit" or every < 1:
+            return
+        self._validations += 1
+        if (self._validations - 1) % every and trainer.global_step < trainer.max_steps:
+            return
+        assert isinstance(module, TransformerModule)
+        writer = trainer.logger.experiment  # type: ignore[attr-defined]
+        with evaluating(module.model):
+            predictor = Predictor(module.model, module.task.vocabulary, module.config)
+            texts, expected = self._examples(module)
+            maps = predictor.attend(texts)
+            for example in range(len(texts)):
+                for picture in maps.pictures(example):
+                    tag = f"attention_{picture.kind}/layer_{picture.layer}/example_{example + 1}"
+                    add_picture(writer, tag, picture.image, trainer.global_step)
+            if expected is None:
+                header: tuple[str, ...] = ("prompt", "continuation")
+                table = [(text, predictor.generate(text, max_new_tokens=4 * len(text))) for text in texts]
+            else:
+                header = ("input", "expected", "generated")
+                table = list(zip(texts, expected, predictor.generate(texts), strict=True))
+        writer.add_text("answers", markdown_table(header, table), trainer.global_step)
+
+    def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
+        """Questions and answers, or pieces of text without answers."""
+        examples = module.task.examples("validation", self.config.examples)
+        decode = module.task.vocabulary.decode
+        if isinstance(examples, Pairs):
+            return [decode(row) for row in examples.source.tolist()], [decode(row) for row in examples.target.tolist()]
+        return [decode(row[: self.config.max_tokens]) for row in examples.ids.tolist()], None
+
+
+class StopOnSignal(Callback):
+    """Ctrl-C and SIGTERM finish the step, save last.ckpt and end the run; a second one ends it at once.
+
+    Args:
+        path: of last.ckpt.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Listen; after Lightning, which has handlers of its own."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._listen)
+
+    def _listen(self, number: int, frame: object) -> None:
+        self.received = number
+        self.teardown_handlers()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Between whole steps only: a half-accumulated gradient is not in a checkpoint."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        heard = self.received is not None
+        if trainer.world_size > 1:
+            heard = trainer.strategy.reduce_boolean_decision(heard, all=False)
+        if heard:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Stop listening."""
+        self.teardown_handlers()
+
+    def teardown_handlers(self) -> None:
+        """Give the signals back to whoever had them; for a signal that was heard, to the system."""
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if self.received is not None else handler)
+        self._before = {}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within this block."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)

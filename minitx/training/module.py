@@ -1,0 +1,87 @@
+"""The LightningModule: one training step, one validation, and what a checkpoint carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from minitx import checkpoint
+from minitx.config import Config
+from minitx.data.examples import Examples
+from minitx.data.framing import Batch
+from minitx.data.tasks import Task, mixed
+from minitx.evaluation import Scores, score
+from minitx.models import Transformer
+from minitx.training.losses import cross_entropy
+from minitx.training.optim import build_optimizer, build_schedule
+
+SELECTION = "validation/selection"
+"""What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""
+
+
+class TransformerModule(pl.LightningModule):
+    """Trains a model on a task.
+
+    Args:
+        model: what to train.
+        task: where its examples come from.
+        config: the resolved config, saved in every checkpoint.
+    """
+
+    def __init__(self, model: Transformer, task: Task, config: Config) -> None:
+        super().__init__()
+        self.model, self.task, self.config = model, task, config
+        self.loss: Tensor | None = None  # of the latest training batch, for whoever reports it
+        self.validated: dict[str, float] = {}  # the latest validation's figures
+        self._scores = Scores()
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Draw dropout as a function of (seed, batch, rank), so that a resumed run draws the same."""
+        if self.config.model.dropout or self.config.model.attention_dropout:
+            torch.manual_seed(mixed(self.config.run.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        loss = cross_entropy(self.model(*batch.inputs()), batch.labels, self.config.trainer.label_smoothing)
+        self.loss = loss.detach()
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin to add up."""
+        self._scores = Scores()
+
+    def validation_step(self, examples: Examples, batch_idx: int) -> None:
+        """Free-running exact match, and beside it the teacher-forced figures."""
+        self._scores += score(self.model, examples, self.config.model.architecture, self.task.vocabulary.special)
+
+    def on_validation_epoch_end(self) -> None:
+        """Add up over processes, log the means, and choose.
+
+        The best model is the one with the most exact matches and, among equals, the least loss; for running text the
+        one with the least loss. A thousandth of a match outweighs any sensible loss.
+        """
+        scores = self._scores
+        if self.trainer.world_size > 1:
+            sums = [scores.examples, scores.exact or 0, scores.tokens, scores.correct, scores.loss]
+            total = self.all_gather(torch.tensor(sums, dtype=torch.float64, device=self.device)).sum(dim=0).tolist()
+            examples, exact, tokens, correct = (int(value) for value in total[:4])
+            scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])
+        self.validated = scores.means()
+        self.log_dict({f"validation/{name}": value for name, value in self.validated.items()})
+        selection = self.validated.get("exact_match", 0.0) - 1e-4 * self.validated["loss"]
+        self.log(SELECTION, selection, logger=False)
+
+    def configure_optimizers(self) -> Any:
+        """AdamW, and a schedule counted in optimiser steps."""
+        config = self.config.optimizer
+        scaled = str(self.trainer.precision) == "16-mixed"  # clipping unscales first, which fused AdamW does itself
+        optimizer = build_optimizer(self.model, config, fused=not scaled)
+        schedule = build_schedule(optimizer, config.schedule, self.config.trainer.max_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
+        """Make the file self-contained."""
+        contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())

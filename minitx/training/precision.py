@@ -1,0 +1,28 @@
+"""Which numbers to calculate with: what `trainer.precision: auto` means on this machine."""
+
+from __future__ import annotations
+
+import torch
+
+
+def resolve_precision(setting: str, accelerator: str) -> str:
+    """Lightning's name of a precision.
+
+    Args:
+        setting: trainer.precision; anything but auto is returned as it is.
+        accelerator: trainer.accelerator.
+
+    Returns:
+        For auto, bf16-mixed where the hardware multiplies bf16 natively, else 32-true.
+    """
+    if setting != "auto":
+        return setting
+    on_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else cpu_has_bf16()
+    return "bf16-mixed" if native else "32-true"
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this processor has instructions that multiply bf16 (AVX512-BF16 or AMX)."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
