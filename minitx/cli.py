@@ -1,7 +1,224 @@
+"""The command line: minitx train | evaluate | generate | attend | describe | list.
+
+Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
+one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
 import sys
-from minitx.options import config_parser,to_config
-def main(args=None):
-    args=args[1:]
-    p=config_parser(prog="minitx train"); c=to_config(p,p.parse_args(args))
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jsonargparse import Namespace
+
+from minitx.options import Parser, config_parser, did_you_mean, to_config
+
+
+class Command(NamedTuple):
+    """One word after `minitx`."""
+
+    help: str
+    parser: Callable[[Parser], None]
+    run: Callable[[Parser, Namespace], None]
+    configured: bool = False  # whether it takes --config and overrides
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; leaves the process with code 2 after bad input."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        raise SystemExit(0 if arguments else 2)
+    try:
+        name = arguments[0]
+        if name not in COMMANDS:
+            raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+        command = COMMANDS[name]
+        make = config_parser if command.configured else Parser
+        parser = make(prog=f"minitx {name}", description=command.help)
+        command.parser(parser)
+        command.run(parser, parser.parse_args(arguments[1:]))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, and knows why
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except ValueError as error:
+        if os.environ.get("MINITX_TRACEBACK") or not _ours(error):
+            raise
+        print(f"minitx: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def usage() -> str:
+    """What `minitx --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: minitx COMMAND ...   (minitx COMMAND --help tells its arguments)", "", *lines])
+
+
+def _ours(error: ValueError) -> bool:
+    """Whether a ValueError was raised by our own code, on purpose; any other is a bug and keeps its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return Path(frames[-1].filename).resolve().is_relative_to(Path(__file__).resolve().parent)
+
+
+# ---- train and describe: from a config -------------------------------------------------------------------------------
+
+
+def _train_arguments(parser: Parser) -> None:
+    parser.add_argument("--resume", action="store_true", help="go on with the newest run of this name")
+
+
+def _train(parser: Parser, parsed: Namespace) -> None:
+    config = to_config(parser, parsed)
+    _need_data(config.data)
     from minitx.training.run import train
-    print(train(c))
+
+    train(config, parsed.resume)
+
+
+def _describe(parser: Parser, parsed: Namespace) -> None:
+    config = to_config(parser, parsed)
+    _need_data(config.data)
+    from minitx.training.describe import describe
+
+    print(describe(config))
+
+
+def _need_data(data: object) -> None:
+    """Say what is missing when somebody starts without a config, before torch is loaded."""
+    if not data:
+        raise ValueError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
+
+
+# ---- evaluate, generate and attend: from a checkpoint ----------------------------------------------------------------
+
+
+def _checkpoint_argument(parser: Parser) -> None:
+    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, ...")
+
+
+def _evaluate_arguments(parser: Parser) -> None:
+    _checkpoint_argument(parser)
+    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
+    parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
+    parser.add_argument("--path", type=str, default=None, help="another text to evaluate a language model on")
+    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+
+
+def _evaluate(parser: Parser, parsed: Namespace) -> None:
+    import minitx
+    from minitx.report import evaluation_report, table
+
+    report = evaluation_report(minitx.load(parsed.checkpoint, parsed.device), parsed.split, parsed.lengths, parsed.path)
+    if parsed.json:
+        _writable(parsed.json).write_text(json.dumps(report, indent=2) + "\n")
+    print(table(report))
+
+
+def _generate_arguments(parser: Parser) -> None:
+    _checkpoint_argument(parser)
+    parser.add_argument("texts", type=str, nargs="*", default=[], help="prompts; without any, lines from stdin")
+    parser.add_argument("--max_new_tokens", type=int | None, default=None, help="the most tokens to write")
+    parser.add_argument("--do_sample", action="store_true", help="draw tokens instead of taking the most likely")
+    parser.add_argument("--temperature", type=float | None, default=None, help="with --do_sample: below 1 sharper")
+    parser.add_argument(
+        "--top_k", type=int | None, default=None, help="with --do_sample: the k most likely tokens only"
+    )
+    parser.add_argument("--top_p", type=float | None, default=None, help="with --do_sample: nucleus sampling")
+    parser.add_argument("--min_p", type=float | None, default=None, help="with --do_sample: relative threshold")
+    parser.add_argument("--seed", type=int | None, default=None, help="makes sampling repeatable")
+    parser.add_argument("--stream", action="store_true", help="print text as it is written")
+
+
+def _generate(parser: Parser, parsed: Namespace) -> None:
+    import minitx
+    from minitx.report import is_text
+
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    names = ("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "min_p", "seed")
+    options = {name: parsed[name] for name in names}
+    texts = parsed.texts or [line.rstrip("\n") for line in sys.stdin]
+    for text in texts:
+        beginning = text if is_text(predictor) else ""  # a continuation reads best behind its beginning
+        if parsed.stream:
+            pieces = predictor.generate(text, stream=True, **options)
+            print(beginning, end="", flush=True)
+            for piece in pieces:
+                print(piece, end="", flush=True)
+            print()
+        else:
+            print(beginning + predictor.generate(text, **options), flush=True)
+
+
+def _attend_arguments(parser: Parser) -> None:
+    _checkpoint_argument(parser)
+    parser.add_argument("text", type=str, help="the question, or the text")
+    parser.add_argument("--target", type=str, default=None, help="the answer to look at; default: the model's own")
+    parser.add_argument("--out", type=str, default=None, help="a .png file; default attention.png")
+    parser.add_argument("--logdir", type=str, default=None, help="also show the maps in TensorBoard from this folder")
+
+
+def _attend(parser: Parser, parsed: Namespace) -> None:
+    out = Path(parsed.out or "attention.png")
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"--out must end in .png, got {out}")
+    _writable(out)
+    import minitx
+
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    maps = predictor.attend(parsed.text, parsed.target)
+    maps.save_png(out)
+    print(f"{out}: {len(maps.encoder)} encoder, {len(maps.decoder)} decoder and {len(maps.cross)} cross layers")
+    if parsed.logdir:
+        from torch.utils.tensorboard import SummaryWriter
+
+        from minitx.tensorboard.writer import add_attention
+
+        with SummaryWriter(parsed.logdir) as writer:
+            add_attention(writer, maps.pictures(), parsed.text, step=0)
+        print(f"tensorboard --logdir {parsed.logdir}")
+
+
+def _writable(path: str | Path) -> Path:
+    """A path that can be written, known before the work rather than after."""
+    path = Path(path)
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror})") from None
+    if not existed:
+        path.unlink()
+    return path
+
+
+def _list(parser: Parser, parsed: Namespace) -> None:
+    from minitx.report import listing
+
+    print(listing())
+
+
+COMMANDS = {
+    "train": Command(
+        "train a model: --config FILE, and --section.key value to change a key",
+        _train_arguments,
+        _train,
+        True,
+    ),
+    "evaluate": Command("measure a trained model on held-out examples", _evaluate_arguments, _evaluate),
+    "generate": Command("let a trained model write", _generate_arguments, _generate),
+    "attend": Command("draw a trained model's attention to a text", _attend_arguments, _attend),
+    "describe": Command(
+        "tell a config's size, cost and learning rate, without training", lambda parser: None, _describe, True
+    ),
+    "list": Command("list the tasks, corpora, tokenizers and position schemes", lambda parser: None, _list),
+}

@@ -39,9 +39,7 @@ class Scores:
 
     def __add__(self, other: Scores) -> Scores:
         exact = None if self.exact is None and other.exact is None else (self.exact or 0) + (other.exact or 0)
-        sums = {
-            name: getattr(self, name) + getattr(other, name) for name in ("examples", "tokens", "correct", "loss")
-        }
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("examples", "tokens", "correct", "loss")}
         return dataclasses.replace(self, exact=exact, **sums)
 
     def means(self) -> dict[str, float]:

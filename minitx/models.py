@@ -211,9 +211,7 @@ def _final_norm(config: ModelConfig) -> nn.Module | None:
 def _encoder(config: ModelConfig) -> EncoderStack:
     position = _position(config, causal=False)
     layers = (
-        EncoderLayer(
-            _attention(config, position), _ffn(config), config.d_model, config.norm_first, config.dropout
-        )
+        EncoderLayer(_attention(config, position), _ffn(config), config.d_model, config.norm_first, config.dropout)
         for _ in range(config.n_layers)
     )
     return EncoderStack(layers, position, _final_norm(config), config.dropout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
@@ -18,6 +19,9 @@ from minitx.config import Config, Options
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 T = TypeVar("T")
+
+OPEN_SECTIONS = ("data", "model.position")
+"""The sections that hold a registered name and the options of its class."""
 
 
 class Parser(ArgumentParser):
@@ -31,7 +35,10 @@ class Parser(ArgumentParser):
 def keys(parser: ArgumentParser) -> list[str]:
     """Every key that a parser knows, dotted."""
     return [
-        option.removeprefix("--") for action in parser._actions for option in action.option_strings if option != "-h"
+        option.removeprefix("--")
+        for action in parser._actions
+        for option in action.option_strings
+        if option not in ("-h", "--help")
     ]
 
 
@@ -65,10 +72,25 @@ def _unknown(key: str, known: list[str]) -> str:
     return f"unknown key {key}: {did_you_mean(key, siblings)}"
 
 
+class ConfigFile(ActionConfigFile):
+    """`--config FILE`. A later file adds to an open section of an earlier one, unless it names another class there."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        """Read a file into what has been parsed so far."""
+        if isinstance(values, str) and not Path(values).is_file():
+            raise ValueError(f"--config: there is no file {values}")
+        before = {section: cfg.get(section) or {} for section in OPEN_SECTIONS}
+        super().__call__(parser, cfg, values, option_string)
+        for section, earlier in before.items():
+            later = cfg.get(section)
+            if isinstance(later, dict) and later.get("name", earlier.get("name")) == earlier.get("name"):
+                cfg[section] = {**earlier, **later}
+
+
 def config_parser(**kwargs: Any) -> Parser:
     """A parser for a whole Config: `--config FILE` (several, the later wins) and `--section.key value`."""
     parser = Parser(default_env=False, **kwargs)
-    parser.add_argument("--config", action=ActionConfigFile, help="a YAML file; several may be given, later ones win")
+    parser.add_argument("--config", action=ConfigFile, help="a YAML file; several may be given, later ones win")
     parser.add_argument("--data", type=Options, default={}, help="task: a registered name and its own options")
     for section in ("run", "model", "optimizer", "trainer", "log"):
         kind = type(getattr(Config(), section))
@@ -116,6 +138,7 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
         return {"name": name, **parser.parse_object(own).as_dict()}
     except ValueError as error:
         sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
+        sentence = re.sub(r"did you mean ([\w.]+)\?", rf"did you mean {section}.\1?", sentence)
         raise ValueError(f"{sentence} (for {section}.name {name})") from None
 
 

@@ -237,9 +237,7 @@ class Predictor:
             place = torch.arange(batch.labels.size(1), device=self.device)
             begins = torch.tensor([[len(row) - 1] for row in sources], device=self.device)
             return batch._replace(labels=batch.labels.masked_fill(place < begins, IGNORE))
-        pairs = Pairs(
-            *_padded(sources, special.pad, self.device), *_padded(answers, special.pad, self.device)
-        )
+        pairs = Pairs(*_padded(sources, special.pad, self.device), *_padded(answers, special.pad, self.device))
         return frame(pairs, self.architecture, special)
 
 
@@ -296,6 +294,6 @@ def _chooser(do_sample: bool, seed: int | None, **filters: Any) -> Chooser:
 def _padded(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows of ids, padded on the right: ids and keep [B, longest]."""
     longest = max(map(len, rows))
-    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], device=device)
+    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], dtype=torch.long, device=device)
     keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
     return ids, keep

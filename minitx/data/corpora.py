@@ -40,7 +40,16 @@ def python_code() -> list[Path]:
     order of a hash of their names, so that the held-out end of the text is like the rest.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    unwanted = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3", "pydoc_data"}
+    unwanted = {
+        "test",
+        "tests",
+        "idle_test",
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+        "lib2to3",
+        "pydoc_data",
+    }
     files = [path for path in root.rglob("*.py") if not unwanted & set(path.relative_to(root).parts)]
     ascii_only = [path for path in files if path.read_bytes().isascii() and path.stat().st_size]
     return sorted(ascii_only, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
@@ -81,9 +90,7 @@ def _from_files(files: list[Path]) -> Dataset:
     import datasets
 
     datasets.disable_progress_bars()
-    return datasets.load_dataset(
-        "text", data_files=[str(file) for file in files], split="train", keep_linebreaks=True
-    )
+    return datasets.load_dataset("text", data_files=[str(file) for file in files], split="train", keep_linebreaks=True)
 
 
 def _from_hub(name: str) -> Dataset:

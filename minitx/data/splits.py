@@ -67,7 +67,11 @@ def draw_split(
     Raises:
         ValueError: the task has no example for this split.
     """
-    share = {"training": 1 - VALIDATION_SHARE - TEST_SHARE, "validation": VALIDATION_SHARE, "test": TEST_SHARE}[split]
+    share = {
+        "training": 1 - VALIDATION_SHARE - TEST_SHARE,
+        "validation": VALIDATION_SHARE,
+        "test": TEST_SHARE,
+    }[split]
     found: list[tuple[Tensor, Tensor]] = []
     seen: set[int] = set()
     count = idle = 0

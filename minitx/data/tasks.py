@@ -111,7 +111,9 @@ class SequenceTask(Task):
             raise ValueError(f"data.symbols must be at least 1, got {self.symbols}")
         shortest, longest = self.length
         if not 1 <= shortest <= longest:
-            raise ValueError(f"data.length must be [shortest, longest] with 1 <= shortest <= longest, got {[*self.length]}")
+            raise ValueError(
+                f"data.length must be [shortest, longest] with 1 <= shortest <= longest, got {[*self.length]}"
+            )
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The answers to questions: ids and keep [N, L] to the answers' ids and keep [N, T]."""
@@ -218,7 +220,11 @@ class Text(Task):
         ids = encoded.encode(self._table, self.vocabulary)
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
-        parts: dict[Split, np.ndarray] = {"training": ids[:start], "test": ids[start:end], "validation": ids[end:]}
+        parts: dict[Split, np.ndarray] = {
+            "training": ids[:start],
+            "test": ids[start:end],
+            "validation": ids[end:],
+        }
         if len(parts["training"]) <= self.block:
             raise ValueError(
                 f"data.block: {self.path} holds {len(parts['training'])} tokens for training, fewer than one block of "

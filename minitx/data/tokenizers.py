@@ -62,9 +62,7 @@ class Tokenizer:
         encoding = self._backend.encode(text)
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special:
-                raise ValueError(
-                    f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}"
-                )
+                raise ValueError(f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}")
         return encoding.ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -111,7 +109,6 @@ class CharTokenizer:
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
         return Tokenizer(backend)
-
 
 
 TOKENIZERS: dict[str, Callable[..., CharTokenizer]] = {"char": CharTokenizer}

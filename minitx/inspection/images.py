@@ -17,7 +17,15 @@ _COLOURS = 240  # palette entries for weights; the rest are ink and paper
 _PAPER, _INK = 254, 255
 
 # Anchors of a dark-to-bright ramp in the manner of magma: monotone in lightness, so it also reads in grey.
-_RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93), (254, 176, 120), (252, 253, 191))
+_RAMP = (
+    (0, 0, 4),
+    (40, 17, 89),
+    (114, 31, 129),
+    (183, 55, 121),
+    (241, 96, 93),
+    (254, 176, 120),
+    (252, 253, 191),
+)
 
 
 @cache

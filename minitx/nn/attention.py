@@ -15,8 +15,13 @@ from torch import Tensor, nn
 
 from minitx.nn import masks
 from minitx.nn.cache import LayerCache
+from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
+
+SHORT = 200 * 200
+"""Queries times keys up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward
+and backward, 13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
 
 
 @overload
@@ -116,6 +121,14 @@ def fused_attention(
         bias = bias.to(q.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
+    if q.device.type == "cpu" and q.dtype != torch.float32 and queries * keys <= SHORT:
+        dtype = q.dtype
+        q, k, v = q.float(), k.float(), v.float()
+        mask = mask.float() if mask is not None and mask.is_floating_point() else mask
+        with torch.autocast("cpu", enabled=False):
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=lean, enable_gqa=grouped
+            ).to(dtype)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=lean, enable_gqa=grouped
     )
@@ -181,9 +194,7 @@ class MultiHeadAttention(nn.Module):
                 "(or set model.d_head)"
             )
         if n_kv_heads < 1 or n_heads % n_kv_heads:
-            raise ValueError(
-                f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}"
-            )
+            raise ValueError(f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"model.attention_dropout must lie in [0, 1), got {dropout}")
         if window is not None:
@@ -195,8 +206,8 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.o_proj = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
-        self.q_norm = nn.RMSNorm(self.d_head) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
         self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
         self.attention: AttentionFunction = scaled_dot_product_attention  # what record_attention swaps
 
@@ -237,9 +248,7 @@ class MultiHeadAttention(nn.Module):
             k, v = self._keys_values(memory) if cache is None else cache.once(lambda: self._keys_values(memory))
         if self.window is not None:
             near = masks.window(self.window, causal=causal)
-            mask = masks.combine(
-                mask, masks.build(near, queries=q.size(2), keys=k.size(2), device=x.device)
-            )
+            mask = masks.combine(mask, masks.build(near, queries=q.size(2), keys=k.size(2), device=x.device))
             causal = False  # the causal window already hides the future
         dropout = self.dropout if self.training else 0.0
         out = self.attention(q, k, v, mask=mask, bias=bias, dropout=dropout, causal=causal)

@@ -1,4 +1,4 @@
-"""Add & Norm: the frame around every sublayer.
+"""Normalisation, and Add & Norm: the frame around every sublayer.
 
 Legend: B batch, T tokens, D d_model.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -33,3 +34,12 @@ class AddNorm(nn.Module):
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation (Zhang and Sennrich 2019) that stays in its input's dtype, also under autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)

@@ -6,6 +6,7 @@ Legend: B batch, T queries, S keys, M memory tokens, D d_model.
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 from torch import Tensor, nn
 
 from minitx.nn import masks

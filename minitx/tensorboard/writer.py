@@ -24,10 +24,21 @@ def add_picture(writer: Any, tag: str, image: Image.Image, step: int) -> None:
     """
     png = io.BytesIO()
     image.save(png, format="PNG")
-    shown = Summary.Image(
-        height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue()
-    )
+    shown = Summary.Image(height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue())
     writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=shown)]), step)
+
+
+def add_attention(writer: Any, pictures: Iterable[Any], example: str, step: int) -> None:
+    """Write the pictures of AttentionMaps, one for each kind and layer.
+
+    Args:
+        writer: a torch.utils.tensorboard.SummaryWriter.
+        pictures: with kind, layer and image.
+        example: which example they show.
+        step: of training.
+    """
+    for picture in pictures:
+        add_picture(writer, f"attention_{picture.kind}/layer_{picture.layer}/{example}", picture.image, step)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

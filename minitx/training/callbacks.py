@@ -15,7 +15,7 @@ from torch import nn
 from minitx.config import AttentionLogConfig
 from minitx.data.examples import Pairs
 from minitx.predictor import Predictor
-from minitx.tensorboard.writer import add_picture, markdown_table
+from minitx.tensorboard.writer import add_attention, markdown_table
 from minitx.training.module import TransformerModule
 
 
@@ -53,12 +53,12 @@ class LookInside(Callback):
             texts, expected = self._examples(module)
             maps = predictor.attend(texts)
             for example in range(len(texts)):
-                for picture in maps.pictures(example):
-                    tag = f"attention_{picture.kind}/layer_{picture.layer}/example_{example + 1}"
-                    add_picture(writer, tag, picture.image, trainer.global_step)
+                add_attention(writer, maps.pictures(example), f"example_{example + 1}", trainer.global_step)
             if expected is None:
-                header: tuple[str, ...] = ("prompt", "continuation")
-                table = [(text, predictor.generate(text, max_new_tokens=4 * len(text))) for text in texts]
+                header: tuple[str, ...] = ("prompt", "continuation, sampled")
+                prompts = [text[: len(text) // 2] for text in texts]
+                written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
+                table = list(zip(prompts, written, strict=True))
             else:
                 header = ("input", "expected", "generated")
                 table = list(zip(texts, expected, predictor.generate(texts), strict=True))

@@ -35,6 +35,7 @@ class TransformerModule(pl.LightningModule):
         super().__init__()
         self.model, self.task, self.config = model, task, config
         self.loss: Tensor | None = None  # of the latest training batch, for whoever reports it
+        self.gradient_norm: Tensor | None = None  # over all weights, before clipping
         self.validated: dict[str, float] = {}  # the latest validation's figures
         self._scores = Scores()
 
@@ -74,11 +75,31 @@ class TransformerModule(pl.LightningModule):
         selection = self.validated.get("exact_match", 0.0) - 1e-4 * self.validated["loss"]
         self.log(SELECTION, selection, logger=False)
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by the norm over all weights, and keep the norm for whoever reports it.
+
+        Lightning refuses to clip beside fused AdamW in mixed precision; only fp16, whose gradients are scaled, needs that.
+        """
+        if self._is_scaled():
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        else:
+            largest = gradient_clip_val or float("inf")
+            self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach()
+
+    def _is_scaled(self) -> bool:
+        """Whether gradients are scaled, as fp16 needs."""
+        return str(self.trainer.precision) == "16-mixed"
+
     def configure_optimizers(self) -> Any:
         """AdamW, and a schedule counted in optimiser steps."""
         config = self.config.optimizer
-        scaled = str(self.trainer.precision) == "16-mixed"  # clipping unscales first, which fused AdamW does itself
-        optimizer = build_optimizer(self.model, config, fused=not scaled)
+        # Clipping must unscale scaled gradients first, which fused AdamW insists on doing itself.
+        optimizer = build_optimizer(self.model, config, fused=not self._is_scaled())
         schedule = build_schedule(optimizer, config.schedule, self.config.trainer.max_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

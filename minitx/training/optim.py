@@ -30,9 +30,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
 
 
-def build_schedule(
-    optimizer: torch.optim.Optimizer, config: ScheduleConfig, max_steps: int
-) -> LambdaLR:
+def build_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, max_steps: int) -> LambdaLR:
     """The learning rate as torch steps it."""
     return LambdaLR(optimizer, schedule(config, max_steps))
 

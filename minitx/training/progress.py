@@ -48,6 +48,8 @@ class ProgressLine(Callback):
             "training/learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "training/tokens_per_second": rate,
         }
+        if module.gradient_norm is not None:
+            curves["training/gradient_norm"] = float(module.gradient_norm)
         if trainer.logger is not None:
             trainer.logger.log_metrics(curves, step)
         if self._in_place:

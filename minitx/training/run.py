@@ -35,7 +35,13 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
         ValueError: with the key to change.
     """
     trainer = config.trainer
-    for name in ("max_steps", "val_every_n_steps", "save_every_n_steps", "accumulate_grad_batches", "num_nodes"):
+    for name in (
+        "max_steps",
+        "val_every_n_steps",
+        "save_every_n_steps",
+        "accumulate_grad_batches",
+        "num_nodes",
+    ):
         if getattr(trainer, name) < 1:
             raise ValueError(f"trainer.{name} must be at least 1, got {getattr(trainer, name)}")
     if not 0.0 <= trainer.label_smoothing < 1.0:
@@ -131,7 +137,10 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     if trainer.is_global_zero:
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=False))
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.accelerator.__class__.__name__}", flush=True)
+        print(
+            f"{folder}: {parameters:,} parameters, {precision}, {trainer.accelerator.__class__.__name__}",
+            flush=True,
+        )
     module = TransformerModule(model, task, config)
     accumulate = settings.accumulate_grad_batches
     batches = TrainingBatches(
@@ -153,7 +162,11 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     if stop.received is not None:
         print(f"stopped at step {trainer.global_step:,}; go on with --resume", flush=True)
         raise SystemExit(128 + stop.received)
-    results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
+    results: dict[str, Any] = {
+        "steps": trainer.global_step,
+        "seconds": round(seconds, 2),
+        "precision": precision,
+    }
     if trainer.is_global_zero:
         results |= test(folder, task)
         print(summary(config.run.name, results), flush=True)
@@ -176,7 +189,10 @@ def test(folder: Path, task: Task) -> dict[str, Any]:
 def summary(name: str, results: dict[str, Any]) -> str:
     """The figures of a run in a sentence."""
     figures = results["figures"]
-    parts = [f"loss {figures['loss']:.4f}", f"teacher-forced token accuracy {100 * figures['token_accuracy']:.2f} %"]
+    parts = [
+        f"loss {figures['loss']:.4f}",
+        f"teacher-forced token accuracy {100 * figures['token_accuracy']:.2f} %",
+    ]
     if "exact_match" in figures:
         parts.insert(0, f"exact match {100 * figures['exact_match']:.2f} % (free-running, <eos> included)")
     if "bits_per_token" in figures:
