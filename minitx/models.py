@@ -79,7 +79,7 @@ class DecoderOnly(nn.Module):
         self.head = _head(config, self.embedding)
 
     def forward(self, ids: Tensor, keep: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """Scores of the token after each token: ids [B, T] to logits [B, T, V]; with a cache, ids are the new tokens."""
+        """Scores of the token after each token: ids [B, T] to logits [B, T, V]; a cache makes them new tokens."""
         return _decode(self, ids, keep, cache=cache)
 
     def start(self) -> Cache:
@@ -144,15 +144,15 @@ def max_positions(model: nn.Module) -> int | None:
 def init_weights(model: nn.Module, config: ModelConfig) -> None:
     """Draw the first weights.
 
-    | what                        | how                              | why                                               |
-    |-----------------------------|----------------------------------|---------------------------------------------------|
-    | token embedding, tied head  | normal, std 1 / sqrt(D)          | unit variance once scaled; logits of size one     |
-    | head with its own table     | normal, std 1 / sqrt(D)          | logits of size one                                |
-    | learned position table      | normal, std 0.02                 | small beside the tokens until trained             |
-    | linear maps                 | Xavier uniform                   | variance kept through the map (Glorot, Bengio 2010) |
-    | o_proj, down_proj           | the same / sqrt(2 n_layers)      | the residual sum keeps its size with depth (GPT-2) |
-    | biases                      | 0                                |                                                   |
-    | norms                       | weight 1, bias 0                 | the identity                                      |
+    | what                       | how                         | why                                                |
+    |----------------------------|-----------------------------|----------------------------------------------------|
+    | token embedding, tied head | normal, std 1 / sqrt(D)     | unit variance once scaled; logits of size one      |
+    | head with its own table    | normal, std 1 / sqrt(D)     | logits of size one                                 |
+    | learned position table     | normal, std 0.02            | small beside the tokens until trained              |
+    | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
+    | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
+    | biases                     | 0                           |                                                    |
+    | norms                      | weight 1, bias 0            | the identity                                       |
     """
     for name, part in model.named_modules():
         if isinstance(part, Head):

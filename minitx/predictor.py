@@ -5,7 +5,7 @@ Legend: B batch, S source tokens, T target tokens, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -56,13 +56,13 @@ class Predictor:
     @overload
     def generate(self, prompt: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
     @overload
-    def generate(self, prompt: Sequence[str], *, stream: Literal[False] = False, **options: Any) -> list[str]: ...
+    def generate(self, prompt: list[str], *, stream: Literal[False] = False, **options: Any) -> list[str]: ...
     @overload
     def generate(self, prompt: str, *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
 
     def generate(
         self,
-        prompt: str | Sequence[str],
+        prompt: str | list[str],
         *,
         stream: bool = False,
         max_new_tokens: int | None = None,
@@ -72,6 +72,7 @@ class Predictor:
         top_p: float | None = None,
         min_p: float | None = None,
         seed: int | None = None,
+        **unknown: Any,
     ) -> str | list[str] | Iterator[str]:
         """What the model writes: the answer to a question, or how a text goes on (without the prompt itself).
 
@@ -90,11 +91,13 @@ class Predictor:
             ValueError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than a table of
                 learned positions, options that do not fit.
         """
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         several = not isinstance(prompt, str)
+        if unknown:
+            raise TypeError(f"generate() got an unexpected argument {next(iter(unknown))!r}")
         if stream and several:
             raise ValueError("stream=True takes one prompt, got a list")
         choose = _chooser(do_sample, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-        prompts = list(prompt) if several else [prompt]
         if not prompts:
             return []
         ids = [self._encode(text) for text in prompts]
@@ -110,7 +113,7 @@ class Predictor:
         texts = [self._text(row) for row in rows]
         return texts if several else texts[0]
 
-    def attend(self, text: str | Sequence[str], target: str | Sequence[str] | None = None) -> AttentionMaps:
+    def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
         """The attention maps of one forward over a question and its answer, or over a text.
 
         Args:
@@ -130,9 +133,9 @@ class Predictor:
     @overload
     def score(self, text: str, target: str) -> float: ...
     @overload
-    def score(self, text: Sequence[str], target: Sequence[str]) -> list[float]: ...
+    def score(self, text: list[str], target: list[str]) -> list[float]: ...
 
-    def score(self, text: str | Sequence[str], target: str | Sequence[str]) -> float | list[float]:
+    def score(self, text: str | list[str], target: str | list[str]) -> float | list[float]:
         """The log-probability (natural logarithm) that the model gives to a target.
 
         Args:
@@ -230,7 +233,7 @@ class Predictor:
         if isinstance(self.task, Text):
             joined = [a + b for a, b in zip(sources, answers, strict=True)] if answers else sources
             # One more column, so that a stream's "all but the last" is the whole text.
-            ids, _ = _padded([row + [special.pad] for row in joined], special.pad, self.device)
+            ids, _ = _padded([[*row, special.pad] for row in joined], special.pad, self.device)
             batch = frame(Stream(ids), self.architecture, special)
             if not answers:
                 return batch

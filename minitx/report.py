@@ -8,7 +8,7 @@ from typing import Any
 
 from minitx.data.corpora import CORPORA
 from minitx.data.splits import SPLITS, Split
-from minitx.data.tasks import TASKS, SequenceTask, Text
+from minitx.data.tasks import TASKS, SequenceTask, Task, Text
 from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
 from minitx.nn import POSITIONS
@@ -68,9 +68,9 @@ def _figures(scores: Scores) -> dict[str, Any]:
     return {"examples": scores.examples, **scores.means()}
 
 
-def _split(task: Any, split: str | None) -> Split:
+def _split(task: Task, split: str | None) -> Split:
     if split is None:
-        return "validation" if isinstance(task, Text) and not task.test_share else "test"
+        return task.final_split
     if split not in SPLITS or split == "training":
         raise ValueError(f"--split must be test or validation, got {split}")
     return split  # type: ignore[return-value]
@@ -122,7 +122,7 @@ def listing() -> str:
         ("model.position.name", POSITIONS),
     ):
         lines.append(key)
-        for name, thing in registry.items():  # type: ignore[attr-defined]
+        for name, thing in registry.items():
             summary = (inspect.getdoc(thing) or "").splitlines()[0]
             lines.append(f"  {name:<12} {summary}{_options(thing)}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Text from files, from the machine's own Python or from the hub, as rows of a `datasets` table. Loads; does not tokenise.
+"""Text from files, from the machine's own Python or from the hub, as rows of a `datasets` table. Tokenises nothing.
 
 To add a corpus, register a function that returns its files; its name is then a data.path.
 """

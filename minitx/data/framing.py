@@ -53,7 +53,7 @@ def check(architecture: str, stream: bool, longest: tuple[int, int]) -> None:
     """
     if stream and architecture != "decoder_only":
         raise ValueError(
-            f"model.architecture: running text needs decoder_only, got {architecture}, which needs questions and answers"
+            f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
         )
     if not stream and architecture == "encoder_only" and longest[0] != longest[1]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Batches by number: batch n of a run is a pure function of (seed, n, rank), so nothing is iterated and resume is exact."""
+"""Batches by number: batch n of a run is a pure function of (seed, n, rank), so that resuming is exact."""
 
 from __future__ import annotations
 

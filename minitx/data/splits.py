@@ -23,7 +23,7 @@ _PATIENCE = 20  # draws in a row without anything new before a task's examples c
 
 
 def content_hash(ids: Tensor, keep: Tensor) -> Tensor:
-    """A hash of each row's real tokens: ids and keep [N, L] to int64 [N]. The same in every process and on every machine.
+    """A hash of each row's real tokens: ids and keep [N, L] to int64 [N]. The same in every process.
 
     A polynomial in a fixed multiplier modulo 2^64 (integer overflow wraps), then two rounds of xor-shift-multiply so
     that close rows fall into unrelated buckets.

@@ -83,6 +83,11 @@ class Task:
         """The most source and target symbols that an example can have; (0, T) for a stream."""
         raise NotImplementedError
 
+    @property
+    def final_split(self) -> Split:
+        """What a finished run is measured on."""
+        return "test"
+
     def batch(self, generator: torch.Generator, size: int) -> Examples:
         """Draw `size` training examples at once."""
         raise NotImplementedError
@@ -236,6 +241,11 @@ class Text(Task):
     def longest(self) -> tuple[int, int]:
         """One block."""
         return 0, self.block
+
+    @property
+    def final_split(self) -> Split:
+        """The whole validation text where no part was set aside for a test."""
+        return "test" if self.test_share else "validation"
 
     def batch(self, generator: torch.Generator, size: int) -> Stream:
         """Blocks from random places."""

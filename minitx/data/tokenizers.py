@@ -6,7 +6,7 @@ A tokenizer turns into plain JSON and back, so a checkpoint carries it and needs
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers
@@ -37,10 +37,10 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
-        if None in ids:
+        if any(index is None for index in ids):
             raise ValueError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
         self._backend = backend
-        self.special = SpecialIds(*ids)
+        self.special = SpecialIds(*(int(index) for index in ids if index is not None))
 
     @property
     def vocab_size(self) -> int:
@@ -111,7 +111,7 @@ class CharTokenizer:
         return Tokenizer(backend)
 
 
-TOKENIZERS: dict[str, Callable[..., CharTokenizer]] = {"char": CharTokenizer}
+TOKENIZERS: dict[str, type[CharTokenizer]] = {"char": CharTokenizer}
 """Tokenizers that are trained on a corpus, by data.tokenizer.name."""
 
 

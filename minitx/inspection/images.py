@@ -1,4 +1,4 @@
-"""Pictures of attention, from numpy and Pillow: palette PNGs with labels, made in milliseconds. No torch, no matplotlib."""
+"""Pictures of attention, from numpy and Pillow: palette images with labels, made in milliseconds."""
 
 from __future__ import annotations
 

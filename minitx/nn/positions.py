@@ -102,7 +102,7 @@ class LearnedPositions(NoPositions):
         super().__init__(d_model, n_heads, d_head, causal)
         if max_len < 1:
             raise ValueError(f"model.position.max_len must be at least 1, got {max_len}")
-        self.max_len = max_len
+        self.max_len: int = max_len
         self.table = nn.Embedding(max_len, d_model)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:

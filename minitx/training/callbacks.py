@@ -58,7 +58,7 @@ class LookInside(Callback):
                 header: tuple[str, ...] = ("prompt", "continuation, sampled")
                 prompts = [text[: len(text) // 2] for text in texts]
                 written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
-                table = list(zip(prompts, written, strict=True))
+                table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
             else:
                 header = ("input", "expected", "generated")
                 table = list(zip(texts, expected, predictor.generate(texts), strict=True))

@@ -67,7 +67,8 @@ class TransformerModule(pl.LightningModule):
         scores = self._scores
         if self.trainer.world_size > 1:
             sums = [scores.examples, scores.exact or 0, scores.tokens, scores.correct, scores.loss]
-            total = self.all_gather(torch.tensor(sums, dtype=torch.float64, device=self.device)).sum(dim=0).tolist()
+            mine = torch.tensor(sums, dtype=torch.float64, device=self.device)
+            total = self.trainer.strategy.reduce(mine, reduce_op="sum").tolist()
             examples, exact, tokens, correct = (int(value) for value in total[:4])
             scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])
         self.validated = scores.means()
@@ -83,7 +84,7 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning refuses to clip beside fused AdamW in mixed precision; only fp16, whose gradients are scaled, needs that.
+        Lightning refuses to clip beside fused AdamW in mixed precision; only scaled gradients (fp16) need that.
         """
         if self._is_scaled():
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)

@@ -35,7 +35,8 @@ class ProgressLine(Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Every n-th step: one synchronisation, one line, one point on each curve."""
-        assert isinstance(module, TransformerModule) and module.loss is not None
+        assert isinstance(module, TransformerModule)
+        assert module.loss is not None
         step = trainer.global_step
         if step == self._step or step % self.every_n_steps or not trainer.is_global_zero:
             return

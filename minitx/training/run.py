@@ -6,26 +6,24 @@ import dataclasses
 import json
 import logging
 import os
-import re
-import tempfile
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from minitx import checkpoint
 from minitx.config import Config
 from minitx.data import framing
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task, Text
-from minitx.evaluation import BATCH, evaluate
+from minitx.evaluation import BATCH
 from minitx.models import Transformer, build_model, max_positions
 from minitx.nn import POSITIONS
-from minitx.options import build, config_from_dict, resolve
+from minitx.options import build, resolve
 from minitx.predictor import load
+from minitx.report import evaluation_report, table
+from minitx.training.folder import run_folder
 
 
 def prepare(config: Config) -> tuple[Config, Task, Transformer]:
@@ -90,9 +88,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     config, task, model = prepare(config)
     task.batch(torch.Generator(), 1)  # a corpus that is too short, a task without examples: now rather than later
     validation = task.examples("validation", task.validation_size)
-    folder, resumed = _folder(config, resume)
-
-    import lightning.pytorch as pl
+    folder, resumed = run_folder(config, resume)
 
     from minitx.training.callbacks import LookInside, RunLogger, StopOnSignal
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
@@ -104,13 +100,13 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     settings = config.trainer
     precision = resolve_precision(settings.precision, settings.accelerator)
     stop = StopOnSignal(str(folder / "last.ckpt"))
-    trainer = pl.Trainer(
+    trainer = _trainer(
         max_steps=settings.max_steps,
         max_epochs=-1,
         val_check_interval=min(settings.val_every_n_steps, settings.max_steps) * settings.accumulate_grad_batches,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
         accumulate_grad_batches=settings.accumulate_grad_batches,
         gradient_clip_val=settings.gradient_clip_val or None,
         accelerator=settings.accelerator,
@@ -129,11 +125,6 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != trainer.world_size:
-        raise ValueError(
-            f"{launched} processes were launched, but trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
-        )
     if trainer.is_global_zero:
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=False))
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -162,76 +153,35 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     if stop.received is not None:
         print(f"stopped at step {trainer.global_step:,}; go on with --resume", flush=True)
         raise SystemExit(128 + stop.received)
-    results: dict[str, Any] = {
-        "steps": trainer.global_step,
-        "seconds": round(seconds, 2),
-        "precision": precision,
-    }
+    results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
     if trainer.is_global_zero:
-        results |= test(folder, task)
-        print(summary(config.run.name, results), flush=True)
+        predictor = load(folder)
+        predictor.task = task  # the corpus is open already
+        report = evaluation_report(predictor)
+        results |= report
         (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-        for name, value in results["figures"].items():
-            trainer.logger.experiment.add_scalar(f"{results['split']}/{name}", value, trainer.global_step)  # type: ignore[union-attr]
-        trainer.logger.finalize("success")  # type: ignore[union-attr]
+        print(f"{folder}: trained in {seconds:.1f} s\n{table(report)}", flush=True)
     return results
 
 
-def test(folder: Path, task: Task) -> dict[str, Any]:
-    """Measure best.ckpt on the test set, or on the whole validation text of a corpus without one; say it and return it."""
-    split = "validation" if isinstance(task, Text) and not task.test_share else "test"
-    predictor = load(folder)
-    examples = task.examples(split)  # type: ignore[arg-type]
-    scores = evaluate(predictor.model, examples, predictor.architecture, predictor.tokenizer.special)
-    return {"split": split, "examples": scores.examples, "figures": scores.means()}
+def _trainer(**settings: Any) -> Any:
+    """Lightning's Trainer, its complaints about a machine that is not as asked for told as ours.
 
+    Raises:
+        ValueError: no such device, or as many processes launched (torchrun, SLURM) as the config does not ask for.
+    """
+    import lightning.pytorch as pl
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-def summary(name: str, results: dict[str, Any]) -> str:
-    """The figures of a run in a sentence."""
-    figures = results["figures"]
-    parts = [
-        f"loss {figures['loss']:.4f}",
-        f"teacher-forced token accuracy {100 * figures['token_accuracy']:.2f} %",
-    ]
-    if "exact_match" in figures:
-        parts.insert(0, f"exact match {100 * figures['exact_match']:.2f} % (free-running, <eos> included)")
-    if "bits_per_token" in figures:
-        parts.append(f"{figures['bits_per_token']:.4f} bits per token")
-    unit = "pieces of text" if "bits_per_token" in figures else "examples"
-    return f"{name}: {', '.join(parts)}; {results['examples']:,} {unit} held out for {results['split']}; trained in {results['seconds']:.1f} s"
-
-
-def _folder(config: Config, resume: bool) -> tuple[Path, Path | None]:
-    """The run's folder runs/NAME/vN, made now; and the checkpoint to go on from."""
-    if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
-        raise ValueError(f"run.name must be a plain folder name, got {config.run.name!r}")
-    root = Path(config.run.folder).expanduser() / config.run.name
-    existing = checkpoint.versions(root)
-    if resume:
-        return _resumable(config, existing, root)
-    number = int(existing[-1].name[1:]) + 1 if existing else 0
-    folder = root / f"v{number}"
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))):
-        return folder, None  # the first process makes it, and tells Lightning in the others
     try:
-        folder.mkdir(parents=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(f"run.folder: {folder} cannot be written ({error.strerror})") from None
-    return folder, None
-
-
-def _resumable(config: Config, existing: list[Path], root: Path) -> tuple[Path, Path]:
-    """The newest version that has a last.ckpt, if it is of the same experiment."""
-    for folder in reversed(existing):
-        if (folder / "last.ckpt").is_file():
-            before = config_from_dict(checkpoint.read(folder / "last.ckpt")["minitx"]["config"])
-            for section in ("model", "data"):
-                if getattr(before, section) != getattr(config, section):
-                    raise ValueError(f"--resume: {folder} was trained with another {section} section; start a new run")
-            return folder, folder / "last.ckpt"
-    raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from")
+        trainer = pl.Trainer(**settings)
+    except MisconfigurationException as error:
+        raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != trainer.world_size:
+        asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
+        raise ValueError(f"{launched} processes were launched, but {asked}")
+    return trainer
 
 
 def _quiet() -> None:

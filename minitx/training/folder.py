@@ -1,0 +1,49 @@
+"""Where a run lands: runs/NAME/vN, and which checkpoint a resumed run goes on from."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from minitx import checkpoint
+from minitx.config import Config
+from minitx.options import config_from_dict
+
+
+def run_folder(config: Config, resume: bool) -> tuple[Path, Path | None]:
+    """The run's folder, made now; and the checkpoint to go on from.
+
+    Raises:
+        ValueError: a folder that cannot be written, or nothing to resume.
+    """
+    if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
+        raise ValueError(f"run.name must be a plain folder name, got {config.run.name!r}")
+    root = Path(config.run.folder).expanduser() / config.run.name
+    existing = checkpoint.versions(root)
+    if resume:
+        return _resumable(config, existing, root)
+    number = int(existing[-1].name[1:]) + 1 if existing else 0
+    folder = root / f"v{number}"
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))):
+        return folder, None  # the first process makes it, and tells Lightning in the others
+    try:
+        folder.mkdir(parents=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"run.folder: {folder} cannot be written ({error.strerror})") from None
+    return folder, None
+
+
+def _resumable(config: Config, existing: list[Path], root: Path) -> tuple[Path, Path]:
+    """The newest version that has a last.ckpt, if it is of the same experiment."""
+    for folder in reversed(existing):
+        if (folder / "last.ckpt").is_file():
+            before = config_from_dict(checkpoint.read(folder / "last.ckpt")["minitx"]["config"])
+            for section in ("model", "data"):
+                if getattr(before, section) != getattr(config, section):
+                    raise ValueError(f"--resume: {folder} was trained with another {section} section; start a new run")
+            return folder, folder / "last.ckpt"
+    raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from")
