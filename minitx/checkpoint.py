@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
     if not path.is_file():
         raise ValueError(f"there is no checkpoint file {path}")
     try:
-        contents = torch.load(path, map_location=map_location, weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # torch wonders aloud about files that are refused below
+            contents = torch.load(path, map_location=map_location, weights_only=True)
     except Exception:  # torch raises a dozen kinds for damaged, foreign and hostile files
         raise ValueError(f"{path} is damaged, or not a minitx checkpoint: it cannot be read as one") from None
     ours = contents.get("minitx") if isinstance(contents, dict) else None

@@ -27,6 +27,9 @@ OPEN_SECTIONS = ("data", "model.position")
 class Parser(ArgumentParser):
     """A parser whose complaints are one sentence: it raises ValueError instead of leaving the process."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)  # an abbreviation is a typo that happens to fit
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Say it in our words."""
         raise ValueError(explain(message, keys(self)))

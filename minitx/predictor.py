@@ -296,7 +296,7 @@ def _chooser(do_sample: bool, seed: int | None, **filters: Any) -> Chooser:
 
 def _padded(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows of ids, padded on the right: ids and keep [B, longest]."""
-    longest = max(map(len, rows))
+    longest = max(1, *map(len, rows))  # an answer may be empty; a tensor without columns helps nobody
     ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], dtype=torch.long, device=device)
     keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
     return ids, keep

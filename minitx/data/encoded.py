@@ -7,14 +7,11 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from minitx.data.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 ROWS_AT_ONCE = 10_000
 
@@ -24,8 +21,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("MINITX_CACHE", "~/.cache/minitx")).expanduser()
 
 
-def encode(table: Dataset, tokenizer: Tokenizer) -> np.ndarray:
-    """All tokens of a table's `text` column in a row: uint16 or uint32, memory-mapped, read only.
+def encode(table: Any, tokenizer: Tokenizer) -> np.ndarray:
+    """All tokens of a `datasets` table's `text` column in a row: uint16 or uint32, memory-mapped, read only.
 
     The file is kept under a key of the text and the tokenizer, so a second run finds it.
     """

@@ -90,7 +90,7 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
     if architecture == "encoder_only":
         return Batch(source, source_keep, None, None, _labels(target, target_keep))
     if architecture == "encoder_decoder":
-        bos = torch.full_like(target[:, :1], special.bos)
+        bos = target.new_full((target.size(0), 1), special.bos)
         answer, answer_keep = _append(target, target_keep, special)
         return Batch(source, source_keep, torch.cat((bos, target), dim=1), None, _labels(answer, answer_keep))
     ids, lengths = _join(examples, special)

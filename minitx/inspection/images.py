@@ -13,8 +13,8 @@ LARGEST = 512
 """No head is drawn larger than this many pixels on a side, unless a pixel a weight needs more."""
 FONT_SIZE = 11
 _MARGIN = 6
-_COLOURS = 240  # palette entries for weights; the rest are ink and paper
-_PAPER, _INK = 254, 255
+_COLOURS = 240  # palette entries for weights
+_GREYS = 256 - _COLOURS  # the rest, from paper to ink, for smooth letters
 
 # Anchors of a dark-to-bright ramp in the manner of magma: monotone in lightness, so it also reads in grey.
 _RAMP = (
@@ -35,7 +35,7 @@ def _palette() -> list[int]:
     colours = np.stack([np.interp(steps, range(len(anchors)), anchors[:, part]) for part in range(3)], axis=1)
     table = np.zeros((256, 3), dtype=np.uint8)
     table[:_COLOURS] = colours.round()
-    table[_PAPER], table[_INK] = 255, 40
+    table[_COLOURS:] = np.linspace(255, 40, _GREYS).round()[:, None]
     return table.flatten().tolist()
 
 
@@ -75,9 +75,9 @@ def stacked(images: list[Image.Image]) -> Image.Image:
 
 def titled(image: Image.Image, title: str) -> Image.Image:
     """The image under a line of text."""
-    line = _sheet(max(image.width, _width(title) + 2 * _MARGIN), FONT_SIZE + 2 * _MARGIN)
-    ImageDraw.Draw(line).text((_MARGIN, _MARGIN), title, fill=_INK, font=_font())
-    return stacked([line, image])
+    line = _letters(max(image.width, _width(title) + 2 * _MARGIN), FONT_SIZE + 2 * _MARGIN)
+    ImageDraw.Draw(line).text((_MARGIN, _MARGIN), title, fill=255, font=_font())
+    return stacked([_indexed(_greys(line)), image])
 
 
 def _head(
@@ -85,21 +85,22 @@ def _head(
 ) -> Image.Image:
     """One head with its title above, queries' labels on the left and keys' labels, turned, above."""
     height, width = weights.shape[0] * cell, weights.shape[1] * cell
-    image = _sheet(left + width + 2 * _MARGIN, top + height + _MARGIN)
-    draw = ImageDraw.Draw(image)
-    draw.text((left, 2), title, fill=_INK, font=_font())
+    letters = _letters(left + width + 2 * _MARGIN, top + height + _MARGIN)
+    draw = ImageDraw.Draw(letters)
+    draw.text((left, 2), title, fill=255, font=_font())
     every = -(-FONT_SIZE // cell)  # where cells are too small for a label each, every n-th has one
     for place in range(0, len(rows), every):
         spot = (left - 4, top + place * cell + cell // 2)
-        draw.text(spot, rows[place], fill=_INK, font=_font(), anchor="rm")
+        draw.text(spot, rows[place], fill=255, font=_font(), anchor="rm")
     for place in range(0, len(columns), every):
-        turned = _sheet(_width(columns[place]) + 2, max(cell, FONT_SIZE))
-        ImageDraw.Draw(turned).text((0, turned.height // 2), columns[place], fill=_INK, font=_font(), anchor="lm")
+        turned = _letters(_width(columns[place]) + 2, max(cell, FONT_SIZE))
+        ImageDraw.Draw(turned).text((0, turned.height // 2), columns[place], fill=255, font=_font(), anchor="lm")
         turned = turned.transpose(Image.Transpose.ROTATE_90)
-        image.paste(turned, (left + place * cell + (cell - turned.width) // 2, top - turned.height - 2))
+        letters.paste(turned, (left + place * cell + (cell - turned.width) // 2, top - turned.height - 2))
+    pixels = _greys(letters)
     levels = (np.nan_to_num(weights).clip(0, 1) * (_COLOURS - 1)).round().astype(np.uint8)
-    image.paste(_indexed(levels.repeat(cell, axis=0).repeat(cell, axis=1)), (left, top))
-    return image
+    pixels[top : top + height, left : left + width] = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+    return _indexed(pixels)
 
 
 def _label(token: str) -> str:
@@ -112,8 +113,14 @@ def _width(text: str) -> int:
     return round(_font().getlength(text))
 
 
-def _sheet(width: int, height: int) -> Image.Image:
-    return _indexed(np.full((height, width), _PAPER, dtype=np.uint8))
+def _letters(width: int, height: int) -> Image.Image:
+    """A sheet to write on: 0 is paper, 255 ink."""
+    return Image.new("L", (width, height))
+
+
+def _greys(letters: Image.Image) -> np.ndarray:
+    """Palette numbers of a sheet of letters."""
+    return (_COLOURS + np.asarray(letters) * ((_GREYS - 1) / 255)).round().astype(np.uint8)
 
 
 def _indexed(pixels: np.ndarray) -> Image.Image:
@@ -126,7 +133,7 @@ def _indexed(pixels: np.ndarray) -> Image.Image:
 def _joined(images: list[Image.Image], down: bool) -> Image.Image:
     widths, heights = [image.width for image in images], [image.height for image in images]
     size = (max(widths), sum(heights)) if down else (sum(widths), max(heights))
-    sheet = _sheet(*size)
+    sheet = _indexed(_greys(_letters(*size)))
     offset = 0
     for image in images:
         sheet.paste(image, (0, offset) if down else (offset, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
@@ -26,11 +27,22 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return checkpoint.read(path, map_location or "cpu")
 
 
+class LastCheckpoint(ModelCheckpoint):
+    """last.ckpt every n steps, and once more at the end of the run, whatever n is."""
+
+    def __init__(self, folder: Path, every_n_steps: int) -> None:
+        super().__init__(
+            folder, filename="last", every_n_train_steps=every_n_steps, save_top_k=1, enable_version_counter=False
+        )
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save the finished run."""
+        if trainer.global_step == trainer.max_steps:
+            trainer.save_checkpoint(f"{self.dirpath}/last.ckpt")
+
+
 def checkpoint_callbacks(folder: Path, every_n_steps: int) -> list[Callback]:
     """last.ckpt by steps, with all that resuming needs; best.ckpt by validation, the weights only."""
-    last = ModelCheckpoint(
-        folder, filename="last", every_n_train_steps=every_n_steps, save_top_k=1, enable_version_counter=False
-    )
     best = ModelCheckpoint(
         folder,
         filename="best",
@@ -40,4 +52,4 @@ def checkpoint_callbacks(folder: Path, every_n_steps: int) -> list[Callback]:
         save_weights_only=True,
         enable_version_counter=False,
     )
-    return [last, best]
+    return [LastCheckpoint(folder, every_n_steps), best]

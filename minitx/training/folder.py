@@ -9,7 +9,6 @@ from pathlib import Path
 
 from minitx import checkpoint
 from minitx.config import Config
-from minitx.options import config_from_dict
 
 
 def run_folder(config: Config, resume: bool) -> tuple[Path, Path | None]:
@@ -41,9 +40,13 @@ def _resumable(config: Config, existing: list[Path], root: Path) -> tuple[Path, 
     """The newest version that has a last.ckpt, if it is of the same experiment."""
     for folder in reversed(existing):
         if (folder / "last.ckpt").is_file():
-            before = config_from_dict(checkpoint.read(folder / "last.ckpt")["minitx"]["config"])
+            before, now = checkpoint.read(folder / "last.ckpt")["minitx"]["config"], config.to_dict()
             for section in ("model", "data"):
-                if getattr(before, section) != getattr(config, section):
-                    raise ValueError(f"--resume: {folder} was trained with another {section} section; start a new run")
+                for key in sorted({*before[section], *now[section]}):
+                    old, new = before[section].get(key), now[section].get(key)
+                    if old != new:
+                        raise ValueError(
+                            f"--resume: {folder} was trained with {section}.{key} {old!r}, not {new!r}; start a new run"
+                        )
             return folder, folder / "last.ckpt"
     raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from")

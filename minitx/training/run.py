@@ -24,6 +24,7 @@ from minitx.options import build, resolve
 from minitx.predictor import load
 from minitx.report import evaluation_report, table
 from minitx.training.folder import run_folder
+from minitx.training.optim import build_optimizer, schedule
 
 
 def prepare(config: Config) -> tuple[Config, Task, Transformer]:
@@ -63,6 +64,8 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
     config = dataclasses.replace(config, data=data, model=model_config)
     torch.manual_seed(config.run.seed)
     model = build_model(model_config)
+    build_optimizer(model, config.optimizer)
+    schedule(config.optimizer.schedule, trainer.max_steps)
     limit, needed = max_positions(model), framing.positions(model_config.architecture, task.longest)
     if limit is not None and needed > limit:
         raise ValueError(
@@ -190,6 +193,7 @@ def _quiet() -> None:
     for message in (
         ".*does not have many workers.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
+        ".*callbacks used to create the checkpoint need to be provided.*",  # other settings, and so other state
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*isinstance.treespec, LeafSpec.*",
         ".*smaller than the logging interval.*",

@@ -1,0 +1,93 @@
+"""TensorBoard in a real browser, on a run that has just been trained. Skips where there is no chromium."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minitx.cli import main
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (apt-get install chromium)")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A TensorBoard that shows a short run of reversal."""
+    runs = tmp_path_factory.mktemp("browser") / "runs"
+    short = ["--trainer.max_steps", "4", "--trainer.val_every_n_steps", "2", "--data.test_size", "10"]
+    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, "--run.folder", str(runs)])
+    port = free_port()
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--port", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://localhost:{port}/"
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
+                break
+            except OSError:
+                assert server.poll() is None, "tensorboard ended by itself"
+                time.sleep(0.25)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield running
+        running.close()
+
+
+def test_attention_maps_are_on_the_page(address: str, browser: Any, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 1400})
+    page.goto(f"{address}#images", wait_until="networkidle")
+    title = page.get_by_text("attention_cross/layer_2/example_1").first
+    title.wait_for(timeout=60_000)
+    page.wait_for_function(
+        """() => {
+            const found = [];
+            const walk = (root) => root.querySelectorAll('*').forEach((node) => {
+                if (node.tagName === 'IMG' && node.src.includes('individualImage')) found.push(node);
+                if (node.shadowRoot) walk(node.shadowRoot);
+            });
+            walk(document);
+            return found.length >= 2 && found.every((image) => image.complete && image.naturalWidth > 50);
+        }""",
+        timeout=60_000,
+    )
+    groups = page.inner_text("body")
+    page.screenshot(path=tmp_path / "images.png")
+    assert (tmp_path / "images.png").stat().st_size > 10_000
+    assert "IMAGES" in groups.upper()
+
+
+def test_answers_are_on_the_text_page(address: str, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 1400})
+    page.goto(f"{address}#text", wait_until="networkidle")
+    page.get_by_text("expected").first.wait_for(timeout=60_000)
+    page.get_by_text("generated").first.wait_for(timeout=60_000)

@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from minitx.config import OptimizerConfig, ScheduleConfig
+from minitx.training.optim import build_optimizer, build_schedule, schedule
+
+
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "noam"])
+def test_warmup_is_a_straight_line_to_the_peak(name: str) -> None:
+    ratio = schedule(ScheduleConfig(name, warmup_steps=10), max_steps=100)
+    assert [ratio(step) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert max(ratio(step) for step in range(100)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_decay_ends_at_the_final_ratio_and_never_rises(name: str) -> None:
+    ratio = schedule(ScheduleConfig(name, warmup_steps=10, final_ratio=0.1), max_steps=100)
+    after = [ratio(step) for step in range(9, 100)]
+    assert after == sorted(after, reverse=True)
+    assert after[-1] == pytest.approx(0.1)
+    assert ratio(1000) == pytest.approx(0.1)
+
+
+def test_cosine_is_half_way_down_in_the_middle() -> None:
+    ratio = schedule(ScheduleConfig("cosine", warmup_steps=0, final_ratio=0.0), max_steps=101)
+    assert ratio(49) == pytest.approx(0.5, abs=0.02)
+
+
+def test_noam_has_the_shape_of_the_paper() -> None:
+    d_model, warmup = 512, 40
+    ratio = schedule(ScheduleConfig("noam", warmup_steps=warmup), max_steps=1000)
+    paper = [d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) for step in range(1, 1001)]
+    assert [ratio(step) for step in range(1000)] == pytest.approx([rate / max(paper) for rate in paper])
+
+
+def test_constant_stays() -> None:
+    ratio = schedule(ScheduleConfig("constant", warmup_steps=0), max_steps=10)
+    assert {ratio(step) for step in range(20)} == {1.0}
+
+
+def test_schedule_counts_optimiser_steps() -> None:
+    layer = nn.Linear(2, 2)
+    optimizer = build_optimizer(layer, OptimizerConfig(lr=1.0))
+    steps = build_schedule(optimizer, ScheduleConfig("constant", warmup_steps=4), max_steps=10)
+    seen = []
+    for _ in range(5):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        steps.step()
+    assert seen == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+
+
+def test_only_matrices_are_decayed() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    optimizer = build_optimizer(model, OptimizerConfig(lr=0.1, weight_decay=0.5))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    nn.init.ones_(model[2].bias)
+    before["2.bias"].fill_(1.0)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        expected = before[name] * (1 - 0.1 * 0.5) if parameter.dim() > 1 else before[name]
+        torch.testing.assert_close(parameter.detach(), expected, msg=name)
+
+
+def test_fused_adamw_equals_the_formula() -> None:
+    weight = nn.Parameter(torch.tensor([[1.0, -2.0]]))
+    holder = nn.Module()
+    holder.weight = weight
+    config = OptimizerConfig(lr=0.01, betas=(0.9, 0.98), weight_decay=0.1)
+    optimizer = build_optimizer(holder, config)
+    mean = square = torch.zeros(1, 2)
+    expected = weight.detach().clone()
+    for step in range(1, 6):
+        gradient = torch.tensor([[0.3 * step, -0.1]])
+        weight.grad = gradient.clone()
+        optimizer.step()
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.98 * square + 0.02 * gradient**2
+        expected = expected * (1 - 0.01 * 0.1)
+        expected = expected - 0.01 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.98**step)).sqrt() + 1e-8)
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (OptimizerConfig(lr=0.0), "optimizer.lr"),
+        (OptimizerConfig(betas=(0.9, 1.0)), "optimizer.betas"),
+    ],
+)
+def test_bad_numbers_are_refused(config: OptimizerConfig, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        build_optimizer(nn.Linear(1, 1), config)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [(ScheduleConfig(warmup_steps=-1), "warmup_steps"), (ScheduleConfig(final_ratio=1.5), "final_ratio")],
+)
+def test_bad_schedules_are_refused(config: ScheduleConfig, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        schedule(config, 10)
+
+
+def test_learning_rate_is_finite_without_warmup() -> None:
+    for name in ("constant", "linear", "cosine", "noam"):
+        assert math.isfinite(schedule(ScheduleConfig(name, warmup_steps=0), 1)(0))
