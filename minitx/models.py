@@ -23,6 +23,7 @@ from minitx.nn import (
     MultiHeadAttention,
     NoPositions,
     TokenEmbedding,
+    masks,
 )
 from minitx.nn.position_ids import consecutive
 from minitx.options import build
@@ -128,8 +129,12 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
         config = dataclasses.replace(config, vocab_size=vocab_size)
     if not 0.0 <= config.dropout < 1.0:
         raise ValueError(f"model.dropout must lie in [0, 1), got {config.dropout}")
-    if config.n_layers < 1:
-        raise ValueError(f"model.n_layers must be at least 1, got {config.n_layers}")
+    for name in ("d_model", "n_heads", "n_layers"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"model.{name} must be at least 1, got {getattr(config, name)}")
+    if config.architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
     model = ARCHITECTURES[config.architecture](config)
     init_weights(model, config)
     return model
@@ -176,7 +181,7 @@ def _vocab_size(config: ModelConfig) -> int:
 
 
 def _position(config: ModelConfig, causal: bool) -> NoPositions:
-    d_head = config.d_head or config.d_model // config.n_heads
+    d_head = config.d_model // config.n_heads if config.d_head is None else config.d_head
     return build(
         POSITIONS, config.position, "model.position",
         d_model=config.d_model, n_heads=config.n_heads, d_head=d_head, causal=causal,
@@ -209,6 +214,8 @@ def _final_norm(config: ModelConfig) -> nn.Module | None:
 
 
 def _encoder(config: ModelConfig) -> EncoderStack:
+    if config.window is not None:
+        masks.window(config.window, causal=False)  # refuses a size that has no middle
     position = _position(config, causal=False)
     layers = (
         EncoderLayer(_attention(config, position), _ffn(config), config.d_model, config.norm_first, config.dropout)

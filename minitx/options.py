@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -134,8 +135,7 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
         raise ValueError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
     if name not in registry:
         raise ValueError(f"{section}.name: unknown name {name!r}; {did_you_mean(str(name), registry)}")
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(registry[name], skip=set(given))
+    parser = _class_parser(registry[name], frozenset(given))  # type: ignore[arg-type]
     own = {key: value for key, value in options.items() if key != "name"}
     try:
         return {"name": name, **parser.parse_object(own).as_dict()}
@@ -143,6 +143,14 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
         sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
         sentence = re.sub(r"did you mean ([\w.]+)\?", rf"did you mean {section}.\1?", sentence)
         raise ValueError(f"{sentence} (for {section}.name {name})") from None
+
+
+@cache
+def _class_parser(kind: type, given: frozenset[str]) -> Parser:
+    """A parser for a class's own options; reading the class is slow, so once is enough."""
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(kind, skip=set(given))
+    return parser
 
 
 def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:

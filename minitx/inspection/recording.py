@@ -34,17 +34,33 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     before = {name: part.attention for name, part in attentions.items()}
     try:
         for name, part in attentions.items():
-            part.attention = _recorder(name, maps)
+            part.attention = Recorder(name, maps, part.attention)
         yield maps
     finally:
         for name, part in attentions.items():
             part.attention = before[name]
 
 
-def _recorder(name: str, maps: dict[str, Tensor]) -> AttentionFunction:
-    def attend(*args: Any, **kwargs: Any) -> Tensor:
+class Recorder:
+    """Stands in for a module's attention function, and keeps the weights.
+
+    Args:
+        name: the module's path.
+        maps: where to keep them.
+        inner: what stood there before; another recorder gets the weights too.
+    """
+
+    def __init__(self, name: str, maps: dict[str, Tensor], inner: AttentionFunction) -> None:
+        self.name, self.maps, self.inner = name, maps, inner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Attend, with the explicit softmax."""
         out, weights = scaled_dot_product_attention(*args, **kwargs, return_weights=True)
-        maps[name] = weights.detach()
+        self.keep(weights.detach())
         return out
 
-    return attend
+    def keep(self, weights: Tensor) -> None:
+        """Keep the weights of a call, here and in every recorder around."""
+        self.maps[self.name] = weights
+        if isinstance(self.inner, Recorder):
+            self.inner.keep(weights)

@@ -19,6 +19,7 @@ from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
 
+HALF = (torch.bfloat16, torch.float16)
 SHORT = 200 * 200
 """Queries times keys up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward
 and backward, 13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
@@ -91,12 +92,13 @@ def explicit_attention(
     queries, keys = q.size(-2), k.size(-2)
     if k.size(-3) != q.size(-3):  # grouped heads, in the order of torch's enable_gqa
         k, v = (part.repeat_interleave(q.size(-3) // part.size(-3), dim=-3) for part in (k, v))
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # [B, H, T, S]
+    scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)  # [B, H, T, S]; scaled first, fp16 does not overflow
     if bias is not None:
         scores = scores + bias
     if causal:
         mask = masks.combine(mask, masks.build(masks.causal, queries=queries, keys=keys, device=q.device))
-    scores = scores.float()  # the sum of many small exponentials is not for half precision
+    if scores.dtype in HALF:
+        scores = scores.float()  # the sum of many small exponentials is not for half precision
     if mask is None:
         weights = scores.softmax(dim=-1)
     else:
@@ -121,7 +123,7 @@ def fused_attention(
         bias = bias.to(q.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
-    if q.device.type == "cpu" and q.dtype != torch.float32 and queries * keys <= SHORT:
+    if q.device.type == "cpu" and q.dtype in HALF and queries * keys <= SHORT:
         dtype = q.dtype
         q, k, v = q.float(), k.float(), v.float()
         mask = mask.float() if mask is not None and mask.is_floating_point() else mask
@@ -195,6 +197,8 @@ class MultiHeadAttention(nn.Module):
             )
         if n_kv_heads < 1 or n_heads % n_kv_heads:
             raise ValueError(f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
+        if d_head is not None and d_head < 1:
+            raise ValueError(f"model.d_head must be positive, got {d_head}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"model.attention_dropout must lie in [0, 1), got {dropout}")
         if window is not None:

@@ -80,7 +80,7 @@ class LayerCache:
         start = self._cache.length
         end = start + k.size(2)
         self._keys, self._values = _room(self._keys, k, start, end), _room(self._values, v, start, end)
-        self._keys[:, :, start:end], self._values[:, :, start:end] = k, v
+        self._keys[:, :, start:end], self._values[:, :, start:end] = k.detach(), v.detach()
         key_pos = self._cache.pos if self._cache.pos is not None else pos
         return self._keys[:, :, :end], self._values[:, :, :end], key_pos
 

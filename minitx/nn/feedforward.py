@@ -26,6 +26,8 @@ class FeedForward(nn.Module):
         self, d_model: int, d_ff: int, activation: str = "gelu", dropout: float = 0.0, bias: bool = True
     ) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"model.activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         if d_ff < 1:
             raise ValueError(f"model.d_ff must be positive, got {d_ff}")
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)

@@ -82,6 +82,13 @@ class SinusoidalPositions(NoPositions):
         self.register_buffer("frequencies", torch.exp(-math.log(base) * exponents), persistent=False)  # [D / 2]
         self.frequencies: Tensor
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SinusoidalPositions:
+        """Follow the model to its device, but not to half precision: there, large angles would be far off."""
+        exact = self.frequencies
+        super()._apply(fn, recurse)
+        self.frequencies = exact.to(self.frequencies.device)
+        return self
+
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Add the wave of each id."""
         angles = pos[..., None] * self.frequencies  # [B, T, D / 2]
@@ -116,4 +123,4 @@ class LearnedPositions(NoPositions):
                 f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions: "
                 f"model.position.max_len is {self.max_len}"
             )
-        return x + self.table(pos)
+        return x + self.table(pos).to(x.dtype)

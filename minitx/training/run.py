@@ -131,10 +131,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     if trainer.is_global_zero:
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=False))
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        print(
-            f"{folder}: {parameters:,} parameters, {precision}, {trainer.accelerator.__class__.__name__}",
-            flush=True,
-        )
+        print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
     module = TransformerModule(model, task, config)
     accumulate = settings.accumulate_grad_batches
     batches = TrainingBatches(

@@ -1,0 +1,281 @@
+"""What stands around attention: norms, feed-forward, embedding, head, layers and stacks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minitx.nn import (
+    ACTIVATIONS,
+    AddNorm,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+    FeedForward,
+    Head,
+    MultiHeadAttention,
+    NoPositions,
+    TokenEmbedding,
+    masks,
+)
+from minitx.nn.norms import RMSNorm
+
+D, HEADS = 12, 3
+both_norms = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+both_activations = pytest.mark.parametrize("activation", ["relu", "gelu"])
+with_padding = pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def right_padding(rows: int, length: int) -> Tensor:
+    return torch.arange(length)[None] < length - torch.arange(rows)[:, None]
+
+
+def encoder_layer(norm_first: bool = True, activation: str = "gelu", dropout: float = 0.0) -> EncoderLayer:
+    ffn = FeedForward(D, 20, activation, dropout)
+    return EncoderLayer(MultiHeadAttention(D, HEADS), ffn, D, norm_first, dropout)
+
+
+def decoder_layer(
+    norm_first: bool = True, activation: str = "gelu", dropout: float = 0.0, cross: bool = True
+) -> DecoderLayer:
+    cross_attn = MultiHeadAttention(D, HEADS) if cross else None
+    ffn = FeedForward(D, 20, activation, dropout)
+    return DecoderLayer(MultiHeadAttention(D, HEADS), ffn, D, cross_attn, norm_first, dropout)
+
+
+# --- layers against torch -------------------------------------------------------------------------------------------
+
+
+@with_padding
+@both_activations
+@both_norms
+def test_encoder_layer_equals_torch(norm_first: bool, activation: str, padded: bool, roughen, twin) -> None:
+    ours = roughen(encoder_layer(norm_first, activation))
+    x = torch.randn(3, 6, D)
+    keep = right_padding(3, 6)
+    theirs = twin(ours)(x, src_key_padding_mask=~keep if padded else None)
+    out = ours(x, mask=masks.key_padding(keep) if padded else None)
+    close(out[keep], theirs[keep])  # what torch computes at padding is its own affair
+
+
+@with_padding
+@both_activations
+@both_norms
+def test_decoder_layer_equals_torch(norm_first: bool, activation: str, padded: bool, roughen, twin) -> None:
+    ours = roughen(decoder_layer(norm_first, activation))
+    x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
+    keep, memory_keep = right_padding(3, 5), right_padding(3, 7)
+    theirs = twin(ours)(
+        x, memory,
+        tgt_mask=~torch.ones(5, 5).tril().bool(),
+        tgt_key_padding_mask=~keep if padded else None,
+        memory_key_padding_mask=~memory_keep if padded else None,
+    )  # fmt: skip
+    mask, memory_mask = (masks.key_padding(keep), masks.key_padding(memory_keep)) if padded else (None, None)
+    out = ours(x, memory, mask=mask, memory_mask=memory_mask)
+    close(out[keep], theirs[keep])
+
+
+@both_norms
+def test_decoder_layer_alone_is_an_encoder_layer_under_the_causal_rule(norm_first: bool, roughen, twin) -> None:
+    ours = roughen(decoder_layer(norm_first, cross=False))
+    as_encoder = EncoderLayer(ours.self_attn, ours.ffn, D, norm_first)
+    as_encoder.add_norm_attn, as_encoder.add_norm_ffn = ours.add_norm_self, ours.add_norm_ffn
+    triangle, x = torch.ones(5, 5).tril().bool(), torch.randn(2, 5, D)
+    theirs = twin(as_encoder)(x, src_mask=~triangle)
+    close(ours(x), theirs)
+    assert not any("cross" in name for name, _ in ours.named_parameters())
+
+
+def test_layers_drop_only_in_training(roughen) -> None:
+    for layer, memory in ((encoder_layer(dropout=0.5), ()), (decoder_layer(dropout=0.5), (torch.randn(2, 4, D),))):
+        x = torch.randn(2, 5, D)
+        roughen(layer)
+        assert torch.equal(layer(x, *memory), layer(x, *memory))
+        layer.train()
+        assert not torch.allclose(layer(x, *memory), layer(x, *memory))
+
+
+# --- norms ----------------------------------------------------------------------------------------------------------
+
+
+def test_add_norm_is_what_it_says(roughen) -> None:
+    x, double = torch.randn(2, 3, D), lambda h: 2 * h
+    post, pre = roughen(AddNorm(D, norm_first=False, dropout=0.0)), roughen(AddNorm(D, norm_first=True, dropout=0.0))
+    close(post(x, double), F.layer_norm(3 * x, (D,), post.norm.weight, post.norm.bias))
+    close(pre(x, double), x + 2 * F.layer_norm(x, (D,), pre.norm.weight, pre.norm.bias))
+
+
+@both_norms
+def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> None:
+    frame = AddNorm(D, norm_first, dropout=0.5)
+    nn.init.zeros_(frame.norm.bias)
+    frame.norm.weight.data.fill_(1.0)
+    x = torch.randn(4, 50, D)
+    silent = frame(x, torch.zeros_like)
+    close(silent, x if norm_first else F.layer_norm(x, (D,)))
+    if norm_first:  # a sublayer of ones arrives as zero or as two
+        arrived = frame(x, torch.ones_like) - x
+        assert abs((arrived.abs() < 1e-5).float().mean() - 0.5) < 0.05
+        assert abs(((arrived - 2).abs() < 1e-5).float().mean() - 0.5) < 0.05
+
+
+@pytest.mark.filterwarnings("error")  # torch warns where weight and input differ in dtype
+def test_rms_norm_is_its_formula_and_keeps_the_dtype(roughen) -> None:
+    norm, x = roughen(RMSNorm(8)), torch.randn(2, 3, 8)
+    close(norm(x), norm.weight * x / x.square().mean(-1, keepdim=True).sqrt(), 1e-4)
+    assert torch.equal(RMSNorm(8).weight, torch.ones(8))
+    for autocast in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            half = norm(x.bfloat16())
+        assert half.dtype == torch.bfloat16
+        close(half.float(), norm(x), 2e-2)
+
+
+# --- feed-forward ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_feed_forward_is_its_formula(activation: str, bias: bool, roughen) -> None:
+    part, x = roughen(FeedForward(D, 20, activation, bias=bias)), torch.randn(2, 3, D)
+    inner = F.linear(x, part.up_proj.weight, part.up_proj.bias)
+    if activation in ("relu", "gelu"):
+        inner = inner.clamp(min=0) if activation == "relu" else inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+        close(part(x), F.linear(inner, part.down_proj.weight, part.down_proj.bias))
+    assert (part.up_proj.bias is not None) == (part.down_proj.bias is not None) == bias
+    one_token = part(x[:, 1:2])
+    close(one_token, part(x)[:, 1:2])  # position-wise: each token alone
+
+
+def test_feed_forward_drops_inside_and_refuses_no_width(roughen) -> None:
+    part, x = roughen(FeedForward(D, 20, dropout=0.5)), torch.randn(2, 3, D)
+    assert torch.equal(part(x), part(x))
+    part.train()
+    assert not torch.allclose(part(x), part(x))
+    with pytest.raises(ValueError, match=r"model\.d_ff.*0"):
+        FeedForward(D, 0)
+
+
+# --- embedding and head ---------------------------------------------------------------------------------------------
+
+
+def test_embedding_is_its_row_scaled() -> None:
+    embedding, ids = TokenEmbedding(7, 9), torch.tensor([[3, 0], [6, 3]])
+    close(embedding(ids), 3.0 * embedding.table.weight[ids])
+    with pytest.raises(ValueError, match=r"model\.vocab_size.*0"):
+        TokenEmbedding(0, 9)
+
+
+def test_head_scores_by_inner_product_and_may_share_the_table() -> None:
+    embedding, x = TokenEmbedding(7, 9), torch.randn(2, 3, 9)
+    tied, free = Head(7, 9, tied=embedding), Head(7, 9)
+    for head in (tied, free):
+        assert head.bias is None
+        close(head(x), x @ head.weight.T)
+    assert tied.weight is embedding.table.weight
+    assert free.weight.data_ptr() != embedding.table.weight.data_ptr()
+    tied(embedding(torch.tensor([[1]]))).sum().backward()
+    assert embedding.table.weight.grad is not None
+    assert embedding.table.weight.grad[5].abs().sum() > 0  # the head's share: token 5 was never embedded
+
+
+# --- stacks ---------------------------------------------------------------------------------------------------------
+
+
+class Witness(NoPositions):
+    """Adds ids to the embedding, and remembers which ids each hook was told."""
+
+    def __init__(self) -> None:
+        super().__init__(D, HEADS, D // HEADS, False)
+        self.embedded: list[Tensor] = []
+        self.rotated: list[Tensor] = []
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        self.embedded.append(pos)
+        return x + pos[..., None] * torch.arange(D)
+
+    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        self.rotated.append(pos)
+        return x
+
+
+def positioned(kind: type[nn.Module], scheme: NoPositions, n_layers: int) -> list:
+    return [
+        kind(MultiHeadAttention(D, HEADS, position=scheme), FeedForward(D, 20), D)  # type: ignore[call-arg]
+        for _ in range(n_layers)
+    ]
+
+
+def test_encoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
+    scheme, keep = Witness(), torch.tensor([[False, True, True, True], [True, True, True, False]])
+    stack = roughen(EncoderStack(positioned(EncoderLayer, scheme, 2), scheme, nn.LayerNorm(D)))
+    x, pos = torch.randn(2, 4, D), torch.tensor([[0, 0, 1, 2], [0, 1, 2, 2]])
+    expected = x + pos[..., None] * torch.arange(D)
+    for layer in stack.layers:
+        expected = layer(expected, mask=masks.key_padding(keep), pos=pos)
+    scheme.embedded.clear()
+    scheme.rotated.clear()
+    close(stack(x, keep), stack.norm(expected))
+    assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
+    assert [ids.tolist() for ids in scheme.rotated] == [pos.tolist()] * 4  # queries and keys of both layers
+
+
+def test_decoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
+    scheme = Witness()
+    stack = roughen(DecoderStack(positioned(DecoderLayer, scheme, 2), scheme, nn.LayerNorm(D)))
+    x, pos, keep = torch.randn(2, 4, D), torch.tensor([[3, 9, 1, 4]]), right_padding(2, 4)
+    expected = x + pos[..., None] * torch.arange(D)
+    for layer in stack.layers:
+        expected = layer(expected, mask=masks.key_padding(keep), pos=pos)
+    scheme.embedded.clear()
+    close(stack(x, pos, keep), stack.norm(expected))
+    assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
+
+
+def test_stacks_without_a_norm_end_with_the_last_layer(roughen) -> None:
+    scheme, x = NoPositions(D, HEADS, D // HEADS, False), torch.randn(2, 4, D)
+    encoder = roughen(EncoderStack(positioned(EncoderLayer, scheme, 1), scheme))
+    decoder = roughen(DecoderStack(positioned(DecoderLayer, scheme, 1), scheme))
+    close(encoder(x), encoder.layers[0](x))
+    close(decoder(x, torch.arange(4)[None]), decoder.layers[0](x))
+
+
+def test_stacks_drop_the_embeddings_in_training() -> None:
+    """With no layer above them, out come embedding and position: dropped together in training, whole otherwise."""
+    scheme, x, pos = Witness(), torch.ones(4, 50, D), torch.arange(50)[None]
+    marked = scheme.embed(x, pos)
+    encoder, decoder = EncoderStack([], scheme, dropout=0.5), DecoderStack([], scheme, dropout=0.5)
+    for out in (encoder.train()(x), decoder.train()(x, pos)):
+        dropped = out == 0
+        assert abs(dropped.float().mean() - 0.5) < 0.05
+        assert torch.equal(out[~dropped], 2 * marked[~dropped])
+    assert torch.equal(encoder.eval()(x), marked)
+    assert torch.equal(decoder.eval()(x, pos), marked)
+
+
+def test_decoder_stack_passes_the_memory_and_its_mask_to_each_layer(roughen) -> None:
+    scheme = NoPositions(D, HEADS, D // HEADS, True)
+    stack = roughen(DecoderStack([decoder_layer(), decoder_layer()], scheme))
+    x, memory, memory_keep = torch.randn(2, 4, D), torch.randn(2, 6, D), right_padding(2, 6)
+    expected = x
+    for layer in stack.layers:
+        expected = layer(expected, memory, memory_mask=masks.key_padding(memory_keep))
+    pos = torch.arange(4)[None]
+    close(stack(x, pos, memory=memory, memory_keep=memory_keep), expected)
+    changed = torch.where(memory_keep[..., None], memory, 100.0)
+    close(stack(x, pos, memory=changed, memory_keep=memory_keep), expected)

@@ -1,0 +1,229 @@
+"""Position schemes. What holds for one interface is tested on the whole registry: a new scheme gets it free."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.config import ModelConfig
+from minitx.models import build_model
+from minitx.nn import POSITIONS, MultiHeadAttention, NoPositions
+from minitx.nn.positions import register
+
+D_MODEL, N_HEADS, D_HEAD = 16, 4, 4
+every_scheme = pytest.mark.parametrize("name", POSITIONS)
+every_direction = pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def scheme(name: str, causal: bool, roughen) -> NoPositions:
+    return roughen(POSITIONS[name](D_MODEL, N_HEADS, D_HEAD, causal))
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+# --- every scheme ---------------------------------------------------------------------------------------------------
+
+
+def test_the_named_schemes_are_there() -> None:
+    assert {"none", "sinusoidal", "learned"} <= set(POSITIONS)
+    assert all(issubclass(scheme, NoPositions) for scheme in POSITIONS.values())
+
+
+@every_direction
+@every_scheme
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 3], ids=["shared ids", "own ids"])
+def test_embed_and_rotate_keep_shape_and_dtype(name: str, scheme: NoPositions, rows: int, dtype: torch.dtype) -> None:
+    """Activations under autocast are half, the scheme's own numbers are not: that must not leak."""
+    pos = torch.randint(0, 50, (rows, 7))
+    x = torch.randn(3, 7, D_MODEL).to(dtype)
+    embedded = scheme.embed(x, pos)
+    assert (embedded.shape, embedded.dtype) == (x.shape, dtype)
+    for heads in (N_HEADS, 2):  # queries, and the fewer keys of grouped heads
+        q = torch.randn(3, heads, 7, D_HEAD).to(dtype)
+        rotated = scheme.rotate(q, pos)
+        assert (rotated.shape, rotated.dtype) == (q.shape, dtype)
+
+
+@every_direction
+@every_scheme
+@pytest.mark.parametrize("kv_heads", [N_HEADS, 2])
+@pytest.mark.parametrize("rows", [1, 3], ids=["shared ids", "own ids"])
+def test_bias_is_none_or_fits_the_scores(scheme: NoPositions, rows: int, kv_heads: int) -> None:
+    q, k = torch.randn(3, N_HEADS, 2, D_HEAD), torch.randn(3, kv_heads, 7, D_HEAD)
+    k_pos = torch.arange(7).expand(rows, 7)
+    bias = scheme.bias(q, k, k_pos[:, 5:], k_pos)
+    if bias is not None:
+        assert bias.shape[0] in (1, 3)
+        assert bias.shape[1:] == (N_HEADS, 2, 7)
+        assert bias.isfinite().all()
+
+
+@every_direction
+@every_scheme
+def test_ids_decide_not_places(scheme: NoPositions) -> None:
+    """Shuffle the tokens together with their ids: every signal moves along, whatever the length."""
+    pos, order = torch.tensor([[7, 3, 7, 0, 21]]), torch.tensor([4, 2, 0, 1, 3])
+    x, q, k = torch.randn(1, 5, D_MODEL), torch.randn(1, N_HEADS, 5, D_HEAD), torch.randn(1, N_HEADS, 5, D_HEAD)
+    close(scheme.embed(x[:, order], pos[:, order]), scheme.embed(x, pos)[:, order])
+    close(scheme.rotate(q[:, :, order], pos[:, order]), scheme.rotate(q, pos)[:, :, order])
+    bias = scheme.bias(q, k, pos, pos)
+    if bias is not None:
+        close(scheme.bias(q[:, :, order], k[:, :, order], pos[:, order], pos[:, order]), bias[:, :, order][..., order])
+
+    blank = scheme.embed(torch.zeros(1, 5, D_MODEL), pos)[0]
+    assert torch.equal(blank[0], blank[2])  # id 7 is id 7, first or third
+    alone = scheme.embed(torch.zeros(1, 1, D_MODEL), torch.tensor([[7]]))[0, 0]
+    close(alone, blank[0])  # in a longer or a shorter sequence
+
+
+@every_direction
+@every_scheme
+def test_each_row_of_the_batch_has_its_own_ids(scheme: NoPositions) -> None:
+    pos = torch.tensor([[0, 1, 2], [5, 6, 9]])
+    x, q, k = torch.randn(2, 3, D_MODEL), torch.randn(2, N_HEADS, 3, D_HEAD), torch.randn(2, N_HEADS, 3, D_HEAD)
+    bias = scheme.bias(q, k, pos, pos)
+    for row in range(2):
+        one = slice(row, row + 1)
+        close(scheme.embed(x, pos)[one], scheme.embed(x[one], pos[one]))
+        close(scheme.rotate(q, pos)[one], scheme.rotate(q[one], pos[one]))
+        if bias is not None:
+            close(bias.expand(2, -1, -1, -1)[one], scheme.bias(q[one], k[one], pos[one], pos[one]))
+
+
+def attend(part: MultiHeadAttention, x: Tensor, pos: Tensor) -> Tensor:
+    """The scheme as a whole: its signal below, its hooks inside."""
+    return part(part.position.embed(x, pos), pos=pos)
+
+
+@every_direction
+@every_scheme
+def test_absolute_says_whether_a_shift_of_all_ids_matters(name: str, scheme: NoPositions, roughen) -> None:
+    part = roughen(MultiHeadAttention(D_MODEL, N_HEADS, position=scheme))
+    x, pos = torch.randn(2, 6, D_MODEL), torch.arange(6)[None]
+    shifted = attend(part, x, pos + 13)
+    assert torch.allclose(shifted, attend(part, x, pos), atol=1e-4) == (not scheme.absolute)
+
+
+@every_direction
+@every_scheme
+def test_only_none_is_deaf_to_order(name: str, scheme: NoPositions, roughen) -> None:
+    part = roughen(MultiHeadAttention(D_MODEL, N_HEADS, position=scheme))
+    x, order = torch.randn(2, 6, D_MODEL), torch.tensor([3, 0, 5, 1, 4, 2])
+    pos = torch.arange(6)[None]
+    same = torch.allclose(attend(part, x[:, order], pos), attend(part, x, pos)[:, order], atol=1e-4)
+    assert same == (name == "none")
+
+
+@every_direction
+@every_scheme
+def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
+    """A model kept in bf16 (trainer.precision bf16-true) must still tell id 300 from id 301."""
+    pos = torch.tensor([[0, 1, 2, 255, 300, 301, 499]])
+    x, q = torch.randn(1, 7, D_MODEL), torch.randn(1, N_HEADS, 7, D_HEAD)
+    embedded, rotated, bias = scheme.embed(x, pos), scheme.rotate(q, pos), scheme.bias(q, q, pos, pos)
+    scheme.to(torch.bfloat16)
+    half, half_q = x.bfloat16(), q.bfloat16()
+    close(scheme.embed(half, pos).float(), embedded, 5e-2)
+    close(scheme.rotate(half_q, pos).float(), rotated, 5e-2)
+    if bias is not None:
+        close(scheme.bias(half_q, half_q, pos, pos).float(), bias, 5e-2)
+
+
+def test_a_new_scheme_is_one_class_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered, it is built from its own options in YAML, with no other line changed."""
+    for name in [*POSITIONS, "louder"]:  # put the registry back afterwards
+        monkeypatch.setitem(POSITIONS, name, POSITIONS.get(name, NoPositions))
+
+    @register("louder")
+    class Louder(NoPositions):
+        def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, gain: float = 1.0) -> None:
+            super().__init__(d_model, n_heads, d_head, causal)
+            self.sizes, self.gain = (d_model, n_heads, d_head, causal), gain
+
+        def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+            return x + self.gain * pos[..., None] * torch.arange(x.size(-1))
+
+    config = ModelConfig(vocab_size=5, d_model=8, n_heads=2, position={"name": "louder", "gain": 3.0})
+    model = build_model(config)
+    schemes = [part for part in model.modules() if isinstance(part, Louder)]
+    assert [(part.sizes, part.gain) for part in schemes] == [((8, 2, 4, False), 3.0), ((8, 2, 4, True), 3.0)]
+    ids = torch.tensor([[1, 1]])
+    loud = model(ids, ids)
+    schemes[1].gain = 0.0
+    assert not torch.allclose(model(ids, ids), loud)
+
+
+# --- none, sinusoidal, learned --------------------------------------------------------------------------------------
+
+
+def test_none_changes_nothing() -> None:
+    scheme, pos = NoPositions(8, 2, 4, True), torch.arange(3)[None]
+    x, q = torch.randn(1, 3, 8), torch.randn(1, 2, 3, 4)
+    assert torch.equal(scheme.embed(x, pos), x)
+    assert torch.equal(scheme.rotate(q, pos), q)
+    assert scheme.bias(q, q, pos, pos) is None
+    assert not list(scheme.parameters())
+
+
+@pytest.mark.parametrize("base", [None, 10.0, 500.0])
+def test_sinusoidal_is_the_formula_of_the_paper(base: float | None) -> None:
+    d_model, options = 6, {} if base is None else {"base": base}
+    scheme = POSITIONS["sinusoidal"](d_model, 2, 3, False, **options)
+    ids = [0, 1, 2, 9, 100, 1000]
+    signal = scheme.embed(torch.zeros(1, len(ids), d_model), torch.tensor([ids]))[0]
+    for row, position in enumerate(ids):
+        for j in range(d_model // 2):
+            angle = position / (base or 10000.0) ** (2 * j / d_model)
+            assert signal[row, 2 * j].item() == pytest.approx(math.sin(angle), abs=2e-4)
+            assert signal[row, 2 * j + 1].item() == pytest.approx(math.cos(angle), abs=2e-4)
+
+
+def test_sinusoidal_is_added_and_never_trained_or_saved() -> None:
+    scheme, pos = POSITIONS["sinusoidal"](8, 2, 4, False), torch.arange(5)[None]
+    x = torch.randn(2, 5, 8)
+    close(scheme.embed(x, pos) - x, scheme.embed(torch.zeros(2, 5, 8), pos))
+    assert not list(scheme.parameters())
+    assert not scheme.state_dict()
+    assert scheme.max_len is None
+
+
+def test_sinusoidal_refusals() -> None:
+    with pytest.raises(ValueError, match=r"model\.d_model must be even.*7"):
+        POSITIONS["sinusoidal"](7, 1, 7, False)
+    with pytest.raises(ValueError, match=r"model\.position\.base.*1\.0"):
+        POSITIONS["sinusoidal"](8, 2, 4, False, base=1.0)
+
+
+def test_learned_adds_the_row_of_the_id() -> None:
+    scheme = POSITIONS["learned"](8, 2, 4, False, max_len=10)
+    x, pos = torch.randn(2, 3, 8), torch.tensor([[0, 9, 4], [4, 4, 1]])
+    embedded = scheme.embed(x, pos)
+    for b in range(2):
+        for t in range(3):
+            close(embedded[b, t], x[b, t] + scheme.table.weight[pos[b, t]])
+    embedded.sum().backward()
+    assert set(scheme.table.weight.grad.abs().sum(1).nonzero().flatten().tolist()) == {0, 1, 4, 9}
+
+
+def test_learned_refuses_what_its_table_does_not_hold() -> None:
+    scheme, x = POSITIONS["learned"](8, 2, 4, False, max_len=10), torch.zeros(1, 2, 8)
+    assert scheme.max_len == 10
+    scheme.embed(x, torch.tensor([[0, 9]]))
+    with pytest.raises(ValueError, match=r"model\.position\.max_len is 10") as refusal:
+        scheme.embed(x, torch.tensor([[0, 10]]))
+    assert "11" in str(refusal.value)
+    scheme.embed(torch.zeros(1, 0, 8), torch.zeros(1, 0, dtype=torch.long))  # nothing is never too long
+    with pytest.raises(ValueError, match=r"model\.position\.max_len.*0"):
+        POSITIONS["learned"](8, 2, 4, False, max_len=0)
