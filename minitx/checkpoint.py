@@ -6,14 +6,14 @@ them whatever the training loop needs to go on.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from minitx.files import written_whole
 
 FORMAT = 1
 """Version of what stands under `minitx`; a file of a newer one is refused."""
@@ -26,19 +26,8 @@ def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 def write(contents: dict[str, Any], path: str | Path) -> None:
     """Write a checkpoint whole or not at all: beside its target, forced to disk, then renamed."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            torch.save(contents, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with written_whole(path) as file:
+        torch.save(contents, file)
 
 
 def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:

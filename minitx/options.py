@@ -6,6 +6,7 @@ jsonargparse does the parsing; this module adds "did you mean", and treats the o
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ class Parser(ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)  # an abbreviation is a typo that happens to fit
+        self.from_files: dict[str, Any] = {}  # what the config files said of the open sections
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Say it in our words."""
@@ -84,11 +86,15 @@ class ConfigFile(ActionConfigFile):
         if isinstance(values, str) and not Path(values).is_file():
             raise ValueError(f"--config: there is no file {values}")
         before = {section: cfg.get(section) or {} for section in OPEN_SECTIONS}
-        super().__call__(parser, cfg, values, option_string)
+        try:
+            super().__call__(parser, cfg, values, option_string)
+        except TypeError as error:
+            raise ValueError(explain(str(error), keys(parser))) from None
         for section, earlier in before.items():
             later = cfg.get(section)
             if isinstance(later, dict) and later.get("name", earlier.get("name")) == earlier.get("name"):
                 cfg[section] = {**earlier, **later}
+            parser.from_files[section] = cfg.get(section)
 
 
 def config_parser(**kwargs: Any) -> Parser:
@@ -104,6 +110,14 @@ def config_parser(**kwargs: Any) -> Parser:
 
 def to_config(parser: Parser, parsed: Namespace) -> Config:
     """The Config in what a config_parser has parsed."""
+    for section in Config.__dataclass_fields__:
+        if not isinstance(parsed[section], Namespace | dict) and not dataclasses.is_dataclass(parsed[section]):
+            raise ValueError(f"{section}: expected keys and their values, got {parsed[section]!r}")
+    for section, written in parser.from_files.items():
+        now = parsed.get(section)
+        if isinstance(now, dict) and isinstance(written, dict) and now.get("name") != written.get("name"):
+            # Another class was named on the command line: what the files said of the one before does not concern it.
+            parsed[section] = {key: value for key, value in now.items() if written.get(key, ...) != value}
     built = parser.instantiate(parsed)
     return Config(**{name: built[name] for name in Config.__dataclass_fields__})
 
@@ -133,7 +147,7 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
     name = options.get("name")
     if name is None:
         raise ValueError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise ValueError(f"{section}.name: unknown name {name!r}; {did_you_mean(str(name), registry)}")
     parser = _class_parser(registry[name], frozenset(given))  # type: ignore[arg-type]
     own = {key: value for key, value in options.items() if key != "name"}

@@ -106,11 +106,18 @@ class Predictor:
                 raise ValueError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
             answers = self._fill(ids)
             return answers if several else answers[0]
-        columns = self._columns(ids, max_new_tokens, choose)
         if stream:
-            return self._pieces(columns)
-        rows = torch.stack(list(columns), dim=1).tolist()
-        texts = [self._text(row) for row in rows]
+            return self._pieces(self._columns(ids, max_new_tokens, choose))
+        if self._context is None:
+            texts = self._write(ids, max_new_tokens, choose)
+        else:
+            # Each row must look back on as many tokens as it would alone, so only equal lengths go together.
+            texts = [""] * len(ids)
+            for length in sorted({len(row) for row in ids}):
+                places = [place for place, row in enumerate(ids) if len(row) == length]
+                written = self._write([ids[place] for place in places], max_new_tokens, choose)
+                for place, text in zip(places, written, strict=True):
+                    texts[place] = text
         return texts if several else texts[0]
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
@@ -144,6 +151,8 @@ class Predictor:
         """
         texts = [text] if isinstance(text, str) else list(text)
         targets = [target] if isinstance(target, str) else list(target)
+        if not texts and not targets:
+            return []
         batch = self._batch(texts, targets)
         with torch.inference_mode():
             logs = self.model(*batch.inputs()).float().log_softmax(dim=-1)  # [B, T, V]
@@ -157,17 +166,33 @@ class Predictor:
             raise ValueError("the prompt is empty: give at least one token")
         return ids
 
+    @property
+    def _context(self) -> int | None:
+        """How far running text may look back: as far as it was trained to. Answers look back on everything."""
+        return self.task.block if isinstance(self.task, Text) else None
+
+    def _usual(self, prompt: list[int]) -> int:
+        """How many tokens to write after a prompt when nobody says: the longest answer it may ask for, and <eos>."""
+        if self._context is not None:
+            return DEFAULT_NEW_TOKENS
+        return max(self.task.longest[1], len(prompt)) + 1
+
+    def _write(self, prompts: list[list[int]], max_new_tokens: int | None, choose: Chooser) -> list[str]:
+        """What follows on each prompt."""
+        rows = torch.stack(list(self._columns(prompts, max_new_tokens, choose)), dim=1).tolist()
+        ends = [max_new_tokens or self._usual(prompt) for prompt in prompts]
+        return [self._text(row[:end]) for row, end in zip(rows, ends, strict=True)]
+
     def _columns(self, prompts: list[list[int]], max_new_tokens: int | None, choose: Chooser) -> Iterator[Tensor]:
         """The tokens of all rows, column by column."""
         special = self.tokenizer.special
-        context = self.task.block if isinstance(self.task, Text) else None
+        context = self._context
+        usual = max(map(self._usual, prompts))
         source, keep = _padded([ids[-context:] if context else ids for ids in prompts], special.pad, self.device)
         if context is None:
             start = prompt_for(source, keep, self.architecture, special)
-            usual = max(self.task.longest[1], source.size(1)) + 1
         else:
             start = Prompt(*right_aligned(source, keep, special))
-            usual = DEFAULT_NEW_TOKENS
         room = self._room(max(map(len, prompts)), start.ids.size(1))
         if max_new_tokens is None:
             max_new_tokens = usual if room is None else min(usual, room)
@@ -191,8 +216,8 @@ class Predictor:
     def _room(self, prompt: int, first: int) -> int | None:
         """How many tokens fit into a table of learned positions after `first` tokens; None without a table."""
         limit = max_positions(self.model)
-        if limit is None:
-            return None
+        if limit is None or (self._context is not None and self._context <= limit):
+            return None  # running text reads the last part of itself anew before it comes to the end of the table
         if max(prompt, first) > limit:
             raise ValueError(
                 f"the prompt has {max(prompt, first)} tokens, more than the table of learned positions holds: "
@@ -230,6 +255,8 @@ class Predictor:
             raise ValueError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
         answers = [self.tokenizer.encode(target) for target in targets or []]
+        if isinstance(self.model, EncoderOnly) and [*map(len, sources)] != [*map(len, answers)]:
+            raise ValueError("an encoder_only model answers place by place: the target must be as long as the text")
         if isinstance(self.task, Text):
             joined = [a + b for a, b in zip(sources, answers, strict=True)] if answers else sources
             # One more column, so that a stream's "all but the last" is the whole text.
@@ -256,6 +283,11 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {device} cannot be used here: {reason}") from None
     file = checkpoint.find(path)
     contents = checkpoint.read(file)
     try:
@@ -271,10 +303,11 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
 
 
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
-    """The tokens of a batch as labels for its attention maps, without padding."""
+    """The tokens of a batch as labels for its attention maps, without padding, nor the <eos> before it."""
     sides = {"source": batch.src, "target": batch.tgt}
+    nothing = (tokenizer.special.pad, tokenizer.special.eos)
     return {
-        side: [tokenizer.tokens(token for token in row if token != tokenizer.special.pad) for row in ids.tolist()]
+        side: [tokenizer.tokens(token for token in row if token not in nothing) for row in ids.tolist()]
         for side, ids in sides.items()
         if ids is not None
     }

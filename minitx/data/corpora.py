@@ -56,7 +56,7 @@ def python_code() -> list[Path]:
 
 
 def load(path: str) -> Dataset:
-    """The text behind a data.path, one line a row (column `text`, line breaks kept).
+    """The text behind a data.path, one line a row (column `text`, with its line break, which is always \\n).
 
     Args:
         path: a name in CORPORA, a text file in UTF-8, a folder of .txt files, or a data set on the hub (owner/name).
@@ -90,6 +90,7 @@ def _from_files(files: list[Path]) -> Dataset:
     import datasets
 
     datasets.disable_progress_bars()
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a file here is nobody else's business
     return datasets.load_dataset("text", data_files=[str(file) for file in files], split="train", keep_linebreaks=True)
 
 

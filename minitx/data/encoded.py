@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minitx.data.tokenizers import Tokenizer
+from minitx.files import written_whole
 
 ROWS_AT_ONCE = 10_000
 
@@ -31,12 +31,10 @@ def encode(table: Any, tokenizer: Tokenizer) -> np.ndarray:
     key = hashlib.sha256(f"{table._fingerprint}\n{vocabulary}".encode()).hexdigest()[:32]
     path = cache_folder() / f"{key}.{kind.name}"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        with written_whole(path) as file:
             for rows in table.iter(batch_size=ROWS_AT_ONCE):
                 for ids in tokenizer.encode_batch(rows["text"]):
                     file.write(np.asarray(ids, dtype=kind).tobytes())
-        os.replace(file.name, path)  # whole or not at all, also when two processes encode at once
     if not path.stat().st_size:
         return np.empty(0, dtype=kind)
     return np.memmap(path, dtype=kind, mode="r")

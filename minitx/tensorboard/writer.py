@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+import string
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -48,5 +49,8 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays what it is: HTML escaped, the table's own sign too, line breaks kept."""
-    return f"<code>{escape(text).replace('|', '&#124;').replace(chr(10), '<br>')}</code>"
+    """Text that stays what it is: every sign that HTML or Markdown may take for its own as a character reference."""
+    signs = string.punctuation + "\r\n\t"
+    marked = "".join(f"&#{ord(char)};" if char in signs else char for char in text)
+    lines = re.sub(r"&#13;&#10;|&#13;|&#10;", "<br>", marked)
+    return f"<code>{lines.replace('  ', '&#160; ')}</code>"
