@@ -31,10 +31,6 @@ class Command(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; leaves the process with code 2 after bad input."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Threads that wait for work should sleep. By default they spin, and as soon as another program wants a core too
-    # they wait for each other's time slices: 11 s became 60 s beside one busy process on two cores. OpenMP reads this
-    # when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         raise SystemExit(0 if arguments else 2)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitx.data.examples import Examples, Pairs
 from minitx.data.framing import IGNORE, Batch, frame, prompt, reference
@@ -25,6 +27,17 @@ from minitx.models import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 
 BATCH = 500
 """Examples evaluated at once."""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within this block."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
 
 
 @dataclass(frozen=True)
@@ -108,12 +121,10 @@ def write(
 
 def evaluate(model: Transformer, examples: Examples, architecture: str, special: SpecialIds) -> Scores:
     """Scores over any number of examples, in batches, in evaluation mode."""
-    was_training = model.training
-    model.eval()
     total = Scores()
-    for part in FixedBatches(examples, BATCH):
-        total = total + score(model, part, architecture, special)
-    model.train(was_training)
+    with evaluating(model):
+        for part in FixedBatches(examples, BATCH):
+            total = total + score(model, part, architecture, special)
     return total
 
 

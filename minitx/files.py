@@ -24,7 +24,9 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp made it private
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,18 @@ class Parser(ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)  # an abbreviation is a typo that happens to fit
         self.from_files: dict[str, Any] = {}  # what the config files said of the open sections
+        self._named: list[str] = []  # keys on the command line
+
+    def parse_args(self, args: Any = None, *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        """Parse the command line, and remember which keys it names."""
+        args = sys.argv[1:] if args is None else list(args)
+        self._named = [word.removeprefix("--").partition("=")[0] for word in args if word.startswith("--")]
+        return super().parse_args(args, *rest, **kwargs)
+
+    def said(self, section: str, key: str) -> bool:
+        """Whether the command line itself set a key of a section, the whole section, or something below the key."""
+        full = f"{section}.{key}"
+        return any(name in (section, full) or name.startswith(f"{full}.") for name in self._named)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Say it in our words."""
@@ -117,7 +130,7 @@ def to_config(parser: Parser, parsed: Namespace) -> Config:
         now = parsed.get(section)
         if isinstance(now, dict) and isinstance(written, dict) and now.get("name") != written.get("name"):
             # Another class was named on the command line: what the files said of the one before does not concern it.
-            parsed[section] = {key: value for key, value in now.items() if written.get(key, ...) != value}
+            parsed[section] = {key: value for key, value in now.items() if parser.said(section, key)}
     built = parser.instantiate(parsed)
     return Config(**{name: built[name] for name in Config.__dataclass_fields__})
 

@@ -128,10 +128,11 @@ class Predictor:
             target: the answer to look at; by default what the model itself writes.
         """
         texts = [text] if isinstance(text, str) else list(text)
-        if isinstance(self.task, Text):
-            if target is not None:
-                raise ValueError("a language model has no separate target: put all into the text")
-        elif target is None:
+        if not texts:
+            raise ValueError("there is no text to attend to")
+        if isinstance(self.task, Text) and target is not None:
+            raise ValueError("a language model has no separate target: put all into the text")
+        if target is None and not isinstance(self.task, Text) and not isinstance(self.model, EncoderOnly):
             target = self.generate(texts)
         targets = [target] if isinstance(target, str) else None if target is None else list(target)
         batch = self._batch(texts, targets)
@@ -255,6 +256,8 @@ class Predictor:
             raise ValueError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
         answers = [self.tokenizer.encode(target) for target in targets or []]
+        if isinstance(self.model, EncoderOnly) and targets is None:
+            answers = sources  # an encoder never reads the answer
         if isinstance(self.model, EncoderOnly) and [*map(len, sources)] != [*map(len, answers)]:
             raise ValueError("an encoder_only model answers place by place: the target must be as long as the text")
         if isinstance(self.task, Text):

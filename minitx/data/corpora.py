@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minitx.data.encoded import cache_folder
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -64,6 +66,8 @@ def load(path: str) -> Dataset:
     Raises:
         ValueError: nothing there, or nothing that is text.
     """
+    if not path:
+        raise ValueError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     if path in CORPORA:
         files = CORPORA[path]()
     else:
@@ -81,17 +85,23 @@ def load(path: str) -> Dataset:
                 f"data.path: there is no file {path}; give a text file, a folder of .txt files, "
                 f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
             )
-        for file in files:
-            _check_text(file)
-    return _from_files(files)
+    digest = hashlib.sha256()
+    for file in files:
+        _check_text(file, digest)
+    return _from_files(files, digest.hexdigest()[:32])
 
 
-def _from_files(files: list[Path]) -> Dataset:
+def _from_files(files: list[Path], digest: str) -> Dataset:
+    """The lines of files. `datasets` would know them again by path and time; the digest knows them by content."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a file here is nobody else's business
-    return datasets.load_dataset("text", data_files=[str(file) for file in files], split="train", keep_linebreaks=True)
+    names = [str(file) for file in files]
+    folder = str(cache_folder() / "datasets" / digest)
+    table = datasets.load_dataset("text", data_files=names, split="train", keep_linebreaks=True, cache_dir=folder)
+    table._fingerprint = digest
+    return table
 
 
 def _from_hub(name: str) -> Dataset:
@@ -108,13 +118,14 @@ def _from_hub(name: str) -> Dataset:
     return table.select_columns("text")
 
 
-def _check_text(file: Path) -> None:
-    """Refuse what is not UTF-8 text before anything is built from it."""
+def _check_text(file: Path, digest: hashlib._Hash) -> None:
+    """Refuse what is not UTF-8 text before anything is built from it; the digest reads along."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
     try:
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 20):
+                digest.update(chunk)
                 decoder.decode(chunk)
                 offset += len(chunk)
             decoder.decode(b"", final=True)

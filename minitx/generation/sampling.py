@@ -62,7 +62,7 @@ def filtered(
     if top_k is not None and top_k < logits.size(-1):
         least = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
-    if top_p is not None:
+    if top_p is not None and top_p < 1:
         ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
         outside = ordered.cumsum(dim=-1) - ordered >= top_p  # what stands before already reaches top_p
         logits = logits.masked_fill(outside.scatter(-1, order, outside), -torch.inf)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import nn
 
 from minitx.config import AttentionLogConfig
 from minitx.data.examples import Pairs
+from minitx.evaluation import evaluating
 from minitx.predictor import Predictor
 from minitx.tensorboard.writer import add_attention, markdown_table
 from minitx.training.module import TransformerModule
@@ -116,14 +114,3 @@ class StopOnSignal(Callback):
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if self.received is not None else handler)
         self._before = {}
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within this block."""
-    before = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(before)

@@ -1,0 +1,274 @@
+"""Legend: in the layouts written by hand 10, 11, ... are symbols; P, B, E, S are <pad>, <bos>, <eos>, <sep>."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitx.data.examples import Pairs, Stream
+from minitx.data.framing import IGNORE, check, frame, positions, prompt, reference, right_aligned
+from minitx.data.tokenizers import SpecialIds
+from minitx.models import ARCHITECTURES
+
+P, B, E, S = 7, 8, 9, 5  # not the usual numbers: framing must take them from where they stand
+SPECIAL = SpecialIds(pad=P, bos=B, eos=E, sep=S, unk=6, mask=4)
+X = IGNORE
+
+SYMBOLS = st.integers(10, 30)
+RAGGED = st.lists(
+    st.tuples(st.lists(SYMBOLS, min_size=1, max_size=6), st.lists(SYMBOLS, min_size=1, max_size=6)),
+    min_size=1,
+    max_size=6,
+)
+EQUALLY_LONG = st.lists(st.lists(st.tuples(SYMBOLS, SYMBOLS), min_size=1, max_size=6), min_size=1, max_size=6).map(
+    lambda rows: [([a for a, _ in row], [b for _, b in row]) for row in rows]
+)
+
+
+def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [P] * (longest - len(row)) for row in rows])
+    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+
+
+def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
+    return Pairs(*padded([source for source, _ in rows]), *padded([target for _, target in rows]))
+
+
+PAIRS = pairs_of([([10, 11, 12], [20, 21]), ([13], [22, 23, 24])])
+
+
+# ---- layouts, written down -------------------------------------------------------------------------------------------
+
+
+def test_encoder_decoder_layout() -> None:
+    batch = frame(PAIRS, "encoder_decoder", SPECIAL)
+    assert batch.src is not None
+    assert batch.src.tolist() == [[10, 11, 12], [13, P, P]]
+    assert batch.src_keep is not None
+    assert batch.src_keep.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.tgt is not None
+    assert batch.tgt.tolist() == [[B, 20, 21, P], [B, 22, 23, 24]]
+    assert batch.tgt_keep is None
+    assert batch.labels.tolist() == [[20, 21, E, X], [22, 23, 24, E]]
+    assert [None if part is None else id(part) for part in batch.inputs()] == [
+        id(batch.src), id(batch.tgt), id(batch.src_keep), None
+    ]  # fmt: skip
+
+
+def test_decoder_only_layout() -> None:
+    batch = frame(PAIRS, "decoder_only", SPECIAL)
+    assert batch.src is None
+    assert batch.tgt is not None
+    assert batch.tgt.tolist() == [[10, 11, 12, S, 20, 21, E], [13, S, 22, 23, 24, E, P]]
+    assert batch.labels.tolist() == [[X, X, X, 20, 21, E, X], [X, 22, 23, 24, E, X, X]]
+    assert batch.inputs()[0] is batch.tgt
+
+
+def test_decoder_only_layout_has_no_column_too_many() -> None:
+    batch = frame(pairs_of([([10, 11], [20]), ([12], [21])]), "decoder_only", SPECIAL)
+    assert batch.tgt is not None
+    assert batch.tgt.tolist() == [[10, 11, S, 20], [12, S, 21, E]]
+    assert batch.labels.tolist() == [[X, X, 20, E], [X, 21, E, X]]
+
+
+def test_encoder_only_layout() -> None:
+    batch = frame(pairs_of([([10, 11], [20, 21]), ([12], [22])]), "encoder_only", SPECIAL)
+    assert batch.tgt is None
+    assert batch.src is not None
+    assert batch.src.tolist() == [[10, 11], [12, P]]
+    assert batch.labels.tolist() == [[20, 21], [22, X]]
+    keep = batch.inputs()[1]
+    assert keep is not None
+    assert keep.tolist() == [[True, True], [True, False]]
+
+
+def test_stream_layout() -> None:
+    batch = frame(Stream(torch.tensor([[10, 11, 12, 13], [12, 13, P, P]])), "decoder_only", SPECIAL)
+    assert batch.tgt is not None
+    assert batch.tgt.tolist() == [[10, 11, 12], [12, 13, P]]
+    assert batch.labels.tolist() == [[11, 12, 13], [13, X, X]]
+    assert batch.src is None
+    assert batch.tgt_keep is None
+
+
+def test_prompts_end_in_the_same_column() -> None:
+    start = prompt(PAIRS.source, PAIRS.source_keep, "decoder_only", SPECIAL)
+    assert start.ids.tolist() == [[10, 11, 12, S], [P, P, 13, S]]
+    assert start.keep is not None
+    assert start.keep.tolist() == [[True, True, True, True], [False, False, True, True]]
+    assert start.source == ()
+
+
+def test_prompts_of_one_length_need_no_padding() -> None:
+    start = prompt(*padded([[10, 11], [12, 13]]), "decoder_only", SPECIAL)
+    assert start.ids.tolist() == [[10, 11, S], [12, 13, S]]
+    assert start.keep is None
+
+
+def test_a_decoder_with_a_source_starts_from_bos() -> None:
+    start = prompt(PAIRS.source, PAIRS.source_keep, "encoder_decoder", SPECIAL)
+    assert start.ids.tolist() == [[B], [B]]
+    assert start.keep is None
+    assert start.source == (PAIRS.source, PAIRS.source_keep)
+
+
+def test_reference_layout() -> None:
+    assert reference(PAIRS, SPECIAL).tolist() == [[20, 21, E, P], [22, 23, 24, E]]
+
+
+def test_an_answer_may_be_empty_beside_a_longer_one() -> None:
+    rows = pairs_of([([10, 11], []), ([12], [21])])
+    assert reference(rows, SPECIAL).tolist() == [[E, P], [21, E]]
+    batch = frame(rows, "encoder_decoder", SPECIAL)
+    assert batch.tgt is not None
+    assert batch.tgt.tolist() == [[B, P], [B, 21]]
+    assert batch.labels.tolist() == [[E, X], [21, E]]
+    batch = frame(rows, "decoder_only", SPECIAL)
+    assert batch.tgt is not None
+    assert batch.tgt.tolist() == [[10, 11, S, E], [12, S, 21, E]]
+    assert batch.labels.tolist() == [[X, X, E, X], [X, 21, E, X]]
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+def test_all_answers_may_be_empty(architecture: str) -> None:
+    nothing = torch.tensor([[P]]), torch.tensor([[False]])
+    batch = frame(Pairs(*padded([[10, 11]]), *nothing), architecture, SPECIAL)
+    assert batch.labels[batch.labels != IGNORE].tolist() == [E]
+    assert batch.tgt is not None
+    before_the_end = batch.tgt[batch.labels == E].tolist()
+    assert before_the_end == [{"encoder_decoder": B, "decoder_only": S}[architecture]]
+    assert reference(Pairs(*padded([[10, 11]]), *nothing), SPECIAL).tolist() == [[E, P]]
+
+
+# ---- properties ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+@given(RAGGED)
+@settings(deadline=None)
+def test_labels_are_the_answers_and_their_end(architecture: str, rows: list[tuple[list[int], list[int]]]) -> None:
+    batch = frame(pairs_of(rows), architecture, SPECIAL)
+    assert batch.tgt is not None
+    assert batch.tgt.shape == batch.labels.shape
+    for (source, target), labels, read in zip(rows, batch.labels, batch.tgt, strict=True):
+        assert labels[labels != IGNORE].tolist() == [*target, E]
+        # Each label is the token that follows what was read there.
+        places = (labels != IGNORE).nonzero()[:, 0]
+        assert read[places[1:]].tolist() == labels[places[:-1]].tolist()
+        assert read[places[0]] == {"encoder_decoder": B, "decoder_only": S}[architecture]
+        if architecture == "decoder_only":
+            assert read[: places[0]].tolist() == source
+
+
+@given(EQUALLY_LONG)
+@settings(deadline=None)
+def test_labels_of_an_encoder_are_the_answers_place_by_place(rows: list[tuple[list[int], list[int]]]) -> None:
+    batch = frame(pairs_of(rows), "encoder_only", SPECIAL)
+    assert batch.src is not None
+    for (source, target), labels, read in zip(rows, batch.labels, batch.src, strict=True):
+        assert read[labels != IGNORE].tolist() == source
+        assert labels[labels != IGNORE].tolist() == target
+
+
+@given(RAGGED)
+@settings(deadline=None)
+def test_padding_is_on_the_right_where_no_mask_hides_it(rows: list[tuple[list[int], list[int]]]) -> None:
+    for architecture in ("encoder_decoder", "decoder_only"):
+        batch = frame(pairs_of(rows), architecture, SPECIAL)
+        assert batch.tgt is not None
+        padding = batch.tgt == P
+        assert (padding[:, 1:] >= padding[:, :-1]).all()
+        assert (batch.labels[padding] == IGNORE).all()
+
+
+@given(RAGGED)
+@settings(deadline=None)
+def test_a_row_is_framed_alike_in_any_company(rows: list[tuple[list[int], list[int]]]) -> None:
+    for architecture in ("encoder_decoder", "decoder_only"):
+        together = frame(pairs_of(rows), architecture, SPECIAL)
+        for row, read, labels in zip(rows, together.tgt, together.labels, strict=True):  # type: ignore[arg-type]
+            alone = frame(pairs_of([row]), architecture, SPECIAL)
+            assert labels[labels != IGNORE].tolist() == alone.labels[alone.labels != IGNORE].tolist()
+            end = int((labels != IGNORE).nonzero().max()) + 1  # the last place where something is predicted
+            assert read[:end].tolist() == alone.tgt[0, :end].tolist()  # type: ignore[index]
+
+
+@given(RAGGED)
+@settings(deadline=None)
+def test_a_prompt_with_the_reference_behind_it_is_what_training_read(rows: list[tuple[list[int], list[int]]]) -> None:
+    pairs = pairs_of(rows)
+    expected = reference(pairs, SPECIAL)
+    for architecture in ("encoder_decoder", "decoder_only"):
+        start = prompt(pairs.source, pairs.source_keep, architecture, SPECIAL)
+        keep = torch.ones_like(start.ids, dtype=torch.bool) if start.keep is None else start.keep
+        batch = frame(pairs, architecture, SPECIAL)
+        for index, labels in enumerate(batch.labels):
+            beginning = start.ids[index][keep[index]].tolist()
+            answer = [token for token in expected[index].tolist() if token != P]
+            trained = batch.tgt[index][: len(beginning) + len(answer) - 1].tolist()  # type: ignore[index]
+            assert trained == beginning + answer[:-1]  # the end is predicted, not read
+            assert labels[labels != IGNORE].tolist() == answer
+            assert int((labels != IGNORE).nonzero().min()) == len(beginning) - 1
+
+
+@given(st.lists(st.lists(SYMBOLS, min_size=0, max_size=6), min_size=1, max_size=6).filter(any))
+def test_right_alignment_moves_rows_and_changes_nothing_in_them(rows: list[list[int]]) -> None:
+    ids, keep = right_aligned(*padded(rows), SPECIAL)
+    longest = max(map(len, rows))
+    assert ids.tolist() == [[P] * (longest - len(row)) + row for row in rows]
+    assert (keep is None) == all(len(row) == longest for row in rows)
+    if keep is not None:
+        assert keep.tolist() == [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str, source: int, target: int) -> None:
+    if architecture == "encoder_only":
+        target = source
+    batch = frame(pairs_of([([10] * source, [11] * target), ([10], [11])]), architecture, SPECIAL)
+    read = max(part.size(1) for part in (batch.src, batch.tgt) if part is not None)
+    assert positions(architecture, (source, target)) == read
+    if architecture != "encoder_only":  # nor does generation read more: the last token written is not read again
+        start = prompt(torch.full((1, source), 10), torch.ones(1, source, dtype=torch.bool), architecture, SPECIAL)
+        encoded = start.source[0].size(1) if start.source else 0
+        assert max(encoded, start.ids.size(1) + target) == read
+
+
+@given(st.integers(1, 9))
+def test_positions_of_a_stream_are_its_block(block: int) -> None:
+    batch = frame(Stream(torch.full((2, block + 1), 10)), "decoder_only", SPECIAL)
+    assert batch.tgt is not None
+    assert positions("decoder_only", (0, block)) == batch.tgt.size(1)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only"])
+def test_running_text_needs_a_decoder_alone(architecture: str) -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture.*decoder_only") as caught:
+        check(architecture, True, (0, 32))
+    assert architecture in str(caught.value)
+
+
+def test_an_encoder_alone_cannot_answer_at_another_length() -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
+        check("encoder_only", False, (8, 9))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "stream", "longest"),
+    [
+        ("decoder_only", True, (0, 32)),
+        ("decoder_only", False, (8, 9)),
+        ("encoder_decoder", False, (8, 9)),
+        ("encoder_only", False, (8, 8)),
+    ],
+)
+def test_everything_else_goes_together(architecture: str, stream: bool, longest: tuple[int, int]) -> None:
+    check(architecture, stream, longest)

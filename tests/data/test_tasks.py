@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitx.data.examples import Pairs, count, rows
+from minitx.data.splits import SPLITS, content_hash, in_split
+from minitx.data.tasks import TASKS, SequenceTask, Task, generator, mixed
+
+SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
+
+ANSWERS: dict[str, Callable[[list[str]], list[str]]] = {
+    "copy": lambda question: question,
+    "reverse": lambda question: question[::-1],
+}
+"""What each task asks for, in plain Python on the symbols."""
+
+
+def make(name: str, **options: object) -> SequenceTask:
+    task = TASKS[name](**options)  # type: ignore[arg-type]
+    assert isinstance(task, SequenceTask)
+    return task
+
+
+def spelt(task: Task, ids: Tensor, keep: Tensor) -> list[list[str]]:
+    """The symbols of each row; padding must be where keep says it is, and nothing else."""
+    assert (keep == (torch.arange(keep.size(1)) < keep.sum(dim=1, keepdim=True))).all(), "padding stands on the right"
+    assert (ids[~keep] == task.vocabulary.special.pad).all(), "padding is the padding token"
+    return [task.vocabulary.tokens(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
+
+
+def check_answers(name: str, task: SequenceTask, pairs: Pairs) -> None:
+    if name not in ANSWERS:
+        pytest.fail(f"the task {name} has no plain-Python answer here: add one to ANSWERS")
+    questions, answers = spelt(task, *pairs[:2]), spelt(task, *pairs[2:])
+    for question, answer in zip(questions, answers, strict=True):
+        assert answer == ANSWERS[name](question), f"{name} of {' '.join(question)}"
+
+
+def same(one: Pairs, other: Pairs) -> bool:
+    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@given(symbols=st.integers(2, 30), shortest=st.integers(1, 6), more=st.integers(0, 12), size=st.integers(1, 40))
+@settings(max_examples=25, deadline=None)
+def test_answers_are_what_plain_python_says(name: str, symbols: int, shortest: int, more: int, size: int) -> None:
+    task = make(name, symbols=symbols, length=(shortest + 2, shortest + 2 + more))
+    pairs = task.batch(generator(1), size)
+    assert count(pairs) == size
+    check_answers(name, task, pairs)
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_held_out_answers_are_what_plain_python_says(name: str, split: str) -> None:
+    task = make(name, validation_size=300, test_size=300)
+    check_answers(name, task, task.examples(split))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
+    task, twin = make(name), make(name)
+    first = task.batch(generator(1, 2, 3), 32)
+    task.batch(generator(9), 5)  # what was drawn in between leaves no trace
+    torch.manual_seed(99)  # nor does the global generator
+    assert same(first, task.batch(generator(1, 2, 3), 32))
+    assert same(first, twin.batch(generator(1, 2, 3), 32))
+    assert not same(first, task.batch(generator(1, 2, 4), 32))
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_drawing_leaves_the_global_generator_alone(name: str) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    task = make(name)
+    task.batch(generator(1), 8)
+    task.examples("validation", 8)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_all_lengths_and_symbols_occur_equally_often(name: str) -> None:
+    task = make(name, symbols=6, length=(3, 8))
+    pairs = task.batch(generator(1), 6000)
+    lengths = pairs.source_keep.sum(dim=1).bincount(minlength=9)
+    assert lengths[:3].sum() == 0
+    assert (lengths[3:] > 850).all(), "each of six lengths is near 1000 of 6000"
+    symbols = pairs.source[pairs.source_keep].bincount(minlength=task.vocabulary.vocab_size)
+    for special in task.vocabulary.special:
+        assert symbols[special] == 0
+    share = symbols / symbols.sum()
+    assert (share[share > 0] - 1 / 6).abs().max() < 0.02
+    assert (share > 0).sum() == 6
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_no_example_is_longer_than_the_task_says(name: str) -> None:
+    task = make(name, length=(2, 5))
+    pairs = task.batch(generator(1), 500)
+    longest = int(pairs.source_keep.sum(dim=1).max()), int(pairs.target_keep.sum(dim=1).max())
+    assert longest == task.longest
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_training_never_sees_what_is_held_out(name: str) -> None:
+    task = make(name, symbols=3, length=(1, 5), validation_size=100, test_size=100)
+
+    def questions(pairs: Pairs) -> set[tuple[str, ...]]:
+        return {tuple(question) for question in spelt(task, *pairs[:2])}
+
+    validation, test = questions(task.examples("validation")), questions(task.examples("test"))
+    training = {question for number in range(50) for question in questions(task.batch(generator(number), 256))}
+    assert len(training | validation | test) == 3 + 9 + 27 + 81 + 243, "every example came up, the held-out ones too"
+    assert not training & validation
+    assert not training & test
+    assert not validation & test
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_fixed_sets_are_always_the_same_and_hold_nothing_twice(name: str, split: str) -> None:
+    task, twin = make(name, validation_size=200, test_size=300), make(name, validation_size=200, test_size=300)
+    first = task.examples(split)  # type: ignore[arg-type]
+    task.batch(generator(3), 10)
+    torch.manual_seed(7)
+    assert same(first, task.examples(split))  # type: ignore[arg-type]
+    assert same(first, twin.examples(split))  # type: ignore[arg-type]
+    questions = [tuple(question) for question in spelt(task, *first[:2])]
+    assert len(set(questions)) == len(questions) == {"validation": 200, "test": 300}[split]
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_a_limit_shortens_a_fixed_set_but_never_lengthens_it(name: str) -> None:
+    task = make(name, validation_size=100)
+    assert count(task.examples("validation", 7)) == 7
+    assert count(task.examples("validation", 1000)) == 100
+    assert same(task.examples("validation", 7), task.examples("validation", 7))
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_the_same_task_with_questions_of_one_length(name: str) -> None:
+    task = make(name, symbols=7, length=(1, 5), batch_size=3)
+    longer = task.of_length(9)
+    assert type(longer) is type(task)
+    assert (longer.symbols, longer.batch_size) == (7, 3)
+    pairs = longer.examples("test", 60)
+    assert (pairs.source_keep.sum(dim=1) == 9).all()
+    check_answers(name, longer, pairs)
+    assert task.length == (1, 5), "the task itself is unchanged"
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_held_out_of_one_length_is_held_out_of_all(name: str) -> None:
+    pairs = make(name, length=(1, 16)).of_length(4).examples("test", 300)
+    assert in_split(content_hash(pairs.source, pairs.source_keep), "test").all()
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_a_task_with_one_example_answers_or_says_why_not(name: str) -> None:
+    task = make(name, symbols=1, length=(1, 1), validation_size=20, test_size=20)
+    answered, refused = {}, []
+    for split in SPLITS:
+        try:
+            pairs = task.batch(generator(1), 4) if split == "training" else task.examples(split)  # type: ignore[arg-type]
+            answered[split] = count(pairs)
+        except ValueError as error:
+            refused.append(str(error))
+    assert answered in ({"training": 4}, {"validation": 1}, {"test": 1})
+    assert len(refused) == 2
+    assert all("data.symbols" in sentence for sentence in refused)
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"symbols": 0}, "data.symbols"),
+        ({"symbols": -3}, "data.symbols"),
+        ({"length": (0, 3)}, "data.length"),
+        ({"length": (4, 3)}, "data.length"),
+        ({"batch_size": 0}, "data.batch_size"),
+        ({"validation_size": 0}, "data.validation_size"),
+        ({"test_size": -1}, "data.test_size"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_with_their_key(name: str, options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=key) as caught:
+        make(name, **options)
+    value = next(iter(options.values()))
+    for number in value if isinstance(value, tuple) else (value,):
+        assert str(number) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+def test_a_finished_run_is_measured_on_the_test_set(name: str) -> None:
+    assert make(name).final_split == "test"
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4))
+def test_mixed_numbers_fit_a_seed_and_depend_on_every_part(numbers: list[int]) -> None:
+    value = mixed(*numbers)
+    assert 0 <= value < 2**64
+    assert value == mixed(*numbers)
+    for place in range(len(numbers)):
+        changed = [*numbers]
+        changed[place] += 1
+        assert mixed(*changed) != value
+
+
+def test_mixed_numbers_depend_on_their_order_and_neighbours_are_unrelated() -> None:
+    grid = [mixed(seed, number, rank) for seed in range(20) for number in range(20) for rank in range(4)]
+    assert len(set(grid)) == len(grid)
+    bits = [bin(mixed(1, number, 0) ^ mixed(1, number + 1, 0)).count("1") for number in range(500)]
+    assert 30 < sum(bits) / len(bits) < 34, "a neighbour changes half of the 64 bits"
+
+
+def test_random_numbers_are_a_function_of_all_the_integers() -> None:
+    def draw(*numbers: int) -> list[int]:
+        return torch.randint(1_000_000, (4,), generator=generator(*numbers)).tolist()
+
+    assert draw(1, 2) == draw(1, 2)
+    assert len({tuple(draw(*numbers)) for numbers in ((1, 2), (2, 1), (1,), (1, 3), (1, 2, 0))}) == 5
+
+
+def test_slices_of_examples_are_examples() -> None:
+    pairs = make(SEQUENCE_TASKS[0]).batch(generator(1), 10)
+    part = rows(pairs, 8, 20)
+    assert isinstance(part, Pairs)
+    assert count(part) == 2
+    assert torch.equal(part.target, pairs.target[8:])

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.data import corpora
+from minitx.data.examples import Stream, count
+from minitx.data.tasks import Text, generator
+
+datasets = pytest.importorskip("datasets")
+
+Writer = Callable[..., Text]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    """make(content, **options): the task on a file of its own."""
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    written = 0
+
+    def task(content: str, **options: object) -> Text:
+        nonlocal written
+        written += 1
+        path = tmp_path / f"{written}.txt"
+        path.write_text(content, newline="")
+        return Text(path=str(path), **options)  # type: ignore[arg-type]
+
+    return task
+
+
+def distinct(length: int) -> str:
+    """A text whose every character tells its place."""
+    return "".join(chr(0x4E00 + place) for place in range(length))
+
+
+def words(length: int) -> str:
+    return " ".join(f"w{number}\n" if number % 7 == 0 else f"w{number}" for number in range(length))[:length]
+
+
+def spelt(task: Text, ids: Tensor) -> str:
+    return task.vocabulary.decode(ids.flatten().tolist())
+
+
+def predicted(task: Text, stream: Stream) -> str:
+    """What a model is asked to say, example after example."""
+    labels = stream.ids[:, 1:]
+    return spelt(task, labels[labels != task.vocabulary.special.pad])
+
+
+@pytest.mark.parametrize("block", [1, 7, 8, 30])
+def test_training_blocks_are_pieces_of_the_training_part_and_reach_all_of_it(make: Writer, block: int) -> None:
+    text = distinct(60)
+    task = make(text, block=block, validation_share=0.2, test_share=0.1)
+    training = text[:42]
+    ids = task.batch(generator(1), 3000).ids
+    assert ids.shape == (3000, block + 1)
+    pieces = {spelt(task, row) for row in ids}
+    assert pieces == {training[start : start + block + 1] for start in range(len(training) - block)}
+
+
+def test_a_batch_is_a_function_of_its_seed(make: Writer) -> None:
+    task = make(words(500), block=16)
+    first = task.batch(generator(1, 2), 8).ids
+    torch.manual_seed(3)
+    assert torch.equal(first, task.batch(generator(1, 2), 8).ids)
+    assert not torch.equal(first, task.batch(generator(1, 3), 8).ids)
+
+
+@pytest.mark.parametrize("length", [100, 101, 99, 237])
+@pytest.mark.parametrize("block", [1, 4, 9, 10])
+def test_validation_asks_for_the_whole_held_out_text_once_and_in_order(make: Writer, length: int, block: int) -> None:
+    text = words(length)
+    task = make(text, block=block, validation_share=0.3)
+    stream = task.examples("validation")
+    held_out = text[int(length * 0.7) :]
+    assert stream.ids.size(1) == block + 1
+    assert spelt(task, stream.ids[0, :1]) + predicted(task, stream) == held_out
+    # What is read for each prediction is what stands before it.
+    for row in stream.ids:
+        real = row[row != task.vocabulary.special.pad]
+        assert spelt(task, real) in held_out
+
+
+def test_padding_stands_only_after_the_end_of_the_text(make: Writer) -> None:
+    task = make(words(100), block=7, validation_share=0.5)
+    ids = task.examples("validation").ids
+    padding = ids == task.vocabulary.special.pad
+    assert not padding[:-1].any()
+    last = padding[-1].tolist()
+    assert last == sorted(last)
+
+
+def test_the_three_parts_follow_one_another_and_share_nothing(make: Writer) -> None:
+    text = distinct(200)
+    task = make(text, block=5, validation_share=0.1, test_share=0.25)
+    test, validation = task.examples("test"), task.examples("validation")
+    assert spelt(task, test.ids[0, :1]) + predicted(task, test) == text[130:180]
+    assert spelt(task, validation.ids[0, :1]) + predicted(task, validation) == text[180:]
+    seen = set(spelt(task, task.batch(generator(1), 2000).ids))
+    assert seen == set(text[:130])
+
+
+def test_a_limit_takes_examples_evenly_from_beginning_to_end(make: Writer) -> None:
+    text = distinct(1000)
+    task = make(text, block=4, validation_share=0.5)
+    everything = task.examples("validation").ids
+    for limit in (1, 2, 5, 30):
+        ids = task.examples("validation", limit).ids
+        places = [int((everything == row).all(dim=1).nonzero()[0, 0]) for row in ids]
+        assert len(places) == len(set(places)) == limit
+        assert places[0] == 0
+        if limit > 1:
+            assert places[-1] == len(everything) - 1
+            gaps = [after - before for before, after in itertools.pairwise(places)]
+            assert max(gaps) - min(gaps) <= 1
+    assert torch.equal(task.examples("validation", 5).ids, task.examples("validation", 5).ids)
+
+
+def test_a_limit_beyond_the_text_is_the_whole_text(make: Writer) -> None:
+    task = make(words(100), block=8)
+    everything = task.examples("validation")
+    for limit in (count(everything), count(everything) + 1, 10_000):
+        assert torch.equal(task.examples("validation", limit).ids, everything.ids)
+
+
+def test_no_held_out_character_is_unknown(make: Writer) -> None:
+    task = make("a" * 95 + "bcdef", block=4, validation_share=0.05)
+    assert predicted(task, task.examples("validation")) == "cdef"
+
+
+def test_a_tokenizer_of_a_checkpoint_replaces_the_texts_own(make: Writer) -> None:
+    before, after = make("abcabcabc" * 5, block=4), make("cabzcabz" * 5, block=4)
+    after.vocabulary = before.vocabulary
+    ids = after.batch(generator(1), 50).ids
+    assert before.vocabulary.special.unk in ids, "z is unknown to the older tokenizer"
+    assert set(before.vocabulary.decode(ids.flatten().tolist())) == set("abc")
+
+
+def test_a_run_is_measured_on_the_test_part_if_there_is_one(make: Writer) -> None:
+    assert make("text", test_share=0.1).final_split == "test"
+    assert make("text").final_split == "validation"
+
+
+@pytest.mark.parametrize(("length", "block"), [(5, 128), (9, 10), (90, 90), (99, 90)])
+def test_a_text_too_short_for_a_block_is_refused(make: Writer, length: int, block: int) -> None:
+    task = make("x" * length, block=block)
+    for use in (lambda: task.batch(generator(1), 2), lambda: task.examples("validation")):
+        with pytest.raises(ValueError, match=r"data\.block") as caught:
+            use()
+        assert str(block) in str(caught.value)
+
+
+def test_the_shortest_text_for_a_block_will_do(make: Writer) -> None:
+    task = make("ab" * 6, block=10, validation_share=1 / 12)  # 11 characters to train on: one block and one more
+    assert {spelt(task, row) for row in task.batch(generator(1), 4).ids} == {"ab" * 5 + "a"}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_share_of_nothing_is_refused(make: Writer, split: str) -> None:
+    task = make("some text " * 10, block=4, validation_share=0.0)
+    with pytest.raises(ValueError, match=rf"data\.{split}_share"):
+        task.examples(split)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"block": 0}, r"data\.block"),
+        ({"validation_share": -0.1}, r"data\.validation_share"),
+        ({"validation_share": 1.0}, r"data\.validation_share"),
+        ({"test_share": 1.5}, r"data\.test_share"),
+        ({"validation_share": 0.6, "test_share": 0.4}, "nothing for training"),
+        ({"batch_size": 0}, r"data\.batch_size"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        Text(**options)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "sentence"),
+    [
+        ({"name": "chars"}, "did you mean char"),
+        ({}, "data.tokenizer.name is missing"),
+        ({"name": "char", "size": 3}, "size"),
+    ],
+)
+def test_a_tokenizer_that_is_not_one_is_refused(make: Writer, tokenizer: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"data\.tokenizer") as caught:
+        _ = make("text", tokenizer=tokenizer).vocabulary
+    assert sentence in str(caught.value)
+
+
+def test_nothing_is_read_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "load", lambda path: pytest.fail("read the corpus"))
+    task = Text(path="/nowhere/at/all.txt", block=12)
+    assert task.longest == (0, 12)
+    assert task.final_split == "validation"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xff\xff", None])
+def test_a_bad_file_is_a_sentence_at_the_first_use(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bad.txt"
+    if content is not None:
+        path.write_bytes(content)
+    for use in (lambda task: task.vocabulary, lambda task: task.batch(generator(1), 1)):
+        with pytest.raises(ValueError, match=r"data\.path") as caught:
+            use(Text(path=str(path)))
+        assert os.fspath(path) in str(caught.value)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers as backend
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitx.data.tokenizers import SPECIAL_TOKENS, TOKENIZERS, CharTokenizer, SpecialIds, Tokenizer, symbols
+
+DIGITS = symbols([str(digit) for digit in range(10)])
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def characters(*texts: str) -> Tokenizer:
+    return CharTokenizer().train([list(texts)])
+
+
+@given(st.lists(st.integers(0, 9), max_size=20))
+def test_symbols_survive_the_round_trip(numbers: list[int]) -> None:
+    text = " ".join(map(str, numbers))
+    ids = DIGITS.encode(text)
+    assert len(ids) == len(numbers)
+    assert DIGITS.decode(ids) == text
+
+
+def test_any_white_space_separates_symbols() -> None:
+    assert DIGITS.encode("  3\t1 \n 4 ") == DIGITS.encode("3 1 4")
+
+
+def test_symbols_of_several_characters_stay_whole() -> None:
+    tokenizer = symbols(["1", "10", "11"])
+    assert tokenizer.tokens(tokenizer.encode("11 1 10")) == ["11", "1", "10"]
+
+
+@given(TEXTS)
+@settings(deadline=None)
+def test_every_character_is_one_token_and_comes_back(text: str) -> None:
+    tokenizer = characters(text)
+    ids = tokenizer.encode(text)
+    assert tokenizer.tokens(ids) == list(text)
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\n\n a\n", "  two  spaces ", "a\tb\r\nc", "e\u0301 é ß 😀 字", "\u2028\x85\x0c\x00", "<pad> <eos>", "\ufeffmark"],
+)
+def test_text_that_tokenizers_like_to_change_comes_back(text: str) -> None:
+    tokenizer = characters(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_text_that_spells_a_special_token_is_only_characters() -> None:
+    tokenizer = characters("<pad>")
+    ids = tokenizer.encode("<pad>")
+    assert len(ids) == len("<pad>")
+    assert not set(ids) & set(tokenizer.special)
+
+
+def test_the_characters_of_all_batches_are_collected_in_an_order_of_their_own() -> None:
+    together = CharTokenizer().train([["ba", "c"], ["d\n"]])
+    apart = CharTokenizer().train([["\nd"], ["c"], ["a", "b"]])
+    assert together.alphabet == apart.alphabet == ["\n", "a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("tokenizer", [DIGITS, characters("some text\n"), characters("")])
+def test_special_tokens_come_first_and_are_named_by_their_ids(tokenizer: Tokenizer) -> None:
+    assert sorted(tokenizer.special) == list(range(len(SPECIAL_TOKENS)))
+    assert tokenizer.tokens(tokenizer.special) == list(SPECIAL_TOKENS)
+    assert [f"<{name}>" for name in SpecialIds._fields] == list(SPECIAL_TOKENS)
+    assert not set(tokenizer.alphabet) & set(SPECIAL_TOKENS)
+    assert tokenizer.vocab_size == len(SPECIAL_TOKENS) + len(tokenizer.alphabet)
+
+
+def test_special_tokens_are_left_out_of_text_but_not_out_of_labels() -> None:
+    three = DIGITS.encode("3")[0]
+    ids = [DIGITS.special.bos, three, DIGITS.special.eos, DIGITS.special.pad]
+    assert DIGITS.decode(ids) == "3"
+    assert DIGITS.tokens(ids) == ["<bos>", "3", "<eos>", "<pad>"]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "piece"),
+    [(DIGITS, "3 x 4", "x"), (DIGITS, "12", "12"), (DIGITS, "3 1,", "1,"), (characters("ab \n"), "abc", "c")],
+)
+def test_an_unknown_piece_is_refused_with_the_alphabet(tokenizer: Tokenizer, text: str, piece: str) -> None:
+    with pytest.raises(ValueError, match="alphabet") as caught:
+        tokenizer.encode(text)
+    message = str(caught.value)
+    assert repr(piece) in message
+    listed = message.partition("which is: ")[2]
+    for token in tokenizer.alphabet:
+        assert (repr(token) if token.isspace() else token) in listed
+
+
+@pytest.mark.parametrize("token", SPECIAL_TOKENS)
+def test_a_typed_special_token_is_no_symbol(token: str) -> None:
+    with pytest.raises(ValueError, match="alphabet"):
+        DIGITS.encode(f"3 {token} 4")
+
+
+def test_a_corpus_is_encoded_like_its_texts_with_unknown_pieces_marked() -> None:
+    tokenizer = characters("ab\n")
+    assert tokenizer.encode_batch(["ab\n", "", "ba"]) == [tokenizer.encode(text) for text in ("ab\n", "", "ba")]
+    a, b = tokenizer.encode("ab")
+    assert tokenizer.encode_batch(["a?b"]) == [[a, tokenizer.special.unk, b]]
+
+
+@given(TEXTS)
+@settings(deadline=None)
+def test_a_tokenizer_travels_as_json(text: str) -> None:
+    before = characters(text)
+    after = Tokenizer.from_dict(json.loads(json.dumps(before.to_dict())))
+    assert after.special == before.special
+    assert after.alphabet == before.alphabet
+    assert after.encode(text) == before.encode(text)
+    assert after.decode(after.encode(text)) == text
+
+
+def test_a_tokenizer_that_travelled_still_refuses_what_it_does_not_know() -> None:
+    travelled = Tokenizer.from_dict(DIGITS.to_dict())
+    assert travelled.encode("9 0") == DIGITS.encode("9 0")
+    for text in ("x", "<eos>"):
+        with pytest.raises(ValueError, match="alphabet"):
+            travelled.encode(text)
+
+
+@given(JSON)
+@settings(deadline=None)
+def test_garbage_is_not_a_tokenizer(garbage: object) -> None:
+    with pytest.raises(ValueError, match="tokenizer"):
+        Tokenizer.from_dict(garbage)  # type: ignore[arg-type]
+
+
+def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
+    foreign = backend.Tokenizer(backend.models.WordLevel({"a": 0, "<pad>": 1}, unk_token="a"))
+    with pytest.raises(ValueError, match="<eos>"):
+        Tokenizer(foreign)
+    with pytest.raises(ValueError, match="<eos>"):
+        Tokenizer.from_dict(json.loads(foreign.to_str()))
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+def test_every_registered_tokenizer_learns_a_text_and_gives_it_back(name: str) -> None:
+    text = "one two\nthree  two one\n" * 20
+    tokenizer = TOKENIZERS[name]().train([[text]])
+    assert isinstance(tokenizer, Tokenizer)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
