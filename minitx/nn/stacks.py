@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from minitx.nn import masks
 from minitx.nn.cache import Cache
-from minitx.nn.layers import DecoderLayer, EncoderLayer
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
 
 
-class EncoderStack(nn.Module):
-    """Bidirectional layers over embedded tokens.
+class Stack(nn.Module):
+    """Layers in their order, the dropout below them and the norm above.
 
     Args:
         layers: the layers, lowest first; each is its own construction.
@@ -28,7 +27,7 @@ class EncoderStack(nn.Module):
 
     def __init__(
         self,
-        layers: Iterable[EncoderLayer],
+        layers: Iterable[nn.Module],
         position: NoPositions,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
@@ -38,6 +37,10 @@ class EncoderStack(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
+
+
+class EncoderStack(Stack):
+    """Bidirectional layers over embedded tokens: encoder layers, arguments as for Stack."""
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """x [B, T, D], keep [B, T] True for a real token; returns [B, T, D]."""
@@ -49,24 +52,8 @@ class EncoderStack(nn.Module):
         return self.norm(x)
 
 
-class DecoderStack(nn.Module):
-    """Causal layers over embedded tokens, with or without a memory to attend to.
-
-    Args: as for EncoderStack, with decoder layers.
-    """
-
-    def __init__(
-        self,
-        layers: Iterable[DecoderLayer],
-        position: NoPositions,
-        norm: nn.Module | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.position = position
-        self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm if norm is not None else nn.Identity()
+class DecoderStack(Stack):
+    """Causal layers over embedded tokens, with or without a memory: decoder layers, arguments as for Stack."""
 
     def forward(
         self,
