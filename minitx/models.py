@@ -153,7 +153,7 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     |----------------------------|-----------------------------|----------------------------------------------------|
     | token embedding, tied head | normal, std 1 / sqrt(D)     | unit variance once scaled; logits of size one      |
     | head with its own table    | normal, std 1 / sqrt(D)     | logits of size one                                 |
-    | learned position table     | normal, std 0.02            | small beside the tokens until trained              |
+    | tables of positions        | normal, std 0.02            | small beside the tokens until trained              |
     | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
     | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
     | biases                     | 0                           |                                                    |
@@ -171,7 +171,7 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(part.table.weight, std=part.table.embedding_dim**-0.5)
         elif isinstance(part, NoPositions):
             for table in part.parameters():
-                nn.init.normal_(table, std=0.02)
+                nn.init.normal_(table, std=0.02)  # linear maps among them come later in this walk, as any other
 
 
 def _vocab_size(config: ModelConfig) -> int:
@@ -186,6 +186,14 @@ def _position(config: ModelConfig, causal: bool) -> NoPositions:
         POSITIONS, config.position, "model.position",
         d_model=config.d_model, n_heads=config.n_heads, d_head=d_head, causal=causal,
     )  # fmt: skip
+
+
+def _positions(config: ModelConfig, causal: bool) -> tuple[NoPositions, list[NoPositions]]:
+    """The scheme of a stack and of each of its layers: one for all, or one for each layer and none for the stack."""
+    first, *others = (_position(config, causal) for _ in range(config.n_layers))
+    if first.shared:
+        return first, [first] * config.n_layers
+    return NoPositions(config.d_model, config.n_heads, 0, causal), [first, *others]
 
 
 def _attention(config: ModelConfig, position: NoPositions | None) -> MultiHeadAttention:
@@ -216,26 +224,26 @@ def _final_norm(config: ModelConfig) -> nn.Module | None:
 def _encoder(config: ModelConfig) -> EncoderStack:
     if config.window is not None:
         masks.window(config.window, causal=False)  # refuses a size that has no middle
-    position = _position(config, causal=False)
+    position, of_layers = _positions(config, causal=False)
     layers = (
-        EncoderLayer(_attention(config, position), _ffn(config), config.d_model, config.norm_first, config.dropout)
-        for _ in range(config.n_layers)
+        EncoderLayer(_attention(config, own), _ffn(config), config.d_model, config.norm_first, config.dropout)
+        for own in of_layers
     )
     return EncoderStack(layers, position, _final_norm(config), config.dropout)
 
 
 def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
-    position = _position(config, causal=True)
+    position, of_layers = _positions(config, causal=True)
     layers = (
         DecoderLayer(
-            _attention(config, position),
+            _attention(config, own),
             _ffn(config),
             config.d_model,
             _attention(config, None) if cross else None,
             config.norm_first,
             config.dropout,
         )
-        for _ in range(config.n_layers)
+        for own in of_layers
     )
     return DecoderStack(layers, position, _final_norm(config), config.dropout)
 

@@ -124,7 +124,7 @@ def listing() -> str:
         lines.append(key)
         for name, thing in registry.items():
             summary = (inspect.getdoc(thing) or "").splitlines()[0]
-            lines.append(f"  {name:<12} {summary}{_options(thing)}")
+            lines.append(f"  {name:<14} {summary}{_options(thing)}")
     return "\n".join(lines)
 
 

@@ -121,7 +121,7 @@ def fused_attention(
         mask = masks.combine(mask, masks.build(masks.causal, queries=queries, keys=keys, device=q.device))
     if bias is not None:
         bias = bias.to(q.dtype)
-        mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+        mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
     if q.device.type == "cpu" and q.dtype in HALF and queries * keys <= SHORT:
         dtype = q.dtype

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class NoPositions(nn.Module):
     """The number of positions that the scheme can tell apart; None for any number."""
     absolute: ClassVar[bool] = False
     """Whether adding a constant to every id changes the result."""
+    shared: ClassVar[bool] = True
+    """Whether one object serves a whole stack; otherwise each layer has its own."""
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__()
@@ -59,8 +61,39 @@ class NoPositions(nn.Module):
         return None
 
 
+class WavePositions(NoPositions):
+    """What schemes made of sines and cosines share: frequencies that are computed once and stay exact.
+
+    Args:
+        frequencies: radians per position, fp32 [W].
+    """
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, frequencies: Tensor) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.frequencies: Tensor
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WavePositions:
+        """Follow the model to its device, but not to half precision: there, large angles would be far off."""
+        exact = self.frequencies
+        super()._apply(fn, recurse)
+        self.frequencies = exact.to(self.frequencies.device)
+        return self
+
+    def angles(self, pos: Tensor) -> Tensor:
+        """The angle of each wave at each id: pos [...] to fp32 [..., W]."""
+        return pos[..., None] * self.frequencies
+
+
+def geometric(base: float, size: int) -> Tensor:
+    """Frequencies base^(-2j / size) for each pair j of `size` dimensions, fp32 [size / 2]."""
+    if base <= 1.0:
+        raise ValueError(f"model.position.base must be larger than 1, got {base}")
+    return torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
+
+
 @register("sinusoidal")
-class SinusoidalPositions(NoPositions):
+class SinusoidalPositions(WavePositions):
     """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
 
     Dimension 2j of position p is sin(p / base^(2j / D)) and dimension 2j + 1 its cosine: a shift of the position
@@ -73,26 +106,13 @@ class SinusoidalPositions(NoPositions):
     absolute = True
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
-        super().__init__(d_model, n_heads, d_head, causal)
         if d_model % 2:
             raise ValueError(f"model.d_model must be even for model.position.name sinusoidal, got {d_model}")
-        if base <= 1.0:
-            raise ValueError(f"model.position.base must be larger than 1, got {base}")
-        exponents = torch.arange(0, d_model, 2, dtype=torch.float32) / d_model
-        self.register_buffer("frequencies", torch.exp(-math.log(base) * exponents), persistent=False)  # [D / 2]
-        self.frequencies: Tensor
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SinusoidalPositions:
-        """Follow the model to its device, but not to half precision: there, large angles would be far off."""
-        exact = self.frequencies
-        super()._apply(fn, recurse)
-        self.frequencies = exact.to(self.frequencies.device)
-        return self
+        super().__init__(d_model, n_heads, d_head, causal, geometric(base, d_model))
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Add the wave of each id."""
-        angles = pos[..., None] * self.frequencies  # [B, T, D / 2]
-        return x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(x.dtype)
+        return x + _waves(self.angles(pos)).to(x.dtype)
 
 
 @register("learned")
@@ -124,3 +144,157 @@ class LearnedPositions(NoPositions):
                 f"model.position.max_len is {self.max_len}"
             )
         return x + self.table(pos).to(x.dtype)
+
+
+@register("rope")
+class RotaryPositions(WavePositions):
+    """Queries and keys turned by an angle for each pair of dimensions (RoPE; Su et al. 2021).
+
+    Their product then depends on the difference of positions alone. Pairs are (j, j + R / 2) of the R rotated
+    dimensions, as in Llama.
+
+    Args:
+        base: the longest wavelength is 2 pi base.
+        fraction: share of each head's dimensions that is rotated.
+        scaling: how to reach past the trained length. linear: positions divided by factor (Chen et al. 2023); ntk: a
+            base enlarged so that only the slow waves are stretched (bloc97 2023).
+        factor: by how much to stretch.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        d_head: int,
+        causal: bool,
+        base: float = 10000.0,
+        fraction: float = 1.0,
+        scaling: Literal["none", "linear", "ntk"] = "none",
+        factor: float = 1.0,
+    ) -> None:
+        size = int(d_head * fraction)
+        if not 0.0 < fraction <= 1.0 or size % 2 or size < 2:
+            raise ValueError(
+                f"model.position.fraction of d_head {d_head} must be an even number of dimensions, got {fraction}"
+            )
+        if factor < 1.0:
+            raise ValueError(f"model.position.factor must be at least 1, got {factor}")
+        if scaling == "ntk":
+            if size == 2:
+                raise ValueError("model.position.scaling ntk needs more than two rotated dimensions")
+            base = base * factor ** (size / (size - 2))
+        frequencies = geometric(base, size)
+        super().__init__(d_model, n_heads, d_head, causal, frequencies / factor if scaling == "linear" else frequencies)
+
+    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
+        """Turn each pair by its angle."""
+        angles = self.angles(pos)[:, None]  # [B, 1, T, R / 2]
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        half = self.frequencies.size(0)
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+
+
+@register("alibi")
+class AlibiPositions(NoPositions):
+    """A penalty that grows with distance, with a slope for each head (ALiBi; Press et al. 2022).
+
+    Causal attention sees only the past, so the same absolute distance serves both directions.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
+        self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
+        self.slopes: Tensor
+
+    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """-slope x distance."""
+        return -self.slopes[:, None, None].float() * _distance(q_pos, k_pos).abs()[:, None]
+
+
+@register("t5")
+class T5Positions(NoPositions):
+    """A trained bias for each head and bucket of distances, exact near by, logarithmic far off (Raffel et al. 2020).
+
+    Args:
+        buckets: number of distances told apart; without causality half of them for each direction.
+        max_distance: where the last bucket begins.
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, d_head: int, causal: bool, buckets: int = 32, max_distance: int = 128
+    ) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
+        self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
+        exact = (buckets if causal else buckets // 2) // 2
+        if buckets < 4 or buckets % 2 or max_distance <= exact:
+            raise ValueError(
+                "model.position.buckets must be even and at least 4, and model.position.max_distance larger than the "
+                f"{exact} exact ones, got {buckets} and {max_distance}"
+            )
+        self.table = nn.Embedding(buckets, n_heads)
+
+    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The trained number of each pair's bucket."""
+        return self.table(self.bucket(_distance(q_pos, k_pos))).permute(0, 3, 1, 2)  # [B, H, T, S]
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of query position - key position, any shape."""
+        size = self.buckets if self.causal else self.buckets // 2
+        ahead = 0 if self.causal else (distance < 0).long() * size
+        distance = distance.clamp(min=0) if self.causal else distance.abs()
+        exact = size // 2
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
+        far = (exact + (ratio * (size - exact)).long()).clamp(max=size - 1)
+        return ahead + torch.where(distance < exact, distance, far)
+
+
+@register("transformer_xl")
+class TransformerXLPositions(WavePositions):
+    """Relative sinusoids met by the queries, and two trained preferences (Dai et al. 2019); weights in each layer.
+
+    The paper's (q + u) k + (q + v) r is q k plus the bias u k + (q + v) r, where r is the projected sinusoid of the
+    distance; u and v say which keys and which distances a head likes whatever the query.
+
+    Args:
+        base: the longest wavelength is 2 pi base.
+    """
+
+    shared = False
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
+        if d_model % 2:
+            raise ValueError(f"model.d_model must be even for model.position.name transformer_xl, got {d_model}")
+        super().__init__(d_model, n_heads, d_head, causal, geometric(base, d_model))
+        self.content = nn.Parameter(torch.zeros(n_heads, d_head))  # u
+        self.distance = nn.Parameter(torch.zeros(n_heads, d_head))  # v
+        self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)
+
+    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """(u k + (q + v) r) / sqrt(K)."""
+        heads, d_head = self.content.shape
+        distance = _distance(q_pos, k_pos)  # [B, T, S]
+        lowest = distance.min()
+        steps = lowest + torch.arange(int(distance.max() - lowest) + 1, device=q.device)  # every distance once
+        r = self.r_proj(_waves(self.angles(steps)).to(self.r_proj.weight.dtype)).unflatten(-1, (heads, d_head))
+        by_step = (q + self.distance[:, None].to(q.dtype)) @ r.permute(1, 2, 0).to(q.dtype)  # [B, H, T, steps]
+        index = (distance - lowest)[:, None].expand(q.size(0), heads, -1, -1)
+        k = k.repeat_interleave(heads // k.size(1), dim=1)
+        return (self.content[:, None].to(k.dtype) @ k.mT + by_step.gather(-1, index)) / math.sqrt(d_head)
+
+
+def _waves(angles: Tensor) -> Tensor:
+    """Sine and cosine of each angle, side by side: [..., W] to [..., 2 W]."""
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+def _distance(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Query position - key position: [B, T] and [B, S] to [B, T, S]."""
+    return q_pos[:, :, None] - k_pos[:, None, :]
+
+
+def _slopes(heads: int) -> list[float]:
+    """2^(-8 i / H) for a power of two; else those of the next lower one, and every other of the next higher."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    return slopes if power == heads else slopes + _slopes(2 * power)[0::2][: heads - power]

@@ -1,0 +1,173 @@
+"""The relative schemes against independent implementations, and against their formulas written with loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.config import ModelConfig
+from minitx.models import build_model
+from minitx.nn.positions import (
+    AlibiPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+    T5Positions,
+    TransformerXLPositions,
+)
+
+D, H, K = 32, 4, 8
+POS = torch.arange(9)[None]
+
+
+def heads(length: int = 9, groups: int = H) -> Tensor:
+    return torch.randn(2, groups, length, K)
+
+
+# ---- rope ------------------------------------------------------------------------------------------------------------
+
+
+def test_rope_equals_llama() -> None:
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    configuration = pytest.importorskip("transformers.models.llama.configuration_llama")
+    torch.manual_seed(0)
+    config = configuration.LlamaConfig(hidden_size=D, num_attention_heads=H, head_dim=K)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), POS)
+    q, k = heads(), heads()
+    expected = llama.apply_rotary_pos_emb(q, k, cos, sin)
+    ours = RotaryPositions(D, H, K, True)
+    torch.testing.assert_close((ours.rotate(q, POS), ours.rotate(k, POS)), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"fraction": 0.5}, {"scaling": "linear", "factor": 4.0}], ids=str)
+def test_rope_scores_depend_on_the_difference_alone(options: dict) -> None:
+    torch.manual_seed(0)
+    rope = RotaryPositions(D, H, K, True, **options)
+    q, k = heads(), heads()
+    here, there = (rope.rotate(q, pos) @ rope.rotate(k, pos).mT for pos in (POS, POS + 1000))
+    torch.testing.assert_close(here, there, atol=1e-3, rtol=1e-3)
+    assert not torch.allclose(here, q @ k.mT, atol=1e-2)
+
+
+def test_rope_keeps_lengths_and_the_unrotated_part() -> None:
+    torch.manual_seed(0)
+    q = heads()
+    turned = RotaryPositions(D, H, K, True, fraction=0.5).rotate(q, POS)
+    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
+    assert torch.equal(turned[..., 4:], q[..., 4:])
+    assert not torch.allclose(turned[:, :, 1:, :4], q[:, :, 1:, :4])
+
+
+def test_rope_linear_scaling_divides_positions() -> None:
+    torch.manual_seed(0)
+    q = heads()
+    stretched = RotaryPositions(D, H, K, True, scaling="linear", factor=4.0)
+    torch.testing.assert_close(stretched.rotate(q, 4 * POS), RotaryPositions(D, H, K, True).rotate(q, POS))
+
+
+def test_rope_ntk_scaling_stretches_the_slow_waves_only() -> None:
+    plain, stretched = RotaryPositions(D, H, K, True), RotaryPositions(D, H, K, True, scaling="ntk", factor=8.0)
+    ratio = plain.frequencies / stretched.frequencies
+    assert ratio[0] == pytest.approx(1.0)
+    assert ratio[-1] == pytest.approx(8.0, rel=1e-4)
+    assert (ratio.diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"fraction": 0.4}, {"fraction": 0.0}, {"fraction": 1.5}, {"factor": 0.5}, {"base": 1.0}], ids=str
+)
+def test_rope_refusals(options: dict) -> None:
+    with pytest.raises(ValueError, match=r"model\.position\.(fraction|factor|base)"):
+        RotaryPositions(D, H, K, True, **options)
+
+
+# ---- alibi -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6, 8, 12, 16])
+def test_alibi_equals_bloom(count: int) -> None:
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    theirs = bloom.build_alibi_tensor(torch.ones(1, 9), count, torch.float32).view(1, count, 1, 9)
+    ours = AlibiPositions(D, count, K, True).bias(heads(), heads(), POS, POS)
+    # Theirs adds slope x key position, which differs from ours by a constant in each row: softmax does not see it.
+    shift = ours - theirs
+    torch.testing.assert_close(shift.tril(), shift[..., :1].expand_as(shift).tril(), atol=1e-5, rtol=1e-5)
+
+
+def test_alibi_is_symmetric_and_zero_at_home() -> None:
+    bias = AlibiPositions(D, H, K, False).bias(heads(), heads(), POS, POS)[0]
+    assert torch.equal(bias, bias.mT)
+    assert (bias.diagonal(dim1=1, dim2=2) == 0).all()
+    assert (bias[:, 0].diff() < 0).all()
+
+
+# ---- t5 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20)])
+def test_t5_buckets_equal_t5(causal: bool, buckets: int, max_distance: int) -> None:
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    distance = torch.arange(-300, 301)
+    theirs = t5.T5Attention._relative_position_bucket(
+        -distance, bidirectional=not causal, num_buckets=buckets, max_distance=max_distance
+    )
+    ours = T5Positions(D, H, K, causal, buckets, max_distance).bucket(distance)
+    assert torch.equal(ours, theirs)
+
+
+def test_t5_bias_is_the_buckets_number_for_each_head() -> None:
+    t5 = T5Positions(D, H, K, False)
+    bias = t5.bias(heads(), heads(), POS, POS)
+    assert bias.shape == (1, H, 9, 9)
+    for query in range(9):
+        for key in range(9):
+            expected = t5.table.weight[t5.bucket(torch.tensor(query - key))]
+            assert torch.equal(bias[0, :, query, key], expected)
+
+
+@pytest.mark.parametrize("options", [{"buckets": 3}, {"buckets": 2}, {"buckets": 64, "max_distance": 10}], ids=str)
+def test_t5_refusals(options: dict) -> None:
+    with pytest.raises(ValueError, match=r"model\.position\.buckets"):
+        T5Positions(D, H, K, True, **options)
+
+
+# ---- transformer-xl --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [H, 2, 1])
+def test_transformer_xl_equals_its_formula(groups: int) -> None:
+    torch.manual_seed(0)
+    scheme = TransformerXLPositions(D, H, K, True)
+    for parameter in scheme.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    q, k = heads(), heads(groups=groups)
+    bias = scheme.bias(q, k, POS, POS)
+    wave = SinusoidalPositions(D, H, K, True)
+    for head in range(H):
+        key_head = head // (H // groups)
+        for i in range(9):
+            for j in range(9):
+                r = scheme.r_proj(wave.embed(torch.zeros(1, 1, D), torch.tensor([[i - j]])))[0, 0].view(H, K)[head]
+                u, v = scheme.content[head], scheme.distance[head]
+                expected = (k[:, key_head, j] @ u + (q[:, head, i] + v) @ r) / math.sqrt(K)
+                torch.testing.assert_close(bias[:, head, i, j], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_transformer_xl_has_its_weights_in_every_layer_and_none_in_the_stack() -> None:
+    config = ModelConfig(architecture="decoder_only", vocab_size=9, n_layers=3, position={"name": "transformer_xl"})
+    model = build_model(config)
+    schemes = [layer.self_attn.position for layer in model.decoder.layers]
+    assert len({id(scheme) for scheme in schemes}) == 3
+    assert not list(model.decoder.position.parameters())
+    model(torch.randint(0, 9, (2, 5))).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_t5_has_one_table_for_a_stack() -> None:
+    model = build_model(ModelConfig(vocab_size=9, n_layers=3, position={"name": "t5"}))
+    encoder, decoder = (
+        {id(layer.self_attn.position) for layer in stack.layers} for stack in (model.encoder, model.decoder)
+    )
+    assert len(encoder) == len(decoder) == 1
+    assert encoder != decoder
