@@ -38,6 +38,8 @@ class ModelConfig:
     """Attention heads in each attention."""
     n_layers: int = 2
     """Layers in each stack."""
+    n_decoder_layers: int | None = None
+    """Layers in the decoder of an encoder_decoder, where it differs from the encoder. Default: n_layers."""
     n_kv_heads: int | None = None
     """Key-value heads, a divisor of n_heads: fewer save memory (grouped-query attention). Default: n_heads."""
     d_head: int | None = None
@@ -50,8 +52,10 @@ class ModelConfig:
     """Number of keys that a query of self-attention may see, itself included. Default: all."""
     norm_first: bool = True
     """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
-    activation: Literal["relu", "gelu"] = "gelu"
-    """Non-linearity of the feed-forward networks."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """The normalisation: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
+    activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu"] = "gelu"
+    """Non-linearity of the feed-forward networks; swiglu and geglu are gated, with a third matrix."""
     dropout: float = 0.0
     """Dropped share of embeddings, sublayer outputs and inner activations in training."""
     attention_dropout: float = 0.0

@@ -23,6 +23,7 @@ from minitx.nn import (
     MultiHeadAttention,
     NoPositions,
     TokenEmbedding,
+    build_norm,
     masks,
 )
 from minitx.nn.position_ids import consecutive
@@ -132,6 +133,11 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
     for name in ("d_model", "n_heads", "n_layers"):
         if getattr(config, name) < 1:
             raise ValueError(f"model.{name} must be at least 1, got {getattr(config, name)}")
+    if config.n_decoder_layers is not None:
+        if config.architecture != "encoder_decoder":
+            raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {config.architecture} has n_layers only")
+        if config.n_decoder_layers < 1:
+            raise ValueError(f"model.n_decoder_layers must be at least 1, got {config.n_decoder_layers}")
     if config.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
@@ -164,7 +170,8 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(part.weight, std=part.in_features**-0.5)
         elif isinstance(part, nn.Linear):
             into_residual = name.endswith(("o_proj", "down_proj"))
-            nn.init.xavier_uniform_(part.weight, gain=(2 * config.n_layers) ** -0.5 if into_residual else 1.0)
+            layers = _decoder_layers(config) if name.startswith("decoder.") else config.n_layers
+            nn.init.xavier_uniform_(part.weight, gain=(2 * layers) ** -0.5 if into_residual else 1.0)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, TokenEmbedding):
@@ -188,11 +195,11 @@ def _position(config: ModelConfig, causal: bool) -> NoPositions:
     )  # fmt: skip
 
 
-def _positions(config: ModelConfig, causal: bool) -> tuple[NoPositions, list[NoPositions]]:
+def _positions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[NoPositions]]:
     """The scheme of a stack and of each of its layers: one for all, or one for each layer and none for the stack."""
-    first, *others = (_position(config, causal) for _ in range(config.n_layers))
+    first, *others = (_position(config, causal) for _ in range(layers))
     if first.shared:
-        return first, [first] * config.n_layers
+        return first, [first] * layers
     return NoPositions(config.d_model, config.n_heads, 0, causal), [first, *others]
 
 
@@ -218,22 +225,30 @@ def _ffn(config: ModelConfig) -> FeedForward:
 
 def _final_norm(config: ModelConfig) -> nn.Module | None:
     """Pre-norm layers leave their sum unnormalised; post-norm layers do not."""
-    return nn.LayerNorm(config.d_model) if config.norm_first else None
+    return build_norm(config.norm, config.d_model) if config.norm_first else None
 
 
 def _encoder(config: ModelConfig) -> EncoderStack:
     if config.window is not None:
         masks.window(config.window, causal=False)  # refuses a size that has no middle
-    position, of_layers = _positions(config, causal=False)
+    position, of_layers = _positions(config, False, config.n_layers)
     layers = (
-        EncoderLayer(_attention(config, own), _ffn(config), config.d_model, config.norm_first, config.dropout)
+        EncoderLayer(
+            _attention(config, own), _ffn(config), config.d_model, config.norm_first, config.dropout, config.norm
+        )
         for own in of_layers
     )
     return EncoderStack(layers, position, _final_norm(config), config.dropout)
 
 
+def _decoder_layers(config: ModelConfig) -> int:
+    """A decoder alone has n_layers; one beside an encoder may have its own number."""
+    own = config.n_decoder_layers if config.architecture == "encoder_decoder" else None
+    return config.n_layers if own is None else own
+
+
 def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
-    position, of_layers = _positions(config, causal=True)
+    position, of_layers = _positions(config, True, _decoder_layers(config))
     layers = (
         DecoderLayer(
             _attention(config, own),
@@ -242,6 +257,7 @@ def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
             _attention(config, None) if cross else None,
             config.norm_first,
             config.dropout,
+            config.norm,
         )
         for own in of_layers
     )

@@ -6,12 +6,13 @@ from minitx.nn.cache import Cache
 from minitx.nn.embedding import Head, TokenEmbedding
 from minitx.nn.feedforward import ACTIVATIONS, FeedForward
 from minitx.nn.layers import DecoderLayer, EncoderLayer
-from minitx.nn.norms import AddNorm
+from minitx.nn.norms import NORMS, AddNorm, build_norm
 from minitx.nn.positions import POSITIONS, NoPositions
 from minitx.nn.stacks import DecoderStack, EncoderStack
 
 __all__ = [
     "ACTIVATIONS",
+    "NORMS",
     "POSITIONS",
     "AddNorm",
     "Cache",
@@ -24,6 +25,7 @@ __all__ = [
     "MultiHeadAttention",
     "NoPositions",
     "TokenEmbedding",
+    "build_norm",
     "masks",
     "scaled_dot_product_attention",
 ]

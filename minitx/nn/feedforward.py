@@ -7,12 +7,32 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+class SquaredReLU(nn.Module):
+    """max(x, 0) squared (So et al. 2021, "Primer")."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x.relu().square()
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "relu2": SquaredReLU,
+    "swiglu": nn.SiLU,
+    "geglu": nn.GELU,
+}
 """Non-linearities by their name in the YAML."""
+
+GATED = ("swiglu", "geglu")
+"""Those whose result multiplies a second linear map of the same input (Shazeer 2020)."""
 
 
 class FeedForward(nn.Module):
     """Two linear maps with a non-linearity between, applied to each token alone (Vaswani et al. 2017, section 3.3).
+
+    A gated activation adds a third map, gate_proj: down(activation(gate(x)) * up(x)).
 
     Args:
         d_model: width D of input and output.
@@ -31,10 +51,15 @@ class FeedForward(nn.Module):
         if d_ff < 1:
             raise ValueError(f"model.d_ff must be positive, got {d_ff}")
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.activation = ACTIVATIONS[activation]()
         self.dropout = nn.Dropout(dropout)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] to [B, T, D]."""
-        return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
+        if self.gate_proj is None:
+            inner = self.activation(self.up_proj(x))
+        else:
+            inner = self.activation(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(self.dropout(inner))

@@ -22,6 +22,7 @@ class EncoderLayer(nn.Module):
         d_model: width D.
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of each sublayer's output in training.
+        norm: a name in NORMS.
     """
 
     def __init__(
@@ -31,12 +32,13 @@ class EncoderLayer(nn.Module):
         d_model: int,
         norm_first: bool = True,
         dropout: float = 0.0,
+        norm: str = "layernorm",
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
         self.ffn = ffn
-        self.add_norm_attn = AddNorm(d_model, norm_first, dropout)
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout)
+        self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm)
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, pos: Tensor | None = None) -> Tensor:
         """x [B, T, D], mask broadcastable to [B, H, T, T], position ids [B, T] or [1, T]; returns [B, T, D]."""
@@ -54,6 +56,7 @@ class DecoderLayer(nn.Module):
         cross_attn: its attention to the encoder's output; None for a decoder alone (GPT).
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of each sublayer's output in training.
+        norm: a name in NORMS.
     """
 
     def __init__(
@@ -64,14 +67,15 @@ class DecoderLayer(nn.Module):
         cross_attn: MultiHeadAttention | None = None,
         norm_first: bool = True,
         dropout: float = 0.0,
+        norm: str = "layernorm",
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
         self.cross_attn = cross_attn
         self.ffn = ffn
-        self.add_norm_self = AddNorm(d_model, norm_first, dropout)
-        self.add_norm_cross = AddNorm(d_model, norm_first, dropout) if cross_attn is not None else None
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout)
+        self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm)
+        self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm) if cross_attn is not None else None
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm)
 
     def forward(
         self,

@@ -11,6 +11,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation (Zhang and Sennrich 2019) that stays in its input's dtype, also under autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+
+NORMS: dict[str, type[nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNorm}
+"""Normalisations by their name in the YAML; each takes the width."""
+
+
+def build_norm(name: str, d_model: int) -> nn.Module:
+    """The normalisation of that name.
+
+    Raises:
+        ValueError: a name that is not in NORMS.
+    """
+    if name not in NORMS:
+        raise ValueError(f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
+    return NORMS[name](d_model)
+
+
 class AddNorm(nn.Module):
     """The residual connection with its layer normalisation and dropout, around a sublayer that is handed in.
 
@@ -21,11 +45,12 @@ class AddNorm(nn.Module):
         d_model: width D.
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of the sublayer's output in training.
+        norm: a name in NORMS.
     """
 
-    def __init__(self, d_model: int, norm_first: bool, dropout: float) -> None:
+    def __init__(self, d_model: int, norm_first: bool, dropout: float, norm: str = "layernorm") -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = build_norm(norm, d_model)
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm_first
 
@@ -34,12 +59,3 @@ class AddNorm(nn.Module):
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
-
-
-class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (Zhang and Sennrich 2019) that stays in its input's dtype, also under autocast."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
-        weight = None if self.weight is None else self.weight.to(x.dtype)
-        return F.rms_norm(x, self.normalized_shape, weight, self.eps)
