@@ -177,8 +177,8 @@ def _trainer(**settings: Any) -> Any:
         trainer = pl.Trainer(**settings)
     except MisconfigurationException as error:
         raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != trainer.world_size:
+    launched = os.environ.get("WORLD_SIZE")  # set by torchrun and its like; without one, Lightning starts the others
+    if launched and int(launched) != trainer.world_size:
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
         raise ValueError(f"{launched} processes were launched, but {asked}")
     return trainer
@@ -191,6 +191,7 @@ def _quiet() -> None:
         ".*does not have many workers.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*callbacks used to create the checkpoint need to be provided.*",  # other settings, and so other state
+        ".*It is recommended to use .self.log.*sync_dist.*",  # the figures are added up before they are logged
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*isinstance.treespec, LeafSpec.*",
         ".*smaller than the logging interval.*",
