@@ -145,7 +145,7 @@ def _generate(parser: Parser, parsed: Namespace) -> None:
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     names = ("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "min_p", "seed")
     options = {name: parsed[name] for name in names}
-    texts = parsed.texts or [line.rstrip("\n") for line in sys.stdin]
+    texts = parsed.texts or (line.rstrip("\n") for line in sys.stdin)  # each line is answered as it comes
     for text in texts:
         beginning = text if is_text(predictor) else ""  # a continuation reads best behind its beginning
         if parsed.stream:
