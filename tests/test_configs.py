@@ -9,7 +9,9 @@ import yaml
 from minitx.options import config_parser, to_config
 from minitx.training.run import train
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("**/*.yaml"))
+FOLDER = Path(__file__).parent.parent / "configs"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+PRESETS = sorted(FOLDER.glob("model/*.yaml"))
 SHORT = [
     "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.save_every_n_steps", "2",
     "--trainer.accelerator", "cpu", "--data.validation_size", "10", "--data.test_size", "10",
@@ -39,3 +41,15 @@ def test_says_what_it_is_and_what_to_expect(path: Path) -> None:
     assert any("Expected:" in line for line in header)
     assert any("Reference:" in line for line in header)
     assert yaml.safe_load(path.read_text())["run"]["name"] == path.stem
+
+
+@pytest.mark.parametrize("task", ["copy", "reverse"])
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_a_preset_composes_with_a_task(preset: Path, task: str, tmp_path: Path) -> None:
+    parser = config_parser()
+    words = ["--config", str(FOLDER / f"{task}.yaml"), "--config", str(preset), "--data.length", "[3, 9]"]
+    config = to_config(parser, parser.parse_args([*words, *SHORT, "--run.folder", str(tmp_path / "runs")]))
+    wanted = yaml.safe_load(preset.read_text())["model"]
+    assert {key: getattr(config.model, key) for key in wanted} == wanted
+    assert (config.data["name"], config.model.d_model) == (task, 64)
+    assert math.isfinite(train(config)["loss"])
