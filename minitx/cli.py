@@ -117,9 +117,10 @@ def _evaluate(parser: Parser, parsed: Namespace) -> None:
     import minitx
     from minitx.report import evaluation_report, table
 
+    out = _writable(parsed.json) if parsed.json else None
     report = evaluation_report(minitx.load(parsed.checkpoint, parsed.device), parsed.split, parsed.lengths, parsed.path)
-    if parsed.json:
-        _writable(parsed.json).write_text(json.dumps(report, indent=2) + "\n")
+    if out is not None:
+        out.write_text(json.dumps(report, indent=2) + "\n")
     print(table(report))
 
 

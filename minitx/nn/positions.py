@@ -92,6 +92,13 @@ def geometric(base: float, size: int) -> Tensor:
     return torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
 
 
+def over_width(name: str, base: float, d_model: int) -> Tensor:
+    """The frequencies of a scheme whose pairs of sine and cosine fill the whole width, fp32 [D / 2]."""
+    if d_model % 2:
+        raise ValueError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
+    return geometric(base, d_model)
+
+
 @register("sinusoidal")
 class SinusoidalPositions(WavePositions):
     """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
@@ -106,9 +113,7 @@ class SinusoidalPositions(WavePositions):
     absolute = True
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
-        if d_model % 2:
-            raise ValueError(f"model.d_model must be even for model.position.name sinusoidal, got {d_model}")
-        super().__init__(d_model, n_heads, d_head, causal, geometric(base, d_model))
+        super().__init__(d_model, n_heads, d_head, causal, over_width("sinusoidal", base, d_model))
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Add the wave of each id."""
@@ -263,9 +268,7 @@ class TransformerXLPositions(WavePositions):
     shared = False
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
-        if d_model % 2:
-            raise ValueError(f"model.d_model must be even for model.position.name transformer_xl, got {d_model}")
-        super().__init__(d_model, n_heads, d_head, causal, geometric(base, d_model))
+        super().__init__(d_model, n_heads, d_head, causal, over_width("transformer_xl", base, d_model))
         self.content = nn.Parameter(torch.zeros(n_heads, d_head))  # u
         self.distance = nn.Parameter(torch.zeros(n_heads, d_head))  # v
         self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)

@@ -20,9 +20,9 @@ def run_folder(config: Config, resume: bool) -> tuple[Path, Path | None]:
     if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
         raise ValueError(f"run.name must be a plain folder name, got {config.run.name!r}")
     root = Path(config.run.folder).expanduser() / config.run.name
-    existing = checkpoint.versions(root)
     if resume:
-        return _resumable(config, existing, root)
+        return _resumable(config, root)
+    existing = checkpoint.versions(root)
     number = int(existing[-1].name[1:]) + 1 if existing else 0
     folder = root / f"v{number}"
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))):
@@ -36,17 +36,18 @@ def run_folder(config: Config, resume: bool) -> tuple[Path, Path | None]:
     return folder, None
 
 
-def _resumable(config: Config, existing: list[Path], root: Path) -> tuple[Path, Path]:
+def _resumable(config: Config, root: Path) -> tuple[Path, Path]:
     """The newest version that has a last.ckpt, if it is of the same experiment."""
-    for folder in reversed(existing):
-        if (folder / "last.ckpt").is_file():
-            before, now = checkpoint.read(folder / "last.ckpt")["minitx"]["config"], config.to_dict()
-            for section in ("model", "data"):
-                for key in sorted({*before[section], *now[section]}):
-                    old, new = before[section].get(key), now[section].get(key)
-                    if old != new:
-                        raise ValueError(
-                            f"--resume: {folder} was trained with {section}.{key} {old!r}, not {new!r}; start a new run"
-                        )
-            return folder, folder / "last.ckpt"
-    raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from")
+    try:
+        file = checkpoint.find(root, "last")
+    except ValueError:
+        raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from") from None
+    before, now = checkpoint.read(file)["minitx"]["config"], config.to_dict()
+    for section in ("model", "data"):
+        for key in sorted({*before[section], *now[section]}):
+            old, new = before[section].get(key), now[section].get(key)
+            if old != new:
+                raise ValueError(
+                    f"--resume: {file.parent} was trained with {section}.{key} {old!r}, not {new!r}; start a new run"
+                )
+    return file.parent, file
