@@ -48,6 +48,8 @@ class ModelConfig:
     """Inner width of the feed-forward networks. Default: 4 x d_model."""
     position: Options = field(default_factory=lambda: {"name": "sinusoidal"})
     """How positions are told: a registered `name` (minitx list) and its own options."""
+    position_ids: Options = field(default_factory=lambda: {"name": "consecutive"})
+    """Which number each token is told to stand at: a registered `name` (minitx list) and its own options."""
     window: int | None = None
     """Number of keys that a query of self-attention may see, itself included. Default: all."""
     norm_first: bool = True
@@ -62,10 +64,18 @@ class ModelConfig:
     """Dropped share of attention weights in training; not zero, it costs the fused kernel its speed on a CPU."""
     qk_norm: bool = False
     """Normalise queries and keys by head before they meet."""
+    softcap: float | None = None
+    """Bend attention scores into (-softcap, softcap) by a hyperbolic tangent (Gemma 2). Default: leave them."""
+    prefix_lm: bool = False
+    """decoder_only: read the question in both directions, write the answer causally (Raffel et al. 2020)."""
+    embedding_norm: bool = False
+    """Normalise the embeddings once their positions are added (BERT)."""
     bias: bool = True
     """Biases in the linear maps of the layers."""
     tie_embeddings: bool = True
     """Let the output head share the embedding's table."""
+    scale_residual: bool = True
+    """Begin the maps into the residual stream smaller, by 1 / sqrt(2 x layers), so that its sum keeps its size."""
     vocab_size: int | None = None
     """Number of tokens. Left out, it is the tokenizer's."""
 

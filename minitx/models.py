@@ -7,27 +7,13 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from minitx import parts
 from minitx.config import ModelConfig
-from minitx.nn import (
-    POSITIONS,
-    Cache,
-    DecoderLayer,
-    DecoderStack,
-    EncoderLayer,
-    EncoderStack,
-    FeedForward,
-    Head,
-    MultiHeadAttention,
-    NoPositions,
-    TokenEmbedding,
-    build_norm,
-    masks,
-)
-from minitx.nn.position_ids import consecutive
-from minitx.options import build
+from minitx.nn import Cache, Head, NoPositions, Stack, TokenEmbedding, masks
 
 
 class EncoderDecoder(nn.Module):
@@ -35,10 +21,10 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(_vocab_size(config), config.d_model)
-        self.encoder = _encoder(config)
-        self.decoder = _decoder(config, cross=True)
-        self.head = _head(config, self.embedding)
+        self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
+        self.encoder = parts.encoder(config)
+        self.decoder = parts.decoder(config, cross=True)
+        self.head = parts.head(config, self.embedding)
 
     def forward(
         self, src_ids: Tensor, tgt_ids: Tensor, src_keep: Tensor | None = None, tgt_keep: Tensor | None = None
@@ -48,7 +34,7 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Tensor:
         """src_ids [B, S] to the memory [B, S, D]."""
-        return self.encoder(self.embedding(src_ids), src_keep)
+        return _encode(self, src_ids, src_keep)
 
     def decode(
         self,
@@ -59,7 +45,7 @@ class EncoderDecoder(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """tgt_ids [B, T] and the memory [B, S, D] to logits [B, T, V]; with a cache, tgt_ids are the new tokens."""
-        return _decode(self, tgt_ids, tgt_keep, memory, src_keep, cache)
+        return _decode(self, tgt_ids, tgt_keep, cache, memory, src_keep)
 
     def start(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Cache:
         """Read the source once; the cache is then handed to step."""
@@ -76,21 +62,47 @@ class DecoderOnly(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(_vocab_size(config), config.d_model)
-        self.decoder = _decoder(config, cross=False)
-        self.head = _head(config, self.embedding)
+        self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
+        self.decoder = parts.decoder(config, cross=False)
+        self.head = parts.head(config, self.embedding)
+        self.prefix_lm = config.prefix_lm
 
-    def forward(self, ids: Tensor, keep: Tensor | None = None, cache: Cache | None = None) -> Tensor:
-        """Scores of the token after each token: ids [B, T] to logits [B, T, V]; a cache makes them new tokens."""
-        return _decode(self, ids, keep, cache=cache)
+    def forward(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        cache: Cache | None = None,
+        prefix: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
+        """Scores of the token after each token.
+
+        Args:
+            ids: tokens [B, T]; with a cache, the new ones.
+            keep: [B, T], True for a real token.
+            cache: what earlier calls have read.
+            prefix: [B], how many tokens at the beginning of each row form its question, padding among them included.
+                A model with prefix_lm reads them in both directions; any other takes no notice.
+            documents: [B, T], a number for the document of each token: packed documents do not see each other, and
+                positions begin anew in each. Not together with a cache.
+
+        Returns:
+            logits [B, T, V].
+        """
+        rules = [masks.prefix(prefix)] if self.prefix_lm and prefix is not None else []
+        return _decode(self, ids, keep, cache, rules=rules, documents=documents)
 
     def start(self) -> Cache:
         """An empty cache; the prompt is the first thing handed to step."""
         return Cache()
 
     def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts."""
-        return self(ids, keep, cache)
+        """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts.
+
+        The first call reads the prompt; with prefix_lm all of it, since its tokens see one another.
+        """
+        begins = self.prefix_lm and cache.length == 0
+        return self(ids, keep, cache, ids.new_full((ids.size(0),), ids.size(1)) if begins else None)
 
 
 class EncoderOnly(nn.Module):
@@ -98,13 +110,13 @@ class EncoderOnly(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(_vocab_size(config), config.d_model)
-        self.encoder = _encoder(config)
-        self.head = _head(config, self.embedding)
+        self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
+        self.encoder = parts.encoder(config)
+        self.head = parts.head(config, self.embedding)
 
-    def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Scores for each position: ids [B, T] to logits [B, T, V]."""
-        return self.head(self.encoder(self.embedding(ids), keep))
+    def forward(self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
+        """Scores for each position: ids [B, T] to logits [B, T, V]; keep and documents as for DecoderOnly."""
+        return self.head(_encode(self, ids, keep, documents))
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
@@ -138,6 +150,8 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
             raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {config.architecture} has n_layers only")
         if config.n_decoder_layers < 1:
             raise ValueError(f"model.n_decoder_layers must be at least 1, got {config.n_decoder_layers}")
+    if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
+        raise ValueError("model.prefix_lm is for decoder_only without model.window")
     if config.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
@@ -147,9 +161,16 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
 
 
 def max_positions(model: nn.Module) -> int | None:
-    """The longest sequence that the model's position schemes can tell apart; None for any length."""
-    limits = [part.max_len for part in model.modules() if isinstance(part, NoPositions) and part.max_len is not None]
-    return min(limits, default=None)
+    """The longest sequence that the model's positions can tell apart; None for any length."""
+    limits = []
+    for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        limits.append(stack.position_ids.max_len)
+        limits += [
+            stack.position_ids.room(part.max_len)
+            for part in stack.modules()
+            if isinstance(part, NoPositions) and part.max_len is not None
+        ]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def init_weights(model: nn.Module, config: ModelConfig) -> None:
@@ -162,6 +183,7 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     | tables of positions        | normal, std 0.02            | small beside the tokens until trained              |
     | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
     | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
+    |                            | unless scale_residual: false|                                                    |
     | biases                     | 0                           |                                                    |
     | norms                      | weight 1, bias 0            | the identity                                       |
     """
@@ -169,8 +191,8 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
         if isinstance(part, Head):
             nn.init.normal_(part.weight, std=part.in_features**-0.5)
         elif isinstance(part, nn.Linear):
-            into_residual = name.endswith(("o_proj", "down_proj"))
-            layers = _decoder_layers(config) if name.startswith("decoder.") else config.n_layers
+            into_residual = config.scale_residual and name.endswith(("o_proj", "down_proj"))
+            layers = parts.decoder_layers(config) if name.startswith("decoder.") else config.n_layers
             nn.init.xavier_uniform_(part.weight, gain=(2 * layers) ** -0.5 if into_residual else 1.0)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
@@ -181,108 +203,44 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
                 nn.init.normal_(table, std=0.02)  # linear maps among them come later in this walk, as any other
 
 
-def _vocab_size(config: ModelConfig) -> int:
-    if config.vocab_size is None:
-        raise ValueError("model.vocab_size is missing: the tokenizer usually tells it")
-    return config.vocab_size
-
-
-def _position(config: ModelConfig, causal: bool) -> NoPositions:
-    d_head = config.d_model // config.n_heads if config.d_head is None else config.d_head
-    return build(
-        POSITIONS, config.position, "model.position",
-        d_model=config.d_model, n_heads=config.n_heads, d_head=d_head, causal=causal,
-    )  # fmt: skip
-
-
-def _positions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[NoPositions]]:
-    """The scheme of a stack and of each of its layers: one for all, or one for each layer and none for the stack."""
-    first, *others = (_position(config, causal) for _ in range(layers))
-    if first.shared:
-        return first, [first] * layers
-    return NoPositions(config.d_model, config.n_heads, 0, causal), [first, *others]
-
-
-def _attention(config: ModelConfig, position: NoPositions | None) -> MultiHeadAttention:
-    """Self-attention with a position scheme; cross-attention, which has neither positions nor a window, without."""
-    return MultiHeadAttention(
-        config.d_model,
-        config.n_heads,
-        config.n_kv_heads,
-        config.d_head,
-        position=position,
-        window=config.window if position is not None else None,
-        dropout=config.attention_dropout,
-        qk_norm=config.qk_norm,
-        bias=config.bias,
-    )
-
-
-def _ffn(config: ModelConfig) -> FeedForward:
-    d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
-    return FeedForward(config.d_model, d_ff, config.activation, config.dropout, config.bias)
-
-
-def _final_norm(config: ModelConfig) -> nn.Module | None:
-    """Pre-norm layers leave their sum unnormalised; post-norm layers do not."""
-    return build_norm(config.norm, config.d_model) if config.norm_first else None
-
-
-def _encoder(config: ModelConfig) -> EncoderStack:
-    if config.window is not None:
-        masks.window(config.window, causal=False)  # refuses a size that has no middle
-    position, of_layers = _positions(config, False, config.n_layers)
-    layers = (
-        EncoderLayer(
-            _attention(config, own), _ffn(config), config.d_model, config.norm_first, config.dropout, config.norm
-        )
-        for own in of_layers
-    )
-    return EncoderStack(layers, position, _final_norm(config), config.dropout)
-
-
-def _decoder_layers(config: ModelConfig) -> int:
-    """A decoder alone has n_layers; one beside an encoder may have its own number."""
-    own = config.n_decoder_layers if config.architecture == "encoder_decoder" else None
-    return config.n_layers if own is None else own
-
-
-def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
-    position, of_layers = _positions(config, True, _decoder_layers(config))
-    layers = (
-        DecoderLayer(
-            _attention(config, own),
-            _ffn(config),
-            config.d_model,
-            _attention(config, None) if cross else None,
-            config.norm_first,
-            config.dropout,
-            config.norm,
-        )
-        for own in of_layers
-    )
-    return DecoderStack(layers, position, _final_norm(config), config.dropout)
-
-
-def _head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
-    return Head(_vocab_size(config), config.d_model, embedding if config.tie_embeddings else None)
+def _encode(
+    model: EncoderDecoder | EncoderOnly, ids: Tensor, keep: Tensor | None, documents: Tensor | None = None
+) -> Tensor:
+    """The encoder's way from ids to its output [B, T, D]."""
+    pos = model.encoder.position_ids(ids, keep, documents)
+    return model.encoder(model.embedding(ids), pos, keep, _mask(ids, [], documents))
 
 
 def _decode(
     model: EncoderDecoder | DecoderOnly,
     ids: Tensor,
     keep: Tensor | None,
+    cache: Cache | None,
     memory: Tensor | None = None,
     memory_keep: Tensor | None = None,
-    cache: Cache | None = None,
+    rules: Sequence[masks.Predicate] = (),
+    documents: Tensor | None = None,
 ) -> Tensor:
-    """The decoder's way from ids to logits, the same with and without a memory, with and without a cache."""
+    """The decoder's way from ids to logits, the same with and without a memory, with and without a cache.
+
+    rules, when there are any, say all about the future: they take the place of the causal one.
+    """
     if cache is None:
-        pos = consecutive(ids.size(1), keep, device=ids.device)
+        pos = model.decoder.position_ids(ids, keep, documents)
     else:
-        pos = cache.admit(ids, keep)
+        if documents is not None:
+            raise ValueError("packed documents cannot be read through a cache: it belongs to one document")
+        pos = cache.admit(ids, keep, model.decoder.position_ids)
         keep = cache.keep
-    x = model.decoder(model.embedding(ids), pos, keep, memory, memory_keep, cache)
+    mask = _mask(ids, rules, documents)
+    x = model.decoder(model.embedding(ids), pos, keep, memory, memory_keep, cache, mask, causal=not rules)
     if cache is not None:
         cache.advance(ids.size(1))
     return model.head(x)
+
+
+def _mask(ids: Tensor, rules: Sequence[masks.Predicate], documents: Tensor | None) -> Tensor | None:
+    """What rules and packed documents hide, [B, 1, T, T]; None when that is nothing."""
+    if documents is not None:
+        rules = [*rules, masks.same_document(documents)]
+    return masks.build(*rules, queries=ids.size(1), keys=ids.size(1), device=ids.device) if rules else None

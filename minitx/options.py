@@ -23,7 +23,7 @@ set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 T = TypeVar("T")
 
-OPEN_SECTIONS = ("data", "model.position")
+OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
 """The sections that hold a registered name and the options of its class."""
 
 

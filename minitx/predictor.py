@@ -14,10 +14,10 @@ from torch import Tensor
 
 from minitx import checkpoint
 from minitx.config import Config
-from minitx.data.examples import Pairs, Stream
-from minitx.data.framing import IGNORE, Batch, Prompt, frame, right_aligned
+from minitx.data.framing import IGNORE, Batch, Prompt, right_aligned
 from minitx.data.framing import prompt as prompt_for
 from minitx.data.tasks import TASKS, Task, Text
+from minitx.data.texts import framed, labels, padded
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.decode import stream as write_columns
 from minitx.generation.sampling import Chooser, greedy, sampler
@@ -130,9 +130,9 @@ class Predictor:
         texts = [text] if isinstance(text, str) else list(text)
         if not texts:
             raise ValueError("there is no text to attend to")
-        if isinstance(self.task, Text) and target is not None:
+        if self.task.kind == "stream" and target is not None:
             raise ValueError("a language model has no separate target: put all into the text")
-        if target is None and not isinstance(self.task, Text) and not isinstance(self.model, EncoderOnly):
+        if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
             target = self.generate(texts)
         targets = [target] if isinstance(target, str) else None if target is None else list(target)
         batch = self._batch(texts, targets)
@@ -147,14 +147,16 @@ class Predictor:
         """The log-probability (natural logarithm) that the model gives to a target.
 
         Args:
-            text: the question, or the beginning of a text.
-            target: the answer, its end included; or how the text goes on.
+            text: the question, the beginning of a text, or a text with <mask> in it.
+            target: the answer, its end included; how the text goes on; or the whole text, judged where <mask> stands.
         """
         texts = [text] if isinstance(text, str) else list(text)
         targets = [target] if isinstance(target, str) else list(target)
         if not texts and not targets:
             return []
         batch = self._batch(texts, targets)
+        if self.task.kind == "masked" and bool((batch.labels == IGNORE).all(dim=1).any()):
+            raise ValueError("there is nothing to score: put <mask> into the text where the target is to be judged")
         with torch.inference_mode():
             logs = self.model(*batch.inputs()).float().log_softmax(dim=-1)  # [B, T, V]
         chosen = logs.gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
@@ -162,7 +164,7 @@ class Predictor:
         return totals[0] if isinstance(text, str) else totals
 
     def _encode(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode_masked(text) if self.task.kind == "masked" else self.tokenizer.encode(text)
         if not ids:
             raise ValueError("the prompt is empty: give at least one token")
         return ids
@@ -170,7 +172,7 @@ class Predictor:
     @property
     def _context(self) -> int | None:
         """How far running text may look back: as far as it was trained to. Answers look back on everything."""
-        return self.task.block if isinstance(self.task, Text) else None
+        return self.task.block if isinstance(self.task, Text) and self.task.kind == "stream" else None
 
     def _usual(self, prompt: list[int]) -> int:
         """How many tokens to write after a prompt when nobody says: the longest answer it may ask for, and <eos>."""
@@ -189,7 +191,7 @@ class Predictor:
         special = self.tokenizer.special
         context = self._context
         usual = max(map(self._usual, prompts))
-        source, keep = _padded([ids[-context:] if context else ids for ids in prompts], special.pad, self.device)
+        source, keep = padded([ids[-context:] if context else ids for ids in prompts], special.pad, self.device)
         if context is None:
             start = prompt_for(source, keep, self.architecture, special)
         else:
@@ -199,8 +201,7 @@ class Predictor:
             max_new_tokens = usual if room is None else min(usual, room)
         elif room is not None and max_new_tokens > room:
             raise ValueError(
-                f"max_new_tokens must be at most {room} after this prompt, got {max_new_tokens}: the table of learned "
-                f"positions ends at model.position.max_len {max_positions(self.model)}"
+                f"max_new_tokens must be at most {room} after this prompt, got {max_new_tokens}: {self._reach}"
             )
         return write_columns(
             self.model,  # type: ignore[arg-type]  # an encoder alone has been answered before
@@ -221,16 +222,28 @@ class Predictor:
             return None  # running text reads the last part of itself anew before it comes to the end of the table
         if max(prompt, first) > limit:
             raise ValueError(
-                f"the prompt has {max(prompt, first)} tokens, more than the table of learned positions holds: "
-                f"model.position.max_len is {limit}"
+                f"the prompt has {max(prompt, first)} tokens, more than the positions can tell apart: {self._reach}"
             )
         return limit - first + 1  # the last token written is not read again
 
+    @property
+    def _reach(self) -> str:
+        """How far the positions go, and which keys said so."""
+        config = self.config.model
+        if config.position_ids["name"] == "consecutive":
+            return f"the table of learned positions ends at model.position.max_len {config.position.get('max_len')}"
+        name = config.position_ids["name"]
+        return f"model.position_ids.name {name} with its options reaches {max_positions(self.model)} tokens"
+
     def _fill(self, prompts: list[list[int]]) -> list[str]:
-        """The answers of an encoder, place by place."""
-        source, keep = _padded(prompts, self.tokenizer.special.pad, self.device)
+        """The answers of an encoder, place by place; for a text with <mask> in it, the text with those filled in."""
+        special = self.tokenizer.special
+        source, keep = padded(prompts, special.pad, self.device)
         with torch.inference_mode():
-            said = self.model(source, keep).argmax(dim=-1).tolist()
+            best = self.model(source, keep).argmax(dim=-1)
+        if self.task.kind == "masked":
+            best = torch.where(source == special.mask, best, source)
+        said = best.tolist()
         return [self.tokenizer.decode(row[: len(ids)]) for row, ids in zip(said, prompts, strict=True)]
 
     def _text(self, ids: list[int]) -> str:
@@ -251,27 +264,11 @@ class Predictor:
 
     def _batch(self, texts: list[str], targets: list[str] | None) -> Batch:
         """Texts, with their targets if there are any, framed for the model's architecture."""
-        special = self.tokenizer.special
         if targets is not None and len(targets) != len(texts):
             raise ValueError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
-        answers = [self.tokenizer.encode(target) for target in targets or []]
-        if isinstance(self.model, EncoderOnly) and targets is None:
-            answers = sources  # an encoder never reads the answer
-        if isinstance(self.model, EncoderOnly) and [*map(len, sources)] != [*map(len, answers)]:
-            raise ValueError("an encoder_only model answers place by place: the target must be as long as the text")
-        if isinstance(self.task, Text):
-            joined = [a + b for a, b in zip(sources, answers, strict=True)] if answers else sources
-            # One more column, so that a stream's "all but the last" is the whole text.
-            ids, _ = _padded([[*row, special.pad] for row in joined], special.pad, self.device)
-            batch = frame(Stream(ids), self.architecture, special)
-            if not answers:
-                return batch
-            place = torch.arange(batch.labels.size(1), device=self.device)
-            begins = torch.tensor([[len(row) - 1] for row in sources], device=self.device)
-            return batch._replace(labels=batch.labels.masked_fill(place < begins, IGNORE))
-        pairs = Pairs(*_padded(sources, special.pad, self.device), *_padded(answers, special.pad, self.device))
-        return frame(pairs, self.architecture, special)
+        answers = None if targets is None else [self.tokenizer.encode(target) for target in targets]
+        return framed(sources, answers, self.task.kind, self.architecture, self.tokenizer.special, self.device)
 
 
 def load(path: str | Path, device: str = "auto") -> Predictor:
@@ -305,17 +302,6 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         raise ValueError(f"{file} is damaged, or its parts do not fit together: {first}") from None
 
 
-def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
-    """The tokens of a batch as labels for its attention maps, without padding, nor the <eos> before it."""
-    sides = {"source": batch.src, "target": batch.tgt}
-    nothing = (tokenizer.special.pad, tokenizer.special.eos)
-    return {
-        side: [tokenizer.tokens(token for token in row if token not in nothing) for row in ids.tolist()]
-        for side, ids in sides.items()
-        if ids is not None
-    }
-
-
 def _chooser(do_sample: bool, seed: int | None, **filters: Any) -> Chooser:
     given = {name: value for name, value in filters.items() if value is not None}
     if not do_sample:
@@ -328,11 +314,3 @@ def _chooser(do_sample: bool, seed: int | None, **filters: Any) -> Chooser:
     else:
         generator.manual_seed(seed)
     return sampler(generator, **given)
-
-
-def _padded(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of ids, padded on the right: ids and keep [B, longest]."""
-    longest = max(1, *map(len, rows))  # an answer may be empty; a tensor without columns helps nobody
-    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows], dtype=torch.long, device=device)
-    keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
-    return ids, keep

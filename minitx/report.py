@@ -11,7 +11,7 @@ from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, SequenceTask, Task, Text
 from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
-from minitx.nn import POSITIONS
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.predictor import Predictor
 
 PER_LENGTH = 500
@@ -19,8 +19,8 @@ PER_LENGTH = 500
 
 
 def is_text(predictor: Predictor) -> bool:
-    """Whether the model was trained on running text."""
-    return isinstance(predictor.task, Text)
+    """Whether the model was trained to go on with running text."""
+    return predictor.task.kind == "stream"
 
 
 def evaluation_report(
@@ -120,6 +120,7 @@ def listing() -> str:
         ("data.path (or a file, a folder, owner/name on the hub)", CORPORA),
         ("data.tokenizer.name", TOKENIZERS),
         ("model.position.name", POSITIONS),
+        ("model.position_ids.name", POSITION_IDS),
     ):
         lines.append(key)
         for name, thing in registry.items():

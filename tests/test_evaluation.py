@@ -179,7 +179,7 @@ def test_loss_and_token_accuracy_are_what_a_loop_adds_up(architecture: str) -> N
 class Uniform(nn.Module):
     """Every token is as likely as every other."""
 
-    def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, *rest: Tensor | None) -> Tensor:
         return torch.zeros(*ids.shape, VOCABULARY, dtype=torch.bfloat16)
 
 

@@ -443,7 +443,7 @@ def test_an_encoder_takes_no_options_of_writing(make: Maker, options: dict) -> N
 def test_a_prompt_past_the_table_is_refused_with_the_key(make: Maker, architecture: str) -> None:
     predictor = make(architecture, position={"name": "learned", "max_len": 4})
     for use in (predictor.generate, predictor.attend, lambda text: predictor.score(text, text)):
-        with pytest.raises(ValueError, match=r"model\.position\.max_len is 4"):
+        with pytest.raises(ValueError, match=r"model\.position\.max_len.* 4"):
             use("3 1 4 1 5")
 
 

@@ -214,6 +214,7 @@ def test_sections_are_listed_under_their_keys() -> None:
         "data.path",
         "data.tokenizer.name",
         "model.position.name",
+        "model.position_ids.name",
     ]
     lines = listing().splitlines()
     for head, registry in zip(heads, (TASKS, CORPORA, TOKENIZERS, POSITIONS), strict=True):

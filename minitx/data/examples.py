@@ -5,7 +5,7 @@ Legend: N examples, S source symbols, T target symbols.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -25,7 +25,18 @@ class Stream(NamedTuple):
     ids: Tensor  # [N, T + 1]; the padding id marks what is past the end of the text
 
 
-Examples = Pairs | Stream
+class Masked(NamedTuple):
+    """Text with some tokens hidden, padded on the right."""
+
+    source: Tensor  # [N, T], what can be read
+    source_keep: Tensor  # [N, T], True for a real token
+    target: Tensor  # [N, T], the text itself
+    chosen: Tensor  # [N, T], True for a token that is to be predicted
+
+
+Examples = Pairs | Stream | Masked
+Kind = Literal["pairs", "stream", "masked"]
+"""What a task yields."""
 
 
 def rows(examples: Examples, start: int, end: int) -> Examples:

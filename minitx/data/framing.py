@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minitx.data.examples import Examples, Pairs, Stream
+from minitx.data.examples import Examples, Kind, Masked, Pairs, Stream
 from minitx.data.tokenizers import SpecialIds
 
 IGNORE = -100
@@ -27,11 +27,12 @@ class Batch(NamedTuple):
     tgt: Tensor | None  # [N, T], for a decoder
     tgt_keep: Tensor | None  # [N, T]; None where causality alone hides the padding, which stands on the right
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
+    prefix: Tensor | None = None  # [N], how many tgt tokens are the question, <sep> included; for a prefix LM
 
     def inputs(self) -> tuple[Tensor | None, ...]:
         """The arguments of the model's forward."""
         if self.src is None:
-            return self.tgt, self.tgt_keep
+            return self.tgt, self.tgt_keep, None, self.prefix
         if self.tgt is None:
             return self.src, self.src_keep
         return self.src, self.tgt, self.src_keep, self.tgt_keep
@@ -45,17 +46,19 @@ class Prompt(NamedTuple):
     source: tuple[Tensor, ...] = ()  # the arguments of the model's start
 
 
-def check(architecture: str, stream: bool, longest: tuple[int, int]) -> None:
+def check(architecture: str, kind: Kind, longest: tuple[int, int]) -> None:
     """Refuse an architecture that cannot express a task.
 
     Raises:
         ValueError: with the key to change.
     """
-    if stream and architecture != "decoder_only":
+    if kind == "masked" and architecture != "encoder_only":
+        raise ValueError(f"model.architecture: hidden tokens are told by encoder_only; {architecture} sees them all")
+    if kind == "stream" and architecture != "decoder_only":
         raise ValueError(
             f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
         )
-    if not stream and architecture == "encoder_only" and longest[0] != longest[1]:
+    if kind == "pairs" and architecture == "encoder_only" and longest[0] != longest[1]:
         raise ValueError(
             "model.architecture: encoder_only answers place by place, so question and answer must be equally long; "
             "use encoder_decoder or decoder_only"
@@ -82,7 +85,10 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
     | encoder_decoder | source; <bos> target               | target <eos>                      |
     | decoder_only    | source <sep> target; or the stream | target <eos>; or the next token   |
     | encoder_only    | source                             | target, place by place            |
+    | encoder_only    | text with tokens hidden            | those tokens                      |
     """
+    if isinstance(examples, Masked):
+        return Batch(examples.source, examples.source_keep, None, None, _labels(examples.target, examples.chosen))
     if isinstance(examples, Stream):
         ids = examples.ids
         return Batch(None, None, ids[:, :-1], None, _labels(ids[:, 1:], ids[:, 1:] != special.pad))
@@ -97,7 +103,7 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
     place = torch.arange(ids.size(1), device=ids.device)
     answer_starts = source_keep.sum(dim=1, keepdim=True) + 1  # after <sep>
     predicted = (place >= answer_starts) & (place < lengths)
-    return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:])
+    return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:], answer_starts[:, 0])
 
 
 def prompt(source: Tensor, keep: Tensor, architecture: str, special: SpecialIds) -> Prompt:

@@ -10,14 +10,14 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from minitx.config import Options
-from minitx.data import corpora, encoded, tokenizers
-from minitx.data.examples import Examples, Pairs, Stream
+from minitx.data import corpora, encoded, masking, tokenizers
+from minitx.data.examples import Examples, Kind, Pairs, Stream
 from minitx.data.splits import Split, draw_split
 from minitx.data.tokenizers import TOKENIZERS, Tokenizer
 from minitx.options import build
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 TASKS: dict[str, type[Task]] = {}
 """Every task by its name in the YAML."""
 
-Kind = TypeVar("Kind", bound="type[Task]")
+TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
 
-def register(name: str) -> Callable[[Kind], Kind]:
+def register(name: str) -> Callable[[TaskClass], TaskClass]:
     """Make a task available as data.name."""
 
-    def add(task: Kind) -> Kind:
+    def add(task: TaskClass) -> TaskClass:
         TASKS[name] = task
         return task
 
@@ -61,6 +61,9 @@ def generator(*numbers: int) -> torch.Generator:
 class Task:
     """What every task has."""
 
+    kind: ClassVar[Kind] = "pairs"
+    """What it yields."""
+
     batch_size: int = 64
     """Examples in one batch."""
     validation_size: int = 1000
@@ -82,6 +85,11 @@ class Task:
     def longest(self) -> tuple[int, int]:
         """The most source and target symbols that an example can have; (0, T) for a stream."""
         raise NotImplementedError
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The tokens after which coupled position ids count anew: an answer's ids are its question's."""
+        return [self.vocabulary.special.bos, self.vocabulary.special.sep]
 
     @property
     def final_split(self) -> Split:
@@ -188,6 +196,8 @@ class Reverse(SequenceTask):
 class Text(Task):
     """Language modelling on running text: "the cat sa" -> "t"."""
 
+    kind: ClassVar[Kind] = "stream"
+
     path: str = "python_code"
     """A text file, a folder of .txt files, owner/name on the hub, or a named corpus (minitx list)."""
     tokenizer: Options = field(default_factory=lambda: {"name": "char"})
@@ -247,13 +257,13 @@ class Text(Task):
         """The whole validation text where no part was set aside for a test."""
         return "test" if self.test_share else "validation"
 
-    def batch(self, generator: torch.Generator, size: int) -> Stream:
+    def batch(self, generator: torch.Generator, size: int) -> Examples:
         """Blocks from random places."""
         ids = self._parts["training"]
         starts = torch.randint(0, len(ids) - self.block, (size,), generator=generator).numpy()
         return Stream(_blocks(ids, starts, self.block))
 
-    def examples(self, split: Split, limit: int | None = None) -> Stream:
+    def examples(self, split: Split, limit: int | None = None) -> Examples:
         """The whole held-out text, cut into blocks that do not overlap; or `limit` of them, evenly spread."""
         import numpy as np
 
@@ -265,6 +275,39 @@ class Text(Task):
             starts = starts[np.linspace(0, len(starts) - 1, limit).astype(int)]
         padding = np.full(self.block, self.vocabulary.special.pad, dtype=ids.dtype)  # after the end of the text
         return Stream(_blocks(np.concatenate((ids, padding)), starts, self.block))
+
+
+@register("masked_text")
+@dataclass(kw_only=True)
+class MaskedText(Text):
+    """Masked language modelling: "the c<mask>t sat" -> "a" in its place."""
+
+    kind: ClassVar[Kind] = "masked"
+
+    mask_share: float = 0.15
+    """Probability with which a token is to be predicted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.mask_share < 1.0:
+            raise ValueError(f"data.mask_share must lie between 0 and 1, got {self.mask_share}")
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """One block, on either side."""
+        return self.block, self.block
+
+    def batch(self, generator: torch.Generator, size: int) -> Examples:
+        """Blocks from random places, tokens hidden at random."""
+        return self._hide(super().batch(generator, size), generator)
+
+    def examples(self, split: Split, limit: int | None = None) -> Examples:
+        """Blocks as for running text, with the same tokens hidden each time."""
+        return self._hide(super().examples(split, limit), generator(*split.encode()))
+
+    def _hide(self, stream: Examples, generator: torch.Generator) -> Examples:
+        vocabulary = self.vocabulary
+        return masking.hide(stream[0][:, :-1], vocabulary.special, vocabulary.vocab_size, self.mask_share, generator)
 
 
 def _blocks(ids: np.ndarray, starts: np.ndarray, block: int) -> Tensor:

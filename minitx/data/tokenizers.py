@@ -26,6 +26,7 @@ class SpecialIds(NamedTuple):
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
+MASK = "<mask>"
 
 
 class Tokenizer:
@@ -65,6 +66,11 @@ class Tokenizer:
                 raise ValueError(f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}")
         return encoding.ids
 
+    def encode_masked(self, text: str) -> list[int]:
+        """Ids of a text in which <mask> may stand for tokens that are not told; errors as for encode."""
+        first, *others = (self.encode(piece) if piece else [] for piece in text.split(MASK))
+        return first + [token for piece in others for token in (self.special.mask, *piece)]
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, for a corpus: unknown pieces become <unk>."""
         return [encoding.ids for encoding in self._backend.encode_batch(list(texts))]
@@ -72,6 +78,16 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without the special tokens."""
         return self._backend.decode([token for token in ids if token not in self.special])
+
+    def decode_masked(self, ids: Iterable[int]) -> str:
+        """The text of ids, without the special tokens but for <mask>."""
+        pieces: list[list[int]] = [[]]
+        for token in ids:
+            if token == self.special.mask:
+                pieces.append([])
+            else:
+                pieces[-1].append(token)
+        return MASK.join(map(self.decode, pieces))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Each token as it is spelt in the vocabulary, special ones too: labels for pictures."""

@@ -1,21 +1,25 @@
 """The parts of a Transformer, from our own hands: torch only, no config, no data, no training."""
 
 from minitx.nn import masks
-from minitx.nn.attention import MultiHeadAttention, scaled_dot_product_attention
+from minitx.nn.attention import scaled_dot_product_attention
 from minitx.nn.cache import Cache
 from minitx.nn.embedding import Head, TokenEmbedding
 from minitx.nn.feedforward import ACTIVATIONS, FeedForward
 from minitx.nn.layers import DecoderLayer, EncoderLayer
+from minitx.nn.multihead import MultiHeadAttention
 from minitx.nn.norms import NORMS, AddNorm, build_norm
+from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds
 from minitx.nn.positions import POSITIONS, NoPositions
-from minitx.nn.stacks import DecoderStack, EncoderStack
+from minitx.nn.stacks import DecoderStack, EncoderStack, Stack
 
 __all__ = [
     "ACTIVATIONS",
     "NORMS",
     "POSITIONS",
+    "POSITION_IDS",
     "AddNorm",
     "Cache",
+    "ConsecutiveIds",
     "DecoderLayer",
     "DecoderStack",
     "EncoderLayer",
@@ -24,6 +28,7 @@ __all__ = [
     "Head",
     "MultiHeadAttention",
     "NoPositions",
+    "Stack",
     "TokenEmbedding",
     "build_norm",
     "masks",

@@ -1,28 +1,29 @@
-"""Scaled dot-product attention and its multi-head form: the heart of the house.
+"""Scaled dot-product attention: the heart of the house.
 
-Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model.
+Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head.
 Knows nothing of layers, models or text. Masks are bool, True = may attend (see masks.py).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol, overload
+from typing import Literal, overload
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitx.nn import masks
-from minitx.nn.cache import LayerCache
-from minitx.nn.norms import RMSNorm
-from minitx.nn.position_ids import consecutive
-from minitx.nn.positions import NoPositions
+from minitx.nn.flex import flex_attention
 
 HALF = (torch.bfloat16, torch.float16)
 SHORT = 200 * 200
 """Queries times keys up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward
 and backward, 13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
+FLEX_FROM = 1024
+"""Tokens from which skipping what a window hides is worth a compiled kernel."""
+FLEX_HEAD = 16
+"""The narrowest head that flex attention's kernels take."""
 
 
 @overload
@@ -36,6 +37,8 @@ def scaled_dot_product_attention(
     return_weights: Literal[False] = False,
     *,
     causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor: ...
 
 
@@ -50,6 +53,8 @@ def scaled_dot_product_attention(
     *,
     return_weights: Literal[True],
     causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -63,8 +68,10 @@ def scaled_dot_product_attention(
     return_weights: bool = False,
     *,
     causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(q k^T / sqrt(K) + bias) v over the keys that mask allows (Vaswani et al. 2017, section 3.2.1).
+    """softmax(q k^T / sqrt(K) + bias) v over the keys that may be seen (Vaswani et al. 2017, section 3.2.1).
 
     Args:
         q: queries [B, H, T, K].
@@ -76,27 +83,66 @@ def scaled_dot_product_attention(
         return_weights: also return the weights [B, H, T, S], taken before dropout, from the explicit softmax.
             Without them a fused kernel computes the same output and never holds the [T, S] matrix.
         causal: also apply the right-aligned causal mask. The fused kernels then need no mask tensor.
+        window: also hide all but the nearest keys, `window` of them, the query's own included; see masks.window.
+        softcap: bend the scaled scores, before bias and mask, into (-softcap, softcap): c tanh(score / c) (Gemma 2).
 
     Returns:
         The output [B, H, T, K], or (output, weights).
     """
     if return_weights:
-        return explicit_attention(q, k, v, mask, bias, dropout, causal=causal)
-    return fused_attention(q, k, v, mask, bias, dropout, causal=causal)
+        return explicit_attention(q, k, v, mask, bias, dropout, causal=causal, window=window, softcap=softcap)
+    kernel = choose_kernel(q, k, mask, bias, dropout, causal=causal, window=window, softcap=softcap)
+    if kernel == "flex":
+        return flex_attention(q, k, v, causal=causal, window=window, softcap=softcap)
+    if kernel == "explicit":
+        return explicit_attention(q, k, v, mask, bias, dropout, causal=causal, window=window, softcap=softcap)[0]
+    return fused_attention(q, k, v, mask, bias, dropout, causal=causal, window=window)
+
+
+def choose_kernel(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Literal["fused", "flex", "explicit"]:
+    """Which code computes this attention; all give the same numbers. The one place where that is decided.
+
+    fused is torch's scaled_dot_product_attention, which picks among its own (see inspection/kernels.py); flex skips
+    what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest.
+    """
+    plain = mask is None and bias is None and not dropout
+    square = q.size(-2) == k.size(-2) >= FLEX_FROM and q.size(-1) >= FLEX_HEAD
+    if (window or softcap) and plain and square and q.device.type == "cuda":
+        return "flex"
+    return "explicit" if softcap else "fused"
 
 
 def explicit_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, dropout: float, *, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    *,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Attention as it is written in the paper: every step visible, the weights [B, H, T, S] in memory."""
-    queries, keys = q.size(-2), k.size(-2)
     if k.size(-3) != q.size(-3):  # grouped heads, in the order of torch's enable_gqa
         k, v = (part.repeat_interleave(q.size(-3) // part.size(-3), dim=-3) for part in (k, v))
     scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)  # [B, H, T, S]; scaled first, fp16 does not overflow
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
     if bias is not None:
         scores = scores + bias
-    if causal:
-        mask = masks.combine(mask, masks.build(masks.causal, queries=queries, keys=keys, device=q.device))
+    mask = masks.combine(mask, _visible(q, k, causal, window))
     if scores.dtype in HALF:
         scores = scores.float()  # the sum of many small exponentials is not for half precision
     if mask is None:
@@ -111,158 +157,48 @@ def explicit_attention(
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, dropout: float, *, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    *,
+    causal: bool,
+    window: int | None,
 ) -> Tensor:
-    """The same numbers from torch's fused kernels; picks the leanest way to tell them what is masked."""
-    queries, keys = q.size(-2), k.size(-2)
-    causal = causal and queries > 1  # the last query sees every key
-    lean = causal and queries == keys and mask is None and bias is None  # what is_causal can express by itself
-    if causal and not lean:
-        mask = masks.combine(mask, masks.build(masks.causal, queries=queries, keys=keys, device=q.device))
-    if bias is not None:
-        bias = bias.to(q.dtype)
-        mask = bias if mask is None else torch.where(mask, bias, -math.inf)
+    """The same numbers from torch's fused kernels."""
+    mask, causal = kernel_mask(q, k, mask, bias, causal=causal, window=window)
+    dtype = q.dtype
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
-    if q.device.type == "cpu" and q.dtype in HALF and queries * keys <= SHORT:
-        dtype = q.dtype
+    if q.device.type == "cpu" and dtype in HALF and q.size(-2) * k.size(-2) <= SHORT:
         q, k, v = q.float(), k.float(), v.float()
         mask = mask.float() if mask is not None and mask.is_floating_point() else mask
         with torch.autocast("cpu", enabled=False):
             return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=lean, enable_gqa=grouped
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
             ).to(dtype)
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=lean, enable_gqa=grouped
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
     )
 
 
-class AttentionFunction(Protocol):
-    """What computes attention inside a module: scaled_dot_product_attention, or a recorder around it."""
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None = None,
-        bias: Tensor | None = None,
-        dropout: float = 0.0,
-        *,
-        causal: bool = False,
-    ) -> Tensor:
-        """See scaled_dot_product_attention."""
+def kernel_mask(
+    q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None, *, causal: bool, window: int | None
+) -> tuple[Tensor | None, bool]:
+    """The leanest way to tell torch's kernels what may be seen: (one mask, bool or float with the bias; is_causal)."""
+    if q.size(-2) == 1 and window is None:
+        causal = False  # the last query sees every key
+    lean = causal and q.size(-2) == k.size(-2) and mask is None and bias is None and window is None
+    if not lean:
+        mask = masks.combine(mask, _visible(q, k, causal, window))
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        mask = bias if mask is None else torch.where(mask, bias, -math.inf)
+    return mask, lean
 
 
-class MultiHeadAttention(nn.Module):
-    """Multi-head attention, self or cross (Vaswani et al. 2017, section 3.2.2).
-
-    Args:
-        d_model: width of the input and the output.
-        n_heads: number of query heads H.
-        n_kv_heads: number of key-value heads G, a divisor of n_heads: H (default) is multi-head, 1 multi-query
-            (Shazeer 2019), between them grouped-query attention (Ainslie et al. 2023).
-        d_head: width of one head, d_model / n_heads by default.
-        position: a position scheme whose rotate and bias hooks are applied (self-attention only).
-        window: number of keys that a query may see, itself included; None for all.
-        dropout: dropped share of the attention weights in training.
-        qk_norm: RMS-normalise queries and keys by head before they meet (Henry et al. 2020).
-        bias: whether the four projections have biases.
-
-    Raises:
-        ValueError: numbers that do not fit together, naming the config key to change.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        position: NoPositions | None = None,
-        window: int | None = None,
-        dropout: float = 0.0,
-        qk_norm: bool = False,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if n_heads < 1 or d_model < 1:
-            raise ValueError(
-                f"model.d_model and model.n_heads must be positive, got d_model {d_model} and n_heads {n_heads}"
-            )
-        if d_head is None and d_model % n_heads:
-            raise ValueError(
-                f"model.d_model must be divisible by model.n_heads, got d_model {d_model} and n_heads {n_heads} "
-                "(or set model.d_head)"
-            )
-        if n_kv_heads < 1 or n_heads % n_kv_heads:
-            raise ValueError(f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
-        if d_head is not None and d_head < 1:
-            raise ValueError(f"model.d_head must be positive, got {d_head}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"model.attention_dropout must lie in [0, 1), got {dropout}")
-        if window is not None:
-            masks.window(window, causal=True)  # refuses an impossible size now rather than in forward
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
-        self.d_head = d_model // n_heads if d_head is None else d_head
-        self.window, self.dropout = window, dropout
-        self.q_proj = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
-        self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.o_proj = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
-        self.q_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
-        self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
-        self.attention: AttentionFunction = scaled_dot_product_attention  # what record_attention swaps
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        pos: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        """Let each row of x gather from x itself (self-attention) or from memory (cross-attention).
-
-        Args:
-            x: [B, T, D], what asks.
-            memory: [B, S, D], what is asked, for cross-attention.
-            mask: bool, broadcastable to [B, H, T, S], True = may attend; S counts cached keys too.
-            causal: hide the future (self-attention).
-            pos: position ids of x, [B, T] or [1, T]; consecutive by default.
-            cache: what this layer remembers of earlier calls: its keys and values, and the projected memory.
-
-        Returns:
-            [B, T, D].
-        """
-        q = self.q_norm(self._split(self.q_proj(x), self.n_heads))  # [B, H, T, K]
-        bias = None
-        if memory is None:
-            if pos is None:
-                pos = consecutive(x.size(1), device=x.device)
-            k, v = self._keys_values(x)
-            q, k = self.position.rotate(q, pos), self.position.rotate(k, pos)
-            key_pos = pos
-            if cache is not None:
-                k, v, key_pos = cache.extend(k, v, pos)
-            bias = self.position.bias(q, k, pos, key_pos)
-        else:
-            k, v = self._keys_values(memory) if cache is None else cache.once(lambda: self._keys_values(memory))
-        if self.window is not None:
-            near = masks.window(self.window, causal=causal)
-            mask = masks.combine(mask, masks.build(near, queries=q.size(2), keys=k.size(2), device=x.device))
-            causal = False  # the causal window already hides the future
-        dropout = self.dropout if self.training else 0.0
-        out = self.attention(q, k, v, mask=mask, bias=bias, dropout=dropout, causal=causal)
-        return self.o_proj(out.transpose(1, 2).flatten(2))  # [B, T, D]
-
-    def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of source [B, S, D], each [B, G, S, K]."""
-        k = self.k_norm(self._split(self.k_proj(source), self.n_kv_heads))
-        return k, self._split(self.v_proj(source), self.n_kv_heads)
-
-    def _split(self, x: Tensor, heads: int) -> Tensor:
-        """[B, T, H * K] to [B, H, T, K]."""
-        return x.unflatten(2, (heads, self.d_head)).transpose(1, 2)
+def _visible(q: Tensor, k: Tensor, causal: bool, window: int | None) -> Tensor | None:
+    """The mask [T, S] of causality and window; None without either."""
+    rules = [masks.window(window, causal=causal)] if window is not None else [masks.causal] if causal else []
+    return masks.build(*rules, queries=q.size(-2), keys=k.size(-2), device=q.device) if rules else None

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minitx.nn.position_ids import consecutive
+from minitx.nn.position_ids import ConsecutiveIds
 
 FIRST_BLOCK = 32
 """Tokens for which room is made at first; the room then doubles, so that growing costs little per token."""
@@ -29,6 +29,7 @@ class Cache:
     def __init__(self, memory: Tensor | None = None, memory_keep: Tensor | None = None) -> None:
         self.memory, self.memory_keep = memory, memory_keep
         self.length = 0  # tokens that every layer has seen
+        self.ids: Tensor | None = None  # [B, S], the tokens themselves: some numberings look at them
         self.keep: Tensor | None = None  # [B, S]; None while every token has been real
         self.pos: Tensor | None = None  # [B or 1, S]
         self._layers: list[LayerCache] = []
@@ -39,15 +40,15 @@ class Cache:
             self._layers.append(LayerCache(self))
         return self._layers[index]
 
-    def admit(self, ids: Tensor, keep: Tensor | None) -> Tensor:
+    def admit(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
         """Announce new tokens ids [B, T] with their keep; returns their position ids, [B, T] or [1, T]."""
-        total = self.length + ids.size(1)
         if keep is not None or self.keep is not None:
             rows = ids.size(0)
             before = self.keep if self.keep is not None else ids.new_ones(rows, self.length, dtype=torch.bool)
             new = keep if keep is not None else torch.ones_like(ids, dtype=torch.bool)
             self.keep = torch.cat((before, new), dim=1)
-        self.pos = consecutive(total, self.keep, device=ids.device)
+        self.ids = ids if self.ids is None else torch.cat((self.ids, ids), dim=1)
+        self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos[:, self.length :]
 
     def advance(self, tokens: int) -> None:
@@ -56,12 +57,10 @@ class Cache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch [N], in this order; a row may appear more than once."""
-        for name in ("memory", "memory_keep", "keep"):
+        for name in ("memory", "memory_keep", "ids", "keep", "pos"):
             tensor = getattr(self, name)
-            if tensor is not None:
+            if tensor is not None and (name != "pos" or tensor.size(0) > 1):  # one row of position ids may serve all
                 setattr(self, name, tensor.index_select(0, rows))
-        if self.pos is not None and self.keep is not None:  # without keep, one row of ids serves all
-            self.pos = self.pos.index_select(0, rows)
         for layer in self._layers:
             layer.select(rows)
 
@@ -74,6 +73,7 @@ class LayerCache:
         self._keys: Tensor | None = None  # [B, G, room, K]
         self._values: Tensor | None = None
         self._memory: tuple[Tensor, Tensor] | None = None
+        self._joined: tuple[Tensor, Tensor | None] | None = None
 
     def extend(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Add new keys and values [B, G, T, K]; returns all so far [B, G, S, K] and their position ids [B or 1, S]."""
@@ -89,6 +89,16 @@ class LayerCache:
         if self._memory is None:
             self._memory = project()
         return self._memory
+
+    def joined(self, *maps: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of several maps of the same input as one: a token alone is read by few, larger products.
+
+        Joined once and kept here, beside the keys that they have made: while a cache lives, weights stand still.
+        """
+        if self._joined is None:
+            bias = None if maps[0].bias is None else torch.cat([part.bias for part in maps]).detach()
+            self._joined = torch.cat([part.weight for part in maps]).detach(), bias
+        return self._joined
 
     def select(self, rows: Tensor) -> None:
         """See Cache.select."""

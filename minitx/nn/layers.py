@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from minitx.nn.attention import MultiHeadAttention
 from minitx.nn.cache import LayerCache
 from minitx.nn.feedforward import FeedForward
+from minitx.nn.multihead import MultiHeadAttention
 from minitx.nn.norms import AddNorm
 
 
@@ -85,6 +85,7 @@ class DecoderLayer(nn.Module):
         memory_mask: Tensor | None = None,
         pos: Tensor | None = None,
         cache: LayerCache | None = None,
+        causal: bool = True,
     ) -> Tensor:
         """One step up the stack.
 
@@ -95,11 +96,12 @@ class DecoderLayer(nn.Module):
             memory_mask: which memory tokens may be seen, broadcastable to [B, H, T, M].
             pos: position ids [B, T] or [1, T].
             cache: this layer's part of a Cache.
+            causal: hide the future; False when the mask says what may be seen of it.
 
         Returns:
             [B, T, D].
         """
-        x = self.add_norm_self(x, lambda h: self.self_attn(h, mask=mask, causal=True, pos=pos, cache=cache))
+        x = self.add_norm_self(x, lambda h: self.self_attn(h, mask=mask, causal=causal, pos=pos, cache=cache))
         if self.cross_attn is not None and self.add_norm_cross is not None:
             attend = self.cross_attn
             x = self.add_norm_cross(x, lambda h: attend(h, memory, mask=memory_mask, cache=cache))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 Predicate = Callable[[Tensor, Tensor], Tensor]
-"""From query indices [T, 1] and key indices [1, S] to a bool mask [T, S]."""
+"""From query indices [T, 1] and key indices [1, S] to a bool mask [T, S], or [B, 1, T, S] where rows differ."""
 
 
 def causal(query: Tensor, key: Tensor) -> Tensor:
@@ -40,8 +40,21 @@ def window(size: int, *, causal: bool) -> Predicate:
     return lambda query, key: (query - key).abs() <= half
 
 
+def prefix(lengths: Tensor) -> Predicate:
+    """Causal, but the first tokens see one another in both directions (prefix LM; Raffel et al. 2020).
+
+    lengths [B]: how many tokens at the beginning of each row, padding among them included.
+    """
+    return lambda query, key: (key <= query) | (key < lengths[:, None, None, None])
+
+
+def same_document(documents: Tensor) -> Predicate:
+    """Several documents packed into one row do not see each other. documents [B, S]: a number for each token's."""
+    return lambda query, key: documents[:, None, query] == documents[:, None, key]
+
+
 def build(*predicates: Predicate, queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """The AND of predicates over right-aligned indices: bool [T, S]."""
+    """The AND of predicates over right-aligned indices: bool [T, S], or [B, 1, T, S]."""
     query = torch.arange(keys - queries, keys, device=device)[:, None]  # [T, 1]
     key = torch.arange(keys, device=device)[None, :]  # [1, S]
     return reduce(torch.logical_and, (predicate(query, key) for predicate in predicates))

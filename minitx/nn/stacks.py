@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from minitx.nn import masks
 from minitx.nn.cache import Cache
-from minitx.nn.position_ids import consecutive
+from minitx.nn.position_ids import ConsecutiveIds
 from minitx.nn.positions import NoPositions
 
 
@@ -23,6 +23,8 @@ class Stack(nn.Module):
         position: the scheme of this stack, the same object that its attentions hold.
         norm: applied to the result: a LayerNorm for pre-norm layers, None for post-norm ones.
         dropout: dropped share of the embeddings in training.
+        position_ids: how a model shall number the tokens of this stack; consecutively by default.
+        embedding_norm: applied to the embeddings once their positions are added (BERT); None leaves them.
     """
 
     def __init__(
@@ -31,22 +33,39 @@ class Stack(nn.Module):
         position: NoPositions,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
+        position_ids: ConsecutiveIds | None = None,
+        embedding_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.position = position
+        self.position_ids = position_ids if position_ids is not None else ConsecutiveIds(causal=True)
+        self.embedding_norm = embedding_norm if embedding_norm is not None else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        """Embedded tokens [B, T, D] with their positions, normalised if so asked, thinned by dropout."""
+        return self.dropout(self.embedding_norm(self.position.embed(x, pos)))
 
 
 class EncoderStack(Stack):
     """Bidirectional layers over embedded tokens: encoder layers, arguments as for Stack."""
 
-    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """x [B, T, D], keep [B, T] True for a real token; returns [B, T, D]."""
-        pos = consecutive(x.size(1), keep, device=x.device)
-        mask = masks.key_padding(keep)
-        x = self.dropout(self.position.embed(x, pos))
+    def forward(self, x: Tensor, pos: Tensor, keep: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Run the layers.
+
+        Args:
+            x: embedded tokens [B, T, D].
+            pos: their position ids [B, T] or [1, T].
+            keep: [B, T], True for a real token; None when all are.
+            mask: what else hides a key from a query, broadcastable to [B, H, T, T].
+
+        Returns:
+            [B, T, D].
+        """
+        mask = masks.combine(masks.key_padding(keep), mask)
+        x = self.embed(x, pos)
         for layer in self.layers:
             x = layer(x, mask=mask, pos=pos)
         return self.norm(x)
@@ -63,6 +82,8 @@ class DecoderStack(Stack):
         memory: Tensor | None = None,
         memory_keep: Tensor | None = None,
         cache: Cache | None = None,
+        mask: Tensor | None = None,
+        causal: bool = True,
     ) -> Tensor:
         """Run the layers.
 
@@ -73,13 +94,16 @@ class DecoderStack(Stack):
             memory: [B, M, D], what cross-attention reads.
             memory_keep: [B, M], True for a real memory token.
             cache: keys and values of earlier tokens. Not advanced here: that is the model's to do, once.
+            mask: what else hides a key from a query, broadcastable to [B, H, T, S].
+            causal: hide the future; False when the mask says what may be seen of it.
 
         Returns:
             [B, T, D].
         """
-        mask, memory_mask = masks.key_padding(keep), masks.key_padding(memory_keep)
-        x = self.dropout(self.position.embed(x, pos))
+        mask = masks.combine(masks.key_padding(keep), mask)
+        memory_mask = masks.key_padding(memory_keep)
+        x = self.embed(x, pos)
         for index, layer in enumerate(self.layers):
             part = None if cache is None else cache.layer(index)
-            x = layer(x, memory, mask=mask, memory_mask=memory_mask, pos=pos, cache=part)
+            x = layer(x, memory, mask=mask, memory_mask=memory_mask, pos=pos, cache=part, causal=causal)
         return self.norm(x)

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from minitx.config import AttentionLogConfig
-from minitx.data.examples import Pairs
+from minitx.data.examples import Masked, Pairs
 from minitx.evaluation import evaluating
 from minitx.predictor import Predictor
 from minitx.tensorboard.writer import add_attention, markdown_table
@@ -68,7 +68,11 @@ class LookInside(Callback):
         decode = module.task.vocabulary.decode
         if isinstance(examples, Pairs):
             return [decode(row) for row in examples.source.tolist()], [decode(row) for row in examples.target.tolist()]
-        return [decode(row[: self.config.max_tokens]) for row in examples.ids.tolist()], None
+        shown = self.config.max_tokens
+        if isinstance(examples, Masked):
+            hidden = [module.task.vocabulary.decode_masked(row[:shown]) for row in examples.source.tolist()]
+            return hidden, [decode(row[:shown]) for row in examples.target.tolist()]
+        return [decode(row[:shown]) for row in examples.ids.tolist()], None
 
 
 class StopOnSignal(Callback):

@@ -16,10 +16,10 @@ import yaml
 from minitx.config import Config
 from minitx.data import framing
 from minitx.data.loader import FixedBatches, TrainingBatches
-from minitx.data.tasks import TASKS, Task, Text
+from minitx.data.tasks import TASKS, Task
 from minitx.evaluation import BATCH
 from minitx.models import Transformer, build_model, max_positions
-from minitx.nn import POSITIONS
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.options import build, resolve
 from minitx.predictor import load
 from minitx.report import evaluation_report, table
@@ -49,11 +49,17 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     data = resolve(TASKS, config.data, "data")
     task = build(TASKS, data, "data")
-    framing.check(config.model.architecture, isinstance(task, Text), task.longest)
+    framing.check(config.model.architecture, task.kind, task.longest)
+    if config.model.prefix_lm and task.kind == "stream":
+        raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
     context = ("d_model", "n_heads", "d_head", "causal")
+    position_ids = resolve(POSITION_IDS, config.model.position_ids, "model.position_ids", context)
+    if position_ids.get("after") == ():
+        position_ids["after"] = task.boundaries
     model_config = dataclasses.replace(
         config.model,
         position=resolve(POSITIONS, config.model.position, "model.position", context),
+        position_ids=position_ids,
         vocab_size=task.vocabulary.vocab_size if config.model.vocab_size is None else config.model.vocab_size,
     )
     if model_config.vocab_size is not None and model_config.vocab_size < task.vocabulary.vocab_size:
@@ -68,8 +74,13 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
     schedule(config.optimizer.schedule, trainer.max_steps)
     limit, needed = max_positions(model), framing.positions(model_config.architecture, task.longest)
     if limit is not None and needed > limit:
+        if position_ids["name"] == "consecutive":
+            raise ValueError(
+                f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
+            )
         raise ValueError(
-            f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
+            f"model.position_ids.name {position_ids['name']} with its options, and model.position.max_len if there is "
+            f"one, must reach {needed} tokens, the longest sequence of this task; they reach {limit}"
         )
     return config, task, model
 

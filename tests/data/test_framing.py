@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.data.examples import Pairs, Stream
+from minitx.data.examples import Kind, Pairs, Stream
 from minitx.data.framing import IGNORE, check, frame, positions, prompt, reference, right_aligned
 from minitx.data.tokenizers import SpecialIds
 from minitx.models import ARCHITECTURES
@@ -252,23 +252,30 @@ def test_positions_of_a_stream_are_its_block(block: int) -> None:
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only"])
 def test_running_text_needs_a_decoder_alone(architecture: str) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture.*decoder_only") as caught:
-        check(architecture, True, (0, 32))
+        check(architecture, "stream", (0, 32))
     assert architecture in str(caught.value)
 
 
 def test_an_encoder_alone_cannot_answer_at_another_length() -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
-        check("encoder_only", False, (8, 9))
+        check("encoder_only", "pairs", (8, 9))
 
 
 @pytest.mark.parametrize(
-    ("architecture", "stream", "longest"),
+    ("architecture", "kind", "longest"),
     [
-        ("decoder_only", True, (0, 32)),
-        ("decoder_only", False, (8, 9)),
-        ("encoder_decoder", False, (8, 9)),
-        ("encoder_only", False, (8, 8)),
+        ("decoder_only", "stream", (0, 32)),
+        ("decoder_only", "pairs", (8, 9)),
+        ("encoder_decoder", "pairs", (8, 9)),
+        ("encoder_only", "pairs", (8, 8)),
+        ("encoder_only", "masked", (8, 8)),
     ],
 )
-def test_everything_else_goes_together(architecture: str, stream: bool, longest: tuple[int, int]) -> None:
-    check(architecture, stream, longest)
+def test_everything_else_goes_together(architecture: str, kind: Kind, longest: tuple[int, int]) -> None:
+    check(architecture, kind, longest)
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+def test_hidden_tokens_need_an_encoder_alone(architecture: str) -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture.*encoder_only"):
+        check(architecture, "masked", (8, 8))

@@ -189,7 +189,7 @@ def test_the_memory_is_projected_once(tiny) -> None:
 
 def test_the_model_advances_the_cache_once_and_the_stack_never(tiny) -> None:
     model, cache, ids = tiny("decoder_only"), Cache(), draw(1, 3)
-    pos = cache.admit(ids, None)
+    pos = cache.admit(ids, None, model.decoder.position_ids)
     model.decoder(model.embedding(ids), pos, cache=cache)
     assert cache.length == 0
     cache.advance(3)

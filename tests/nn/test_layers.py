@@ -230,7 +230,7 @@ def test_encoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
         expected = layer(expected, mask=masks.key_padding(keep), pos=pos)
     scheme.embedded.clear()
     scheme.rotated.clear()
-    close(stack(x, keep), stack.norm(expected))
+    close(stack(x, pos, keep), stack.norm(expected))
     assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
     assert [ids.tolist() for ids in scheme.rotated] == [pos.tolist()] * 4  # queries and keys of both layers
 
@@ -251,7 +251,7 @@ def test_stacks_without_a_norm_end_with_the_last_layer(roughen) -> None:
     scheme, x = NoPositions(D, HEADS, D // HEADS, False), torch.randn(2, 4, D)
     encoder = roughen(EncoderStack(positioned(EncoderLayer, scheme, 1), scheme))
     decoder = roughen(DecoderStack(positioned(DecoderLayer, scheme, 1), scheme))
-    close(encoder(x), encoder.layers[0](x))
+    close(encoder(x, torch.arange(4)[None]), encoder.layers[0](x))
     close(decoder(x, torch.arange(4)[None]), decoder.layers[0](x))
 
 
@@ -260,11 +260,11 @@ def test_stacks_drop_the_embeddings_in_training() -> None:
     scheme, x, pos = Witness(), torch.ones(4, 50, D), torch.arange(50)[None]
     marked = scheme.embed(x, pos)
     encoder, decoder = EncoderStack([], scheme, dropout=0.5), DecoderStack([], scheme, dropout=0.5)
-    for out in (encoder.train()(x), decoder.train()(x, pos)):
+    for out in (encoder.train()(x, pos), decoder.train()(x, pos)):
         dropped = out == 0
         assert abs(dropped.float().mean() - 0.5) < 0.05
         assert torch.equal(out[~dropped], 2 * marked[~dropped])
-    assert torch.equal(encoder.eval()(x), marked)
+    assert torch.equal(encoder.eval()(x, pos), marked)
     assert torch.equal(decoder.eval()(x, pos), marked)
 
 
