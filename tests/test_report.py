@@ -16,7 +16,7 @@ from minitx.data.tasks import TASKS, SequenceTask, Text
 from minitx.data.tokenizers import TOKENIZERS, CharTokenizer
 from minitx.evaluation import evaluate
 from minitx.models import build_model
-from minitx.nn import POSITIONS
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.predictor import Predictor
 from minitx.report import evaluation_report, is_text, listing, table
 
@@ -217,7 +217,7 @@ def test_sections_are_listed_under_their_keys() -> None:
         "model.position_ids.name",
     ]
     lines = listing().splitlines()
-    for head, registry in zip(heads, (TASKS, CORPORA, TOKENIZERS, POSITIONS), strict=True):
+    for head, registry in zip(heads, (TASKS, CORPORA, TOKENIZERS, POSITIONS, POSITION_IDS), strict=True):
         start = lines.index(head) + 1
         assert [line.split()[0] for line in lines[start : start + len(registry)]] == list(registry)
 
