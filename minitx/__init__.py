@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minitx.config import Config, ModelConfig
     from minitx.inspection.maps import AttentionMaps
-    from minitx.inspection.recording import record_attention
+    from minitx.inspection.recording import head_mask, record_attention
     from minitx.models import DecoderOnly, EncoderDecoder, EncoderOnly, build_model
     from minitx.predictor import Predictor, load
 
@@ -25,6 +25,7 @@ _HOMES = {
     "ModelConfig": "minitx.config",
     "Predictor": "minitx.predictor",
     "build_model": "minitx.models",
+    "head_mask": "minitx.inspection.recording",
     "load": "minitx.predictor",
     "record_attention": "minitx.inspection.recording",
 }
@@ -38,6 +39,7 @@ __all__ = [
     "ModelConfig",
     "Predictor",
     "build_model",
+    "head_mask",
     "load",
     "record_attention",
 ]

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from minitx.config import Config
+from minitx.config import Config, TrainerConfig
 from minitx.data.framing import IGNORE, Batch, frame
 from minitx.data.tasks import generator
+from minitx.inspection.kernels import attention_kernels
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import schedule
+from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
 from minitx.training.run import prepare
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -20,7 +22,7 @@ WIDTH = 60
 
 
 def describe(config: Config) -> str:
-    """Parameters by part, FLOPs and tokens of a step, and the learning-rate curve, as text."""
+    """Parameters by part, FLOPs and tokens of a step, attention kernels and the learning-rate curve, as text."""
     config, task, model = prepare(config)
     batch = frame(
         task.batch(generator(config.run.seed, 0, 0), task.batch_size),
@@ -42,6 +44,8 @@ def describe(config: Config) -> str:
         f"a step of {task.batch_size * times} examples: about {tokens:,} predicted tokens, {flops / 1e9:.3g} GFLOP "
         "(forward and backward)",
         f"{config.trainer.max_steps:,} steps: {flops * config.trainer.max_steps / 1e12:.3g} TFLOP",
+        "",
+        *kernels(model, batch, config.trainer),
         "",
         *learning_rate_curve(config),
     ]
@@ -70,6 +74,22 @@ def step_flops(model: nn.Module, batch: Batch) -> int:
     with FlopCounterMode(display=False) as counter:
         cross_entropy(shadow(*inputs), batch.labels.to("meta")).backward()
     return counter.get_total_flops()
+
+
+def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:
+    """What will compute attention in training, on this machine and in this precision; equal layers in one line."""
+    device = "cuda" if trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    precision = resolve_precision(trainer.precision, trainer.accelerator)
+    inputs = [None if tensor is None else tensor.to(device) for tensor in batch.inputs()]
+    model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()
+    half = MIXED_DTYPES.get(precision)
+    with torch.autocast(device, half, enabled=half is not None):
+        names = attention_kernels(model, tuple(inputs))
+    lines: dict[str, str] = {}
+    for path, name in names.items():
+        stack, _, kind = path.partition(".layers.")
+        lines.setdefault(f"{stack} {kind.partition('.')[2]}", name)
+    return [f"attention ({device}, {precision})", *(f"  {place:<32} {name}" for place, name in lines.items())]
 
 
 def learning_rate_curve(config: Config) -> list[str]:

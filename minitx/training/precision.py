@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import torch
 
+MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""What Lightning's precisions multiply in, where weights stay fp32."""
+TRUE_DTYPES = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
+"""What weights are kept in, where it is not fp32."""
+
 
 def resolve_precision(setting: str, accelerator: str) -> str:
     """Lightning's name of a precision.
