@@ -171,3 +171,20 @@ def test_t5_has_one_table_for_a_stack() -> None:
     )
     assert len(encoder) == len(decoder) == 1
     assert encoder != decoder
+
+
+# ---- what a scheme cannot tell, whatever its weights -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "change"),
+    [("none", lambda ids: ids[:, torch.randperm(ids.size(1))]), ("alibi", lambda ids: ids.flip(1))],
+    ids=["none: any order is the same", "alibi: a mirror image is the same"],
+)
+def test_an_encoder_decoder_that_cannot_reverse(tiny, scheme: str, change) -> None:
+    """Why docs/positions.md leaves these two out of the table of reversal."""
+    model = tiny("encoder_decoder", scheme)
+    src, tgt = torch.randint(6, 11, (2, 7)), torch.randint(6, 11, (2, 4))
+    torch.testing.assert_close(model(change(src), tgt), model(src, tgt), atol=1e-5, rtol=1e-5)
+    others = tiny("encoder_decoder", "rope")
+    assert not torch.allclose(others(change(src), tgt), others(src, tgt), atol=1e-2)

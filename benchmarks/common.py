@@ -1,0 +1,48 @@
+"""What every benchmark shares: the machine in words, results as JSON, tables as Markdown."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def machine() -> dict[str, Any]:
+    """Hardware, versions and date: without them a number says little."""
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    else:
+        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+        device = f"{model or platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"device": device, "torch": torch.__version__, "python": platform.python_version(), "date": date}
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def record(name: str, rows: list[dict[str, Any]], text: str, page: str) -> None:
+    """Keep results/<name>.json, and put the table where docs/<page> has room for it: no number is typed by hand."""
+    RESULTS.mkdir(exist_ok=True)
+    about = machine()
+    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=2) + "\n")
+    where = f"({about['device']}; torch {about['torch']}; {about['date']}; `python -m benchmarks.{name}`)"
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    path = DOCS / page
+    before, _, rest = path.read_text().partition(begin)
+    after = rest.partition(end)[2]
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{where}\n\n{end}{after}")
+    print(f"{text}\n\n{where}")

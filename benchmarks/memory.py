@@ -1,0 +1,67 @@
+"""Peak memory of one attention, forward and backward: the fused path beside the explicit one.
+
+    python -m benchmarks.memory
+
+Each figure comes from a process of its own: on a CPU the growth of its peak resident memory, on a GPU the allocator's.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import torch
+
+from benchmarks.common import record, table
+from minitx.inspection.recording import record_attention
+from minitx.nn import MultiHeadAttention
+
+LENGTHS = (512, 1024, 2048, 4096)
+PATHS = ("fused", "explicit")
+D_MODEL, HEADS = 256, 8
+
+
+def peak(path: str, tokens: int) -> float:
+    """MiB that a causal self-attention over one sequence adds at its highest."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    attention = MultiHeadAttention(D_MODEL, HEADS).to(device)
+    attention(torch.randn(1, 8, D_MODEL, device=device), causal=True).sum().backward()  # what torch keeps for itself
+    x = torch.randn(1, tokens, D_MODEL, device=device, requires_grad=True)
+    torch.cuda.reset_peak_memory_stats() if device == "cuda" else None
+    before = _highest(device)
+    if path == "explicit":
+        with record_attention(attention):
+            attention(x, causal=True).sum().backward()
+    else:
+        attention(x, causal=True).sum().backward()
+    return _highest(device) - before
+
+
+def _highest(device: str) -> float:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def main() -> None:
+    if len(sys.argv) == 3:
+        print(peak(sys.argv[1], int(sys.argv[2])))
+        return
+    rows = []
+    for tokens in LENGTHS:
+        row: dict[str, float] = {"tokens": tokens}
+        for path in PATHS:
+            command = [sys.executable, "-m", "benchmarks.memory", path, str(tokens)]
+            row[path] = round(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout), 1)
+        rows.append(row)
+    text = table(
+        ["tokens", "fused, MiB", "explicit, MiB", "explicit / fused"],
+        [[row["tokens"], row["fused"], row["explicit"], f"{row['explicit'] / row['fused']:.1f}"] for row in rows],
+    )
+    what = f"Causal self-attention, d_model {D_MODEL}, {HEADS} heads, batch 1, fp32, forward and backward:"
+    record("memory", rows, f"{what}\n\n{text}", "attention.md")
+
+
+if __name__ == "__main__":
+    main()
