@@ -5,19 +5,26 @@ Legend: B batch, P prompt tokens, T written tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from minitx.generation.penalties import Adjust
 from minitx.generation.sampling import Chooser, greedy
+
+CROWD = 8
+"""Rows from which it pays to leave those out that have ended."""
 
 
 class Cache(Protocol):
     """What generation needs to know of a model's cache."""
 
     length: int
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
 
 
 class Steppable(Protocol):
@@ -30,33 +37,51 @@ class Steppable(Protocol):
         """Logits [B, T, V] after new tokens [B, T]."""
 
 
-def stream(
+class Written(NamedTuple):
+    """One more token for each row."""
+
+    ids: Tensor  # [B]; padding for a row that has ended
+    log_probability: Tensor | None  # [B], of the model itself, before penalties and filters; 0 after the end
+
+
+def stream(model: Steppable, ids: Tensor, *source: Tensor, **options: Any) -> Iterator[Tensor]:
+    """The tokens of each row, one column [B] at a time, until every row has ended; arguments as for steps."""
+    return (written.ids for written in steps(model, ids, *source, **options))
+
+
+def generate(model: Steppable, ids: Tensor, *source: Tensor, **options: Any) -> Tensor:
+    """All that stream yields, [B, T], T at most max_new_tokens; a row's end is included. Arguments as for steps."""
+    return torch.stack(list(stream(model, ids, *source, **options)), dim=1)
+
+
+def steps(
     model: Steppable,
     ids: Tensor,
     *source: Tensor,
     max_new_tokens: int,
-    eos: int,
+    eos: int | Sequence[int],
     pad: int,
     keep: Tensor | None = None,
     choose: Chooser = greedy,
+    adjust: Adjust | None = None,
     context: int | None = None,
-) -> Iterator[Tensor]:
-    """Write until every row has ended, one column at a time.
+    scores: bool = False,
+) -> Iterator[Written]:
+    """Write until every row has ended, one token a row at a time.
 
     Args:
         model: has `start` and `step`.
         ids: the first tokens to read [B, P].
         source: the arguments of the model's `start`.
         max_new_tokens: the most tokens to write.
-        eos: the id that ends a row.
+        eos: the id, or the ids, that end a row.
         pad: the id written after a row has ended.
         keep: [B, P], False for padding on the left of ids.
         choose: from logits [B, V] to ids [B].
+        adjust: changes the logits first, because of what stands already.
         context: tokens that the model may look back on. Once they are full, it reads the last half anew and goes on,
             so a text may grow past the length that the model was trained on. None: it looks back on everything.
-
-    Yields:
-        The next token of each row, [B].
+        scores: also tell the log-probability of each token.
 
     Raises:
         ValueError: max_new_tokens or context below 1.
@@ -64,10 +89,14 @@ def stream(
     for name, value in (("max_new_tokens", max_new_tokens), ("context", context)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    ended = torch.zeros(ids.size(0), dtype=torch.bool, device=ids.device)
-    read, read_keep = ids, keep  # everything so far, for a fresh start
+    ends = torch.tensor([eos] if isinstance(eos, int) else [*eos], device=ids.device)
+    total = ids.size(0)
+    rows = torch.arange(total, device=ids.device)  # those still in the batch
+    ended = torch.zeros(total, dtype=torch.bool, device=ids.device)  # of those
+    remembers = context is not None or adjust is not None
+    read, read_keep = ids, keep  # everything so far
     cache: Cache | None = None
-    for _ in range(max_new_tokens):
+    for count in range(max_new_tokens):
         with torch.inference_mode():
             if cache is None:
                 cache = model.start(*source)
@@ -75,19 +104,37 @@ def stream(
                 cache = model.start(*source)
                 ids = read[:, -max(context // 2, 1) :]
                 keep = None if read_keep is None else read_keep[:, -ids.size(1) :]
-            new = choose(model.step(ids, cache, keep)[:, -1])
+            logits = model.step(ids, cache, keep)[:, -1]
+            new = choose(logits if adjust is None else adjust(logits, read, read_keep, count), rows)
+            log_probability = None
+            if scores:
+                log_probability = logits.float().log_softmax(dim=-1).gather(1, new[:, None])[:, 0]
+                log_probability = log_probability.masked_fill(ended, 0.0)
             new = new.masked_fill(ended, pad)
-            ended = ended | (new == eos)
+            ended = ended | torch.isin(new, ends)
+            written = Written(new, log_probability)
+        yield written if len(rows) == total else _spread(written, rows, total, pad)
+        done = int(ended.sum())
+        if done == len(rows):
+            return
+        with torch.inference_mode():
+            if len(rows) >= CROWD and 4 * done >= len(rows):  # what has ended is carried along no longer
+                left = (~ended).nonzero()[:, 0]
+                cache.select(left)
+                new, rows, ended, read = new[left], rows[left], ended[left], read[left]
+                read_keep = None if read_keep is None else read_keep[left]
+                source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
-            if context is not None:
+            if remembers:
                 read = torch.cat((read, ids), dim=1)
                 if read_keep is not None:
                     read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
-        yield new
-        if ended.all():
-            return
 
 
-def generate(model: Steppable, ids: Tensor, *source: Tensor, **options: Any) -> Tensor:
-    """All that stream yields, [B, T], T at most max_new_tokens; a row's <eos> is included. Arguments as there."""
-    return torch.stack(list(stream(model, ids, *source, **options)), dim=1)
+def _spread(written: Written, rows: Tensor, total: int, pad: int) -> Written:
+    """What was written for some rows, as columns for all: padding elsewhere."""
+    ids = written.ids.new_full((total,), pad).index_copy(0, rows, written.ids)
+    if written.log_probability is None:
+        return Written(ids, None)
+    zeros = written.log_probability.new_zeros(total)
+    return Written(ids, zeros.index_copy(0, rows, written.log_probability))

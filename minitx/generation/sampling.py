@@ -1,26 +1,34 @@
 """How the next token is chosen: plain functions from logits to ids. No model, no text.
 
-Legend: B batch, V vocabulary.
+Legend: B batch, R rows of the whole batch, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-Chooser = Callable[[Tensor], Tensor]
-"""From logits [B, V] to ids [B]."""
+DRAWN_AT_ONCE = 64
+"""Random numbers that a row draws ahead."""
 
 
-def greedy(logits: Tensor) -> Tensor:
+class Chooser(Protocol):
+    """How a token is chosen."""
+
+    def __call__(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        """From logits [B, V] to ids [B]; rows [B] are the places in the whole batch of those that are still written."""
+
+
+def greedy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
     """The most likely token: [B, V] to [B]."""
     return logits.argmax(dim=-1)
 
 
 def sampler(
-    generator: torch.Generator,
+    generators: torch.Generator | Sequence[torch.Generator],
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -29,7 +37,8 @@ def sampler(
     """A chooser that draws from the distribution after temperature and the filters, in this order.
 
     Args:
-        generator: the random numbers, on the CPU, so that a seed means the same on every device.
+        generators: the random numbers, on the CPU, so that a seed means the same on every device. One for all rows, or
+            one for each, so that what a row writes does not depend on the batch that it is in.
         temperature: divides the logits; below 1 sharper, above 1 flatter.
         top_k: keep the k most likely tokens (Fan et al. 2018).
         top_p: keep the smallest set of most likely tokens with at least this probability (Holtzman et al. 2020).
@@ -38,16 +47,48 @@ def sampler(
     Raises:
         ValueError: a number out of its range.
     """
-    _check("temperature", temperature, temperature > 0, "larger than 0")
-    _check("top_k", top_k, top_k is None or top_k >= 1, "at least 1")
-    _check("top_p", top_p, top_p is None or 0 < top_p <= 1, "in (0, 1]")
-    _check("min_p", min_p, min_p is None or 0 <= min_p <= 1, "in [0, 1]")
+    check(temperature, top_k, top_p, min_p)
+    uniforms = None if isinstance(generators, torch.Generator) else Uniforms(generators)
 
-    def choose(logits: Tensor) -> Tensor:
+    def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
         probabilities = filtered(logits, temperature, top_k, top_p, min_p)
-        return torch.multinomial(probabilities.cpu(), 1, generator=generator)[:, 0].to(logits.device)
+        if isinstance(generators, torch.Generator):
+            chance = torch.rand(len(logits), 1, generator=generators, dtype=torch.float64).to(logits.device)
+        else:
+            assert uniforms is not None
+            chance = uniforms.next(logits.device)
+            chance = chance if rows is None else chance[rows]
+        return drawn(probabilities, chance)
 
     return choose
+
+
+class Uniforms:
+    """Numbers in [0, 1), each row its own sequence, whichever rows are with it.
+
+    Args:
+        generators: one for each row.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = generators
+        self._table = torch.empty(len(generators), 0)
+        self._column = 0
+
+    def next(self, device: torch.device) -> Tensor:
+        """One number for each row, [R, 1]."""
+        if self._column == self._table.size(1):
+            rows = [torch.rand(DRAWN_AT_ONCE, generator=own, dtype=torch.float64) for own in self.generators]
+            self._table, self._column = torch.stack(rows).to(device), 0
+        self._column += 1
+        return self._table[:, self._column - 1 : self._column]
+
+
+def drawn(probabilities: Tensor, chance: Tensor) -> Tensor:
+    """The token at which the summed probabilities [B, V] pass chance [B, 1], a share of their total: ids [B]."""
+    summed = probabilities.double().cumsum(dim=-1)
+    place = torch.searchsorted(summed, chance * summed[:, -1:], right=True)
+    return place[:, 0].clamp(max=probabilities.size(-1) - 1)
 
 
 def filtered(
@@ -73,6 +114,17 @@ def filtered(
     return logits.softmax(dim=-1)
 
 
-def _check(name: str, value: float | None, good: bool, expected: str) -> None:
-    if not good:
-        raise ValueError(f"{name} must be {expected}, got {value}")
+def check(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
+    """Refuse numbers out of their range.
+
+    Raises:
+        ValueError: with the name, what was expected and what came.
+    """
+    for name, value, good, expected in (
+        ("temperature", temperature, temperature > 0, "larger than 0"),
+        ("top_k", top_k, top_k is None or top_k >= 1, "at least 1"),
+        ("top_p", top_p, top_p is None or 0 < top_p <= 1, "in (0, 1]"),
+        ("min_p", min_p, min_p is None or 0 <= min_p <= 1, "in [0, 1]"),
+    ):
+        if not good:
+            raise ValueError(f"{name} must be {expected}, got {value}")

@@ -64,6 +64,16 @@ class Cache:
         for layer in self._layers:
             layer.select(rows)
 
+    def reorder(self, rows: Tensor, since: int) -> None:
+        """Let each row [B] go on from another one, from which it differs from the token `since` on only.
+
+        For beam search: what the beams of a prompt have in common, and their memory, stays where it is.
+        """
+        if self.ids is not None:
+            self.ids = self.ids.index_select(0, rows)
+        for layer in self._layers:
+            layer.reorder(rows, since)
+
 
 class LayerCache:
     """Keys and values of one layer: its own tokens', and the memory's."""
@@ -72,17 +82,43 @@ class LayerCache:
         self._cache = cache
         self._keys: Tensor | None = None  # [B, G, room, K]
         self._values: Tensor | None = None
+        self._used = 0  # tokens in there
+        self._forgotten = 0  # tokens that stood before them and that no window reaches any more
         self._memory: tuple[Tensor, Tensor] | None = None
         self._joined: tuple[Tensor, Tensor | None] | None = None
 
-    def extend(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add new keys and values [B, G, T, K]; returns all so far [B, G, S, K] and their position ids [B or 1, S]."""
-        start = self._cache.length
-        end = start + k.size(2)
+    def extend(self, k: Tensor, v: Tensor, pos: Tensor, window: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Add new keys and values [B, G, T, K].
+
+        Returns:
+            Keys and values so far [B, G, S, K] and their position ids [B or 1, S]; with a window, only those of the
+            latest tokens that some new token may see.
+        """
+        new = k.size(2)
+        if window is not None and self._keys is not None and self._used + new > self._keys.size(2):
+            self._forget(max(0, self._used - window + 1))
+        start, end = self._used, self._used + new
         self._keys, self._values = _room(self._keys, k, start, end), _room(self._values, v, start, end)
         self._keys[:, :, start:end], self._values[:, :, start:end] = k.detach(), v.detach()
+        self._used = end
+        first = 0 if window is None else max(0, end - new - window + 1)
         key_pos = self._cache.pos if self._cache.pos is not None else pos
-        return self._keys[:, :, :end], self._values[:, :, :end], key_pos
+        return self._keys[:, :, first:end], self._values[:, :, first:end], key_pos[:, first - end :]
+
+    def _forget(self, tokens: int) -> None:
+        """Move the latest tokens to the front, over the first ones."""
+        if tokens and self._keys is not None and self._values is not None:
+            left = self._used - tokens
+            for buffer in (self._keys, self._values):
+                buffer[:, :, :left] = buffer[:, :, tokens : self._used].clone()
+            self._used, self._forgotten = left, self._forgotten + tokens
+
+    def reorder(self, rows: Tensor, since: int) -> None:
+        """See Cache.reorder."""
+        since = max(since - self._forgotten, 0)
+        if self._keys is not None and self._values is not None and since < self._used:
+            for buffer in (self._keys, self._values):
+                buffer[:, :, since : self._used] = buffer[:, :, since : self._used].index_select(0, rows)
 
     def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Keys and values of the memory, projected at the first call and remembered: the memory never changes."""

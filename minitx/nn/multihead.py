@@ -118,7 +118,9 @@ class MultiHeadAttention(nn.Module):
             q, k = self.position.rotate(q, pos), self.position.rotate(k, pos)
             key_pos = pos
             if cache is not None:
-                k, v, key_pos = cache.extend(k, v, pos)
+                k, v, key_pos = cache.extend(k, v, pos, self.window)
+                if mask is not None:
+                    mask = mask[..., -k.size(2) :]  # a window has let go of what no query sees any more
             bias = self.position.bias(q, k, pos, key_pos)
         else:
             q = self.q_norm(self._split(self.q_proj(x), self.n_heads))  # [B, H, T, K]

@@ -124,7 +124,7 @@ def test_the_source_is_handed_to_start_once() -> None:
 def test_the_chooser_decides_and_sees_the_last_place_only() -> None:
     seen = []
 
-    def choose(logits: Tensor) -> Tensor:
+    def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
         seen.append(tuple(logits.shape))
         return torch.full((logits.size(0),), 11)
 
@@ -245,7 +245,7 @@ class Listening:
     def __init__(self) -> None:
         self.heard: list[Tensor] = []
 
-    def __call__(self, logits: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         self.heard.append(logits)
         return greedy(logits)
 
