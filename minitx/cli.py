@@ -6,17 +6,22 @@ one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jsonargparse import Namespace
 
-from minitx.options import Parser, config_parser, did_you_mean, to_config
+from minitx.generation.options import GenerationOptions
+from minitx.options import Parser, add_options, config_parser, did_you_mean, to_config
+
+if TYPE_CHECKING:
+    from minitx.predictor import Predictor
 
 
 class Command(NamedTuple):
@@ -127,36 +132,61 @@ def _evaluate(parser: Parser, parsed: Namespace) -> None:
 def _generate_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("texts", type=str, nargs="*", default=[], help="prompts; without any, lines from stdin")
-    parser.add_argument("--max_new_tokens", type=int | None, default=None, help="the most tokens to write")
-    parser.add_argument("--do_sample", action="store_true", help="draw tokens instead of taking the most likely")
-    parser.add_argument("--temperature", type=float | None, default=None, help="with --do_sample: below 1 sharper")
-    parser.add_argument(
-        "--top_k", type=int | None, default=None, help="with --do_sample: the k most likely tokens only"
-    )
-    parser.add_argument("--top_p", type=float | None, default=None, help="with --do_sample: nucleus sampling")
-    parser.add_argument("--min_p", type=float | None, default=None, help="with --do_sample: relative threshold")
-    parser.add_argument("--seed", type=int | None, default=None, help="makes sampling repeatable")
+    add_options(parser, GenerationOptions)
     parser.add_argument("--stream", action="store_true", help="print text as it is written")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each text: ids, log-probability, end")
 
 
 def _generate(parser: Parser, parsed: Namespace) -> None:
+    options = GenerationOptions(**{field.name: parsed[field.name] for field in dataclasses.fields(GenerationOptions)})
+    if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
+        raise ValueError(
+            "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"
+        )
     import minitx
-    from minitx.report import is_text
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
-    names = ("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "min_p", "seed")
-    options = {name: parsed[name] for name in names}
-    texts = parsed.texts or (line.rstrip("\n") for line in sys.stdin)  # each line is answered as it comes
-    for text in texts:
-        beginning = text if is_text(predictor) else ""  # a continuation reads best behind its beginning
-        if parsed.stream:
-            pieces = predictor.generate(text, stream=True, **options)
-            print(beginning, end="", flush=True)
+    asking = not parsed.texts and sys.stdin.isatty()
+    texts = parsed.texts or (_asked() if asking else (line.rstrip("\n") for line in sys.stdin))
+    for text in texts:  # each line is answered as it comes
+        try:
+            _answer(predictor, text, options, parsed.stream or asking, parsed.json)
+        except ValueError as error:
+            if not asking or not _ours(error):
+                raise
+            print(f"minitx: {error}", file=sys.stderr)  # one bad prompt does not end a conversation
+
+
+def _asked() -> Iterator[str]:
+    """Prompts that somebody types, until the end of input (Ctrl-D)."""
+    print("a prompt for the model (Ctrl-D ends):", file=sys.stderr)
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+
+
+def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
+    """Write what the model says to one prompt."""
+    beginning = text if predictor.task.kind == "stream" else ""  # a continuation reads best behind its beginning
+    streams = stream and options.num_return_sequences == options.num_beams == 1 and not as_json
+    if streams and predictor.architecture != "encoder_only":
+        pieces = predictor.generate(text, stream=True, **vars(options))
+        print(beginning, end="", flush=True)
+        try:
             for piece in pieces:
                 print(piece, end="", flush=True)
-            print()
+        finally:
+            print(flush=True)  # also after Ctrl-C: what was written stands on a line of its own
+        return
+    for generation in predictor.generations([text], options)[0]:
+        if as_json:
+            told = {"prompt": text, **generation._asdict()}
+            print(json.dumps(told, ensure_ascii=False), flush=True)
         else:
-            print(beginning + predictor.generate(text, **options), flush=True)
+            print(beginning + generation.text, flush=True)
 
 
 def _attend_arguments(parser: Parser) -> None:

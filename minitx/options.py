@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
+import docstring_parser
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
 
 from minitx.config import Config, Options
@@ -119,6 +120,21 @@ def config_parser(**kwargs: Any) -> Parser:
         kind = type(getattr(Config(), section))
         parser.add_argument(f"--{section}", type=kind, default=kind())
     return parser
+
+
+def add_options(parser: Parser, kind: type) -> None:
+    """Every field of a dataclass as `--field`, explained by its docstring; one that is False by default is a flag."""
+    explained = {entry.arg_name: entry.description for entry in docstring_parser.parse_from_object(kind).params}
+    types = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        told: dict[str, Any] = {"help": explained[field.name]}
+        if field.default is False:
+            told |= {"action": "store_true"}
+        elif types[field.name] == list[str] | None:  # said once for each
+            told |= {"action": "append", "type": str, "default": None}
+        else:
+            told |= {"type": types[field.name], "default": field.default}
+        parser.add_argument(f"--{field.name}", **told)
 
 
 def to_config(parser: Parser, parsed: Namespace) -> Config:

@@ -10,23 +10,18 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor
 
 from minitx import checkpoint
 from minitx.config import Config
-from minitx.data.framing import IGNORE, Batch, Prompt, right_aligned
-from minitx.data.framing import prompt as prompt_for
-from minitx.data.tasks import TASKS, Task, Text
+from minitx.data.framing import IGNORE, Batch
+from minitx.data.tasks import TASKS, Task
 from minitx.data.texts import framed, labels, padded
 from minitx.data.tokenizers import Tokenizer
-from minitx.generation.decode import stream as write_columns
-from minitx.generation.sampling import Chooser, greedy, sampler
+from minitx.generation.options import GenerationOptions
 from minitx.inspection.maps import AttentionMaps, attention_maps
-from minitx.models import EncoderOnly, Transformer, build_model, max_positions
+from minitx.models import EncoderOnly, Transformer, build_model
 from minitx.options import build, config_from_dict
-
-DEFAULT_NEW_TOKENS = 200
-"""How far running text goes on when nobody says."""
+from minitx.writing import Generation, Writer
 
 
 class Predictor:
@@ -54,71 +49,65 @@ class Predictor:
         return self.config.model.architecture
 
     @overload
-    def generate(self, prompt: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
+    def generate(self, prompt: str, *, stream: Literal[False] = False, **options: Any) -> Any: ...
     @overload
-    def generate(self, prompt: list[str], *, stream: Literal[False] = False, **options: Any) -> list[str]: ...
+    def generate(self, prompt: list[str], *, stream: Literal[False] = False, **options: Any) -> list[Any]: ...
     @overload
     def generate(self, prompt: str, *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
 
     def generate(
-        self,
-        prompt: str | list[str],
-        *,
-        stream: bool = False,
-        max_new_tokens: int | None = None,
-        do_sample: bool = False,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        **unknown: Any,
-    ) -> str | list[str] | Iterator[str]:
+        self, prompt: str | list[str], *, stream: bool = False, return_attention: bool = False, **options: Any
+    ) -> Any:
         """What the model writes: the answer to a question, or how a text goes on (without the prompt itself).
 
         Args:
             prompt: a text, or several.
-            stream: return an iterator over pieces of text, as they are written (one prompt only).
-            max_new_tokens: the most tokens to write. Default: as many as the task's longest answer; 200 for text.
-            do_sample: draw tokens at random; without it, always the most likely one.
-            temperature, top_k, top_p, min_p: see generation.sampling.sampler; they need do_sample.
-            seed: makes sampling repeatable.
+            stream: return an iterator over pieces of text, as they become final (one prompt only).
+            return_attention: return the text and the AttentionMaps with which it was written (one prompt only).
+            options: of GenerationOptions: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, seed,
+                repetition_penalty, no_repeat_ngram_size, min_new_tokens, num_beams, length_penalty, early_stopping,
+                num_return_sequences, stop.
 
         Returns:
-            A text for a text, a list for a list, an iterator with stream.
+            A text for a text, a list for a list; lists of texts instead of texts with num_return_sequences above 1.
 
         Raises:
-            ValueError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than a table of
-                learned positions, options that do not fit.
+            ValueError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than the positions
+                reach, options that do not fit.
+            TypeError: an option that is not known.
         """
+        chosen = GenerationOptions.of(options)
+        if isinstance(prompt, str) and (stream or return_attention):
+            writer = self._writer()
+            if stream:
+                return writer.stream(self._encode(prompt), chosen)
+            generation, maps = writer.write_with_attention(self._encode(prompt), chosen)
+            return generation.text, maps
+        if stream or return_attention:
+            raise ValueError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-        several = not isinstance(prompt, str)
-        if unknown:
-            raise TypeError(f"generate() got an unexpected argument {next(iter(unknown))!r}")
-        if stream and several:
-            raise ValueError("stream=True takes one prompt, got a list")
-        choose = _chooser(do_sample, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+        texts = [[generation.text for generation in several] for several in self.generations(prompts, chosen)]
+        answers = texts if chosen.num_return_sequences > 1 else [several[0] for several in texts]
+        return answers[0] if isinstance(prompt, str) else answers
+
+    def generations(self, prompts: list[str], options: GenerationOptions) -> list[list[Generation]]:
+        """What generate returns, with token ids, log-probability and the reason for the end."""
         if not prompts:
             return []
         ids = [self._encode(text) for text in prompts]
+        if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
+            return [[generation] for generation in self._fill(ids)]
+        return self._writer().write(ids, options)
+
+    def _writer(self) -> Writer:
+        """Who writes for this model.
+
+        Raises:
+            ValueError: an encoder alone, which does not write.
+        """
         if isinstance(self.model, EncoderOnly):
-            if do_sample or stream or max_new_tokens is not None:
-                raise ValueError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
-            answers = self._fill(ids)
-            return answers if several else answers[0]
-        if stream:
-            return self._pieces(self._columns(ids, max_new_tokens, choose))
-        if self._context is None:
-            texts = self._write(ids, max_new_tokens, choose)
-        else:
-            # Each row must look back on as many tokens as it would alone, so only equal lengths go together.
-            texts = [""] * len(ids)
-            for length in sorted({len(row) for row in ids}):
-                places = [place for place, row in enumerate(ids) if len(row) == length]
-                written = self._write([ids[place] for place in places], max_new_tokens, choose)
-                for place, text in zip(places, written, strict=True):
-                    texts[place] = text
-        return texts if several else texts[0]
+            raise ValueError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
+        return Writer(self.model, self.tokenizer, self.task, self.architecture)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
         """The attention maps of one forward over a question and its answer, or over a text.
@@ -169,98 +158,20 @@ class Predictor:
             raise ValueError("the prompt is empty: give at least one token")
         return ids
 
-    @property
-    def _context(self) -> int | None:
-        """How far running text may look back: as far as it was trained to. Answers look back on everything."""
-        return self.task.block if isinstance(self.task, Text) and self.task.kind == "stream" else None
-
-    def _usual(self, prompt: list[int]) -> int:
-        """How many tokens to write after a prompt when nobody says: the longest answer it may ask for, and <eos>."""
-        if self._context is not None:
-            return DEFAULT_NEW_TOKENS
-        return max(self.task.longest[1], len(prompt)) + 1
-
-    def _write(self, prompts: list[list[int]], max_new_tokens: int | None, choose: Chooser) -> list[str]:
-        """What follows on each prompt."""
-        rows = torch.stack(list(self._columns(prompts, max_new_tokens, choose)), dim=1).tolist()
-        ends = [max_new_tokens or self._usual(prompt) for prompt in prompts]
-        return [self._text(row[:end]) for row, end in zip(rows, ends, strict=True)]
-
-    def _columns(self, prompts: list[list[int]], max_new_tokens: int | None, choose: Chooser) -> Iterator[Tensor]:
-        """The tokens of all rows, column by column."""
-        special = self.tokenizer.special
-        context = self._context
-        usual = max(map(self._usual, prompts))
-        source, keep = padded([ids[-context:] if context else ids for ids in prompts], special.pad, self.device)
-        if context is None:
-            start = prompt_for(source, keep, self.architecture, special)
-        else:
-            start = Prompt(*right_aligned(source, keep, special))
-        room = self._room(max(map(len, prompts)), start.ids.size(1))
-        if max_new_tokens is None:
-            max_new_tokens = usual if room is None else min(usual, room)
-        elif room is not None and max_new_tokens > room:
-            raise ValueError(
-                f"max_new_tokens must be at most {room} after this prompt, got {max_new_tokens}: {self._reach}"
-            )
-        return write_columns(
-            self.model,  # type: ignore[arg-type]  # an encoder alone has been answered before
-            start.ids,
-            *start.source,
-            keep=start.keep,
-            max_new_tokens=max_new_tokens,
-            eos=special.eos,
-            pad=special.pad,
-            choose=choose,
-            context=context,
-        )
-
-    def _room(self, prompt: int, first: int) -> int | None:
-        """How many tokens fit into a table of learned positions after `first` tokens; None without a table."""
-        limit = max_positions(self.model)
-        if limit is None or (self._context is not None and self._context <= limit):
-            return None  # running text reads the last part of itself anew before it comes to the end of the table
-        if max(prompt, first) > limit:
-            raise ValueError(
-                f"the prompt has {max(prompt, first)} tokens, more than the positions can tell apart: {self._reach}"
-            )
-        return limit - first + 1  # the last token written is not read again
-
-    @property
-    def _reach(self) -> str:
-        """How far the positions go, and which keys said so."""
-        config = self.config.model
-        if config.position_ids["name"] == "consecutive":
-            return f"the table of learned positions ends at model.position.max_len {config.position.get('max_len')}"
-        name = config.position_ids["name"]
-        return f"model.position_ids.name {name} with its options reaches {max_positions(self.model)} tokens"
-
-    def _fill(self, prompts: list[list[int]]) -> list[str]:
+    def _fill(self, prompts: list[list[int]]) -> list[Generation]:
         """The answers of an encoder, place by place; for a text with <mask> in it, the text with those filled in."""
         special = self.tokenizer.special
         source, keep = padded(prompts, special.pad, self.device)
         with torch.inference_mode():
-            best = self.model(source, keep).argmax(dim=-1)
+            scores, said = self.model(source, keep).float().log_softmax(dim=-1).max(dim=-1)  # [B, T]
+        told = keep
         if self.task.kind == "masked":
-            best = torch.where(source == special.mask, best, source)
-        said = best.tolist()
-        return [self.tokenizer.decode(row[: len(ids)]) for row, ids in zip(said, prompts, strict=True)]
-
-    def _text(self, ids: list[int]) -> str:
-        """The text of a row up to its <eos>."""
-        end = self.tokenizer.special.eos
-        return self.tokenizer.decode(ids[: ids.index(end)] if end in ids else ids)
-
-    def _pieces(self, columns: Iterator[Tensor]) -> Iterator[str]:
-        """Text as it grows."""
-        ids: list[int] = []
-        said = ""
-        for column in columns:
-            ids.append(int(column[0]))
-            text = self._text(ids)
-            if text != said:
-                yield text[len(said) :]
-            said = text
+            told = source == special.mask
+            said = torch.where(told, said, source)
+        totals = scores.masked_fill(~told, 0.0).sum(dim=1).tolist()
+        rows = [row[: len(prompt)] for row, prompt in zip(said.tolist(), prompts, strict=True)]
+        decode = self.tokenizer.decode
+        return [Generation(decode(row), row, total, "length") for row, total in zip(rows, totals, strict=True)]
 
     def _batch(self, texts: list[str], targets: list[str] | None) -> Batch:
         """Texts, with their targets if there are any, framed for the model's architecture."""
@@ -300,17 +211,3 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{file} is damaged, or its parts do not fit together: {first}") from None
-
-
-def _chooser(do_sample: bool, seed: int | None, **filters: Any) -> Chooser:
-    given = {name: value for name, value in filters.items() if value is not None}
-    if not do_sample:
-        if given:
-            raise ValueError(f"{next(iter(given))} needs do_sample: without it the most likely token is always taken")
-        return greedy
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return sampler(generator, **given)

@@ -18,11 +18,6 @@ PER_LENGTH = 500
 """Examples of each length, where that many different ones are held out."""
 
 
-def is_text(predictor: Predictor) -> bool:
-    """Whether the model was trained to go on with running text."""
-    return predictor.task.kind == "stream"
-
-
 def evaluation_report(
     predictor: Predictor, split: str | None = None, lengths: str | None = None, path: str | None = None
 ) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from minitx import checkpoint
 from minitx.config import Config, ModelConfig
 from minitx.data import tokenizers
 from minitx.data.tokenizers import CharTokenizer, Tokenizer
+from minitx.generation.decode import Written
 from minitx.models import ARCHITECTURES, build_model
-from minitx.predictor import DEFAULT_NEW_TOKENS, Predictor
+from minitx.predictor import Predictor
+from minitx.writing import DEFAULT_NEW_TOKENS
 
 LONGEST, BLOCK = 6, 8
 SYMBOLS = tokenizers.symbols([str(symbol) for symbol in range(7)])
@@ -295,8 +297,8 @@ def test_by_default_a_text_goes_on_for_a_while(make: Maker) -> None:
 def test_an_end_in_the_middle_ends_the_answer(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = make("decoder_only")
     said = [predictor.tokenizer.encode("3")[0], predictor.tokenizer.special.eos, *predictor.tokenizer.encode("4 5")]
-    columns = [torch.tensor([token]) for token in said]
-    monkeypatch.setattr(minitx.predictor, "write_columns", lambda *args, **kwargs: iter(columns))
+    columns = [Written(torch.tensor([token]), torch.zeros(1)) for token in said]
+    monkeypatch.setattr(minitx.writing, "steps", lambda *args, **kwargs: iter(columns))
     assert predictor.generate("1") == "3"
     assert list(predictor.generate("1", stream=True)) == ["3"]
 
@@ -453,7 +455,7 @@ def test_as_much_is_written_as_the_table_has_room_for_and_no_more(make: Maker, a
     # One with an encoder reads <bos> and four of five.
     predictor = make(architecture, ends=False, position={"name": "learned", "max_len": 5})
     assert len(predictor.generate("3 1", max_new_tokens=room).split()) == room
-    with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {room}.*model\.position\.max_len 5"):
+    with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {room}.*model\.position\.max_len.* 5"):
         predictor.generate("3 1", max_new_tokens=room + 1)
     assert len(predictor.generate("3 1").split()) == room, "the default is what there is room for"
     whole = predictor.generate("3 1")

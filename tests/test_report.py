@@ -12,13 +12,13 @@ from minitx.config import Config, ModelConfig
 from minitx.data import tokenizers
 from minitx.data.corpora import CORPORA
 from minitx.data.framing import frame
-from minitx.data.tasks import TASKS, SequenceTask, Text
+from minitx.data.tasks import TASKS, SequenceTask
 from minitx.data.tokenizers import TOKENIZERS, CharTokenizer
 from minitx.evaluation import evaluate
 from minitx.models import build_model
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.predictor import Predictor
-from minitx.report import evaluation_report, is_text, listing, table
+from minitx.report import evaluation_report, listing, table
 
 TINY = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}
@@ -134,12 +134,6 @@ def test_a_path_is_only_for_text() -> None:
 def test_a_split_that_the_text_does_not_have_is_refused(reading: Predictor) -> None:
     with pytest.raises(ValueError, match=r"data\.test_share"):
         evaluation_report(reading, "test")
-
-
-def test_text_and_answers_are_told_apart(reading: Predictor) -> None:
-    assert is_text(reading)
-    assert isinstance(reading.task, Text)
-    assert not is_text(answering())
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

@@ -53,6 +53,18 @@ class AttentionMaps:
                 shown = weights[example, :, : len(rows), : len(columns)].float().cpu().numpy()
                 yield Picture(kind, number, images.heads(shown, rows, columns))
 
+    def alignment(self) -> Tensor:
+        """Where the source was looked at for each target token: the last cross-attention, mean of its heads, [B, T, S].
+
+        Row t belongs to the token written after the first t + 1 that were read.
+
+        Raises:
+            ValueError: an architecture without cross-attention.
+        """
+        if not self.cross:
+            raise ValueError("there is no alignment without cross-attention: model.architecture is not encoder_decoder")
+        return self.cross[-1].mean(dim=1)
+
     def save_png(self, path: str | Path, example: int = 0) -> None:
         """One PNG with all kinds and layers below one another."""
         titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
@@ -67,6 +79,10 @@ def attention_maps(
         model(*inputs)
     maps = AttentionMaps(tokens)
     for name, weights in recorded.items():
-        kind = "cross" if name.endswith("cross_attn") else name.split(".")[0]
-        getattr(maps, kind).append(weights.cpu())
+        getattr(maps, kind_of(name)).append(weights.cpu())
     return maps
+
+
+def kind_of(name: str) -> str:
+    """encoder, decoder or cross, from a module's path."""
+    return "cross" if name.endswith("cross_attn") else name.split(".")[0]
