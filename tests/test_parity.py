@@ -32,7 +32,7 @@ def ragged(*lengths: int, left: bool = False) -> tuple[Tensor, Tensor]:
 
 def batch(name: str) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Tensor]:
     """A padded batch in their words and in ours, and which outputs count."""
-    ids, keep = ragged(13, 4, 9)
+    ids, keep = ragged(45, 4, 21)
     theirs = {"input_ids": ids, "attention_mask": keep.long()}
     if FAMILIES[name].ours.architecture != "encoder_decoder":
         return theirs, (ids, keep), keep
