@@ -102,7 +102,7 @@ def test_cached_decoding_writes_the_same_tokens(name: str) -> None:
     )  # fmt: skip
     seen: list[Tensor] = []
 
-    def choose(logits: Tensor) -> Tensor:
+    def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
         seen.append(logits)
         return greedy(logits)
 
