@@ -39,9 +39,9 @@ def wrapped_attention(model: nn.Module, wrapper: Wrapper) -> Iterator[None]:
 
 
 def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """Every MultiHeadAttention by its path; a compiled model's paths are those of the model itself."""
+    """Every MultiHeadAttention by its path; what was compiled, whole or in parts, has the paths it had before."""
     return {
-        name.removeprefix("_orig_mod."): part
+        name.replace("_orig_mod.", ""): part
         for name, part in model.named_modules()
         if isinstance(part, MultiHeadAttention)
     }
