@@ -97,7 +97,7 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
     for name, mask in masks.items():
         if name not in attentions:
             raise ValueError(f"head_mask: {name} is no attention of this model, which has: {', '.join(attentions)}")
-        factors[name] = torch.as_tensor(mask)
+        factors[name] = torch.atleast_1d(torch.as_tensor(mask))
         if factors[name].size(-1) != attentions[name].n_heads:
             raise ValueError(
                 f"head_mask: {name} has {attentions[name].n_heads} heads, got {factors[name].size(-1)} numbers"
