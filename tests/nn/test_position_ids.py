@@ -115,6 +115,21 @@ def test_ids_of_a_row_know_neither_padding_nor_neighbours(name: str, causal: boo
         assert torch.equal(together[index, left : left + len(row)], alone)
 
 
+@every_direction
+@every_policy
+@given(keep_rows, st.integers(0, 2**16))
+@settings(deadline=None, max_examples=40)
+def test_padding_within_a_row_counts_for_nothing(name: str, causal: bool, rows: list[list[bool]], seed: int) -> None:
+    """Whatever fills it: a boundary, too. A cache may hold such rows, once padded prompts are read in pieces."""
+    torch.manual_seed(seed)
+    keep, numbering = torch.tensor(rows), policy(name, causal)
+    ids = torch.randint(0, VOCAB, keep.shape).masked_fill(~keep, SEP)
+    together = numbering(ids, keep)
+    for index, real in enumerate(keep):
+        if real.any():
+            assert torch.equal(together[index, real], numbering(ids[index, real][None])[0])
+
+
 @every_policy
 @given(rows_of_tokens, st.integers(0, 2**16))
 @settings(deadline=None, max_examples=30)
