@@ -1,7 +1,8 @@
 """The whole vocabulary of a run, as frozen dataclasses. No torch here: `--help` and a typo must answer at once.
 
-Two sections are open, because anybody may register more of them: `data` and `model.position` hold a registered `name`
-plus that class's own options, which options.py checks once the class is known. Everything else is typed here.
+Three sections are open, because anybody may register more of them: `data`, `model.position` and `model.position_ids`
+hold a registered `name` plus that class's own options, which options.py checks once the class is known. Everything else
+is typed here.
 """
 
 from __future__ import annotations

@@ -48,15 +48,26 @@ class AllHooks(NoPositions):
         return self.slopes[:, None, None] * distance[:, None]
 
 
-def build_tiny(architecture: str, position: str = "none", **changes: Any) -> Transformer:
-    return deepcopy(_build_once(architecture, position, tuple(changes.items())))
+SMALL_IDS: dict[str, dict[str, Any]] = {"randomized": {"range": 64, "longest": 40}, "coupled": {"after": (3, 5)}}
+"""Options under which a way to number shows itself in short sequences of few tokens."""
+
+
+def build_tiny(
+    architecture: str, position: str = "none", position_ids: str = "consecutive", **changes: Any
+) -> Transformer:
+    return deepcopy(_build_once(architecture, position, position_ids, tuple(changes.items())))
 
 
 @cache
-def _build_once(architecture: Any, position: str, changes: tuple[tuple[str, Any], ...]) -> Transformer:
+def _build_once(
+    architecture: Any, position: str, position_ids: str, changes: tuple[tuple[str, Any], ...]
+) -> Transformer:
     """A copy is 50 times cheaper than a model."""
     sizes = {"d_model": 16, "n_heads": 4, "n_layers": 2, "d_ff": 24, "vocab_size": 11}
-    config = ModelConfig(architecture=architecture, position={"name": position}, **{**sizes, **dict(changes)})
+    numbering = {"name": position_ids, **SMALL_IDS.get(position_ids, {})}
+    config = ModelConfig(
+        architecture=architecture, position={"name": position}, position_ids=numbering, **{**sizes, **dict(changes)}
+    )
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         patch.setitem(POSITIONS, "all_hooks", AllHooks)
         torch.manual_seed(0)  # apart, so that a test draws the same numbers whoever built the model first
@@ -70,7 +81,7 @@ def roughen() -> Callable[[Module], Module]:
 
 @pytest.fixture
 def tiny() -> Callable[..., Transformer]:
-    """tiny(architecture, position name, **other keys of ModelConfig): a small model in eval()."""
+    """tiny(architecture, position name, position_ids name, **other keys of ModelConfig): a small model in eval()."""
     return build_tiny
 
 

@@ -391,6 +391,38 @@ def test_first_weights_follow_their_table(tied: bool, architecture: str) -> None
 
 
 @every_architecture
+def test_unscaled_maps_into_the_residual_are_drawn_as_any_other(architecture: str) -> None:
+    weights = {}
+    for scaled in (True, False):
+        torch.manual_seed(3)
+        weights[scaled] = dict(fresh(architecture, n_layers=3, scale_residual=scaled).named_parameters())
+    for path, weight in weights[False].items():
+        factor = math.sqrt(6) if path.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+        close(weight, factor * weights[True][path])
+
+
+@every_architecture
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_an_embedding_norm_stands_between_positions_and_layers(
+    norm: str, norm_first: bool, architecture: str, tiny
+) -> None:
+    model = tiny(architecture, "learned", embedding_norm=True, norm=norm, norm_first=norm_first)
+    for stack in (getattr(model, "encoder", None), getattr(model, "decoder", None)):
+        if stack is not None:
+            assert isinstance(stack.embedding_norm, {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[norm])
+            x, pos = torch.randn(2, 5, D), torch.arange(5)[None]
+            close(stack.embed(x, pos), stack.embedding_norm(stack.position.embed(x, pos)))
+            seen: list[Tensor] = []
+            handle = stack.layers[0].register_forward_hook(lambda _m, args, _o, seen=seen: seen.append(args[0]))
+            stack(x, pos)
+            handle.remove()
+            close(seen[0], stack.embed(x, pos))
+    plain = fresh(architecture)
+    assert not any("embedding_norm" in path for path in plain.state_dict())
+
+
+@every_architecture
 @pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
 def test_first_logits_are_of_size_one(norm_first: bool, architecture: str) -> None:
     """So the first loss is near log V, and the first gradients neither vanish nor explode."""

@@ -39,9 +39,9 @@ def wrapped_attention(model: nn.Module, wrapper: Wrapper) -> Iterator[None]:
 
 
 def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """Every MultiHeadAttention by its path; a compiled model's paths are those of the model itself."""
+    """Every MultiHeadAttention by its path; what was compiled, whole or in parts, has the paths it had before."""
     return {
-        name.removeprefix("_orig_mod."): part
+        name.replace("_orig_mod.", ""): part
         for name, part in model.named_modules()
         if isinstance(part, MultiHeadAttention)
     }
@@ -97,7 +97,7 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
     for name, mask in masks.items():
         if name not in attentions:
             raise ValueError(f"head_mask: {name} is no attention of this model, which has: {', '.join(attentions)}")
-        factors[name] = torch.as_tensor(mask)
+        factors[name] = torch.atleast_1d(torch.as_tensor(mask))
         if factors[name].size(-1) != attentions[name].n_heads:
             raise ValueError(
                 f"head_mask: {name} has {attentions[name].n_heads} heads, got {factors[name].size(-1)} numbers"

@@ -48,7 +48,8 @@ def _blocks(tokens: int, causal: bool, window: int | None, device: torch.device)
         rule = masks.causal
     else:
         return None
-    return create_block_mask(lambda b, h, query, key: rule(query, key), None, None, tokens, tokens, device=str(device))
+    with torch.inference_mode(False):  # kept for training too, which may save no tensor made in inference mode
+        return create_block_mask(lambda b, h, q, k: rule(q, k), None, None, tokens, tokens, device=str(device))
 
 
 @cache

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 POSITION_IDS: dict[str, type[ConsecutiveIds]] = {}
 """Every way to number by its name in the YAML."""
 
+NO_TOKEN = -1
+"""What stands in the place of padding when ids are numbered: it must not matter which token fills it."""
+
 Numbering = TypeVar("Numbering", bound="type[ConsecutiveIds]")
 
 
@@ -44,14 +47,15 @@ def consecutive(
         [B, T], or [1, T] without keep and documents. Padding shares the id of its left neighbour (0 before the first).
     """
     if keep is None:
-        ids = torch.arange(length, device=device)[None]
+        before = torch.arange(length, device=device)[None]  # how many real tokens stand before each one
     else:
-        ids = (keep.long().cumsum(dim=1) - 1).clamp_(min=0)
-    if documents is None:
-        return ids
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return ids - torch.where(begins, ids, 0).cummax(dim=1).values
+        before = keep.long().cumsum(dim=1) - keep.long()
+    ids = before if keep is None else before - (~keep).long()
+    if documents is not None:
+        begins = torch.ones_like(documents, dtype=torch.bool)
+        begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        ids = ids - torch.where(begins, before, 0).cummax(dim=1).values
+    return ids.clamp(min=0)
 
 
 @register("consecutive")
@@ -82,10 +86,15 @@ class ConsecutiveIds(nn.Module):
             fixed: nothing at random, also in training; in evaluation nothing is anyhow. What a cache needs.
         """
         count = consecutive(ids.size(1), keep, ids.device, documents)
+        if keep is not None:
+            ids = ids.masked_fill(~keep, NO_TOKEN)
         return self.number(count, ids, fixed or not self.training)
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
-        """From how many real tokens stand before each one, [B, T] or [1, T], to its id."""
+        """From how many real tokens of its document stand before each one, count [B, T] or [1, T], to its id.
+
+        ids [B, T] are the tokens, NO_TOKEN in the place of padding.
+        """
         return count
 
     def room(self, table: int) -> int:
@@ -126,7 +135,7 @@ class RandomizedIds(ConsecutiveIds):
 
     An encoder draws as many ids as a sequence has tokens. A decoder cannot know how many there will be, and in training
     must not be told, so it draws `longest` and hands them out from the smallest. In evaluation the draw is always the
-    same one.
+    same one. Documents packed into one row share a draw: an encoder's has as many ids as the longest has tokens.
 
     Args:
         range: ids are drawn from 0 to range - 1, none twice.
@@ -188,9 +197,11 @@ class CoupledIds(ConsecutiveIds):
         self.after: Tensor
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
-        """How far back the last such token stands."""
-        number = count + 1
-        return number - torch.where(torch.isin(ids, self.after), number, 0).cummax(dim=1).values
+        """How far back the last such token stands, or the beginning of the document."""
+        real = ids != NO_TOKEN
+        place = real.long().cumsum(dim=1)
+        begins = torch.where(real & (count == 0), place - 1, 0)
+        return place - torch.where(torch.isin(ids, self.after), place, begins).cummax(dim=1).values
 
     def room(self, table: int) -> int:
         """The first token is 1."""

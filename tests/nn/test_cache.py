@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.nn import POSITIONS, Cache
+from minitx.nn import POSITION_IDS, POSITIONS, Cache
 from minitx.nn.cache import FIRST_BLOCK
 
 VOCAB = 11
 every_decoder = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
+every_policy = pytest.mark.parametrize("numbering", POSITION_IDS)
 variants = pytest.mark.parametrize(
     "options",
     [{"window": 3}, {"n_kv_heads": 1}, {"n_kv_heads": 2, "qk_norm": True, "d_head": 6}, {"norm_first": False}],
@@ -72,6 +73,15 @@ def test_prefill_in_chunks_and_single_steps_equal_the_full_forward(name: str, ar
 
 
 @every_decoder
+@every_policy
+@every_scheme
+def test_pieces_equal_the_full_forward_however_tokens_are_numbered(
+    name: str, numbering: str, architecture: str, tiny
+) -> None:
+    check_pieces(Decoding(tiny(architecture, name, numbering), rows=3), rows=3)
+
+
+@every_decoder
 @variants
 def test_pieces_equal_the_full_forward_in_other_shapes(options: dict, architecture: str, tiny) -> None:
     check_pieces(Decoding(tiny(architecture, "sinusoidal", **options), rows=3), rows=3)
@@ -120,6 +130,33 @@ def check_ragged(decoding: Decoding, pieces: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("pieces", [(6,), (2, 3, 1)], ids=str)
 def test_ragged_prompts_equal_the_unpadded_run(pieces: tuple[int, ...], name: str, architecture: str, tiny) -> None:
     check_ragged(Decoding(tiny(architecture, name), rows=4), pieces)
+
+
+@every_decoder
+@every_policy
+@every_scheme
+@pytest.mark.parametrize("pieces", [(6,), (2, 3, 1)], ids=str)
+def test_ragged_prompts_however_tokens_are_numbered(
+    pieces: tuple[int, ...], name: str, numbering: str, architecture: str, tiny
+) -> None:
+    check_ragged(Decoding(tiny(architecture, name, numbering), rows=4), pieces)
+
+
+@every_decoder
+@every_policy
+def test_a_cache_numbers_as_evaluation_does_also_in_training(numbering: str, architecture: str, tiny) -> None:
+    """Random ids drawn anew at each step would fit nothing that was cached before."""
+    model = tiny(architecture, "learned", numbering)
+    decoding, ids = Decoding(model, rows=3), draw(3, 9)
+    if architecture == "encoder_decoder":
+        cache = decoding.start()  # the source is read once: its ids need not be repeated
+        expected = decoding.full(ids)
+        model.decoder.train()
+    else:
+        expected = decoding.full(ids)
+        model.train()
+        cache = decoding.start()
+    close(decoding.in_pieces(ids, cache, [4, 1, 1, 3]), expected)
 
 
 @every_decoder
@@ -175,6 +212,19 @@ def test_two_caches_do_not_mix(tiny) -> None:
     logits = [[model.step(ids[which, :, step : step + 1], caches[which]) for which in (0, 1)] for step in range(4)]
     for which in (0, 1):
         close(torch.cat([pair[which] for pair in logits], dim=1), model(ids[which]))
+
+
+@every_decoder
+@every_policy
+def test_select_takes_tokens_along(numbering: str, architecture: str, tiny) -> None:
+    """A way to number may look at the tokens: each new row has those of the row it was copied from."""
+    decoding, ids = Decoding(tiny(architecture, "learned", numbering), rows=3), draw(3, 5)
+    rows, further = torch.tensor([2, 2, 0, 1]), draw(4, 2)
+    cache = decoding.start()
+    decoding.model.step(ids, cache)
+    cache.select(rows)
+    logits = torch.cat([decoding.model.step(further[:, step : step + 1], cache) for step in range(2)], dim=1)
+    close(logits, decoding.full(torch.cat((ids[rows], further), dim=1), rows)[:, -2:])
 
 
 def test_the_memory_is_projected_once(tiny) -> None:

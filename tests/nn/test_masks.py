@@ -114,3 +114,39 @@ def test_build_is_the_and_of_its_predicates(queries: int, keys: int, size: int) 
     together = masks.build(masks.causal, near, odd_keys, queries=queries, keys=keys)
     apart = [masks.build(predicate, queries=queries, keys=keys) for predicate in (masks.causal, near, odd_keys)]
     assert torch.equal(together.expand(queries, keys), apart[0] & apart[1] & apart[2])
+
+
+@given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), tokens=lengths)
+def test_prefix_is_causal_with_an_open_beginning(lengths: list[int], tokens: int) -> None:
+    mask = masks.build(masks.prefix(torch.tensor(lengths)), queries=tokens, keys=tokens)
+    assert mask.dtype == torch.bool
+    assert mask.shape == (len(lengths), 1, tokens, tokens)
+    for b, length in enumerate(lengths):
+        for t in range(tokens):
+            for s in range(tokens):
+                both_in_it = s < length and t < length
+                assert bool(mask[b, 0, t, s]) == (s <= t or both_in_it)
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda width: st.lists(st.lists(st.integers(0, 3), min_size=width, max_size=width), min_size=1, max_size=4)
+    )
+)
+def test_same_document_is_equality(rows: list[list[int]]) -> None:
+    mask = masks.build(masks.same_document(torch.tensor(rows)), queries=len(rows[0]), keys=len(rows[0]))
+    assert mask.dtype == torch.bool
+    assert mask.shape == (len(rows), 1, len(rows[0]), len(rows[0]))
+    for b, row in enumerate(rows):
+        for t, mine in enumerate(row):
+            assert mask[b, 0, t].tolist() == [mine == other for other in row]
+
+
+@given(tokens=lengths, seed=st.integers(0, 2**16))
+def test_rules_of_rows_and_of_places_go_together(tokens: int, seed: int) -> None:
+    """[T, S] and [B, 1, T, S] broadcast: the AND of each row's own rule with the one for all."""
+    documents = torch.randint(0, 3, (2, tokens), generator=torch.Generator().manual_seed(seed))
+    together = masks.build(masks.causal, masks.same_document(documents), queries=tokens, keys=tokens)
+    for b in range(2):
+        own = masks.build(masks.same_document(documents[b : b + 1]), queries=tokens, keys=tokens)[0, 0]
+        assert torch.equal(together[b, 0], own & torch.ones(tokens, tokens).tril().bool())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from minitx.nn.position_ids import consecutive
+from minitx.config import ModelConfig
+from minitx.models import build_model, max_positions
+from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds, consecutive
 
 keep_rows = st.integers(1, 10).flatmap(
     lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=4)
@@ -54,3 +58,307 @@ def test_the_mask_of_real_tokens_is_left_as_it_was(rows: list[list[bool]]) -> No
     keep = torch.tensor(rows)
     consecutive(keep.size(1), keep)
     assert keep.tolist() == rows
+
+
+# --- every policy ---------------------------------------------------------------------------------------------------
+
+VOCAB, SEP, LARGEST, RANGE, LONGEST = 11, 3, 7, 40, 20
+OPTIONS: dict[str, dict] = {
+    "offset": {"largest": LARGEST},
+    "randomized": {"range": RANGE, "longest": LONGEST},
+    "coupled": {"after": (SEP,)},
+}
+RANDOM = ["offset", "randomized"]
+every_policy = pytest.mark.parametrize("name", POSITION_IDS)
+random_policy = pytest.mark.parametrize("name", RANDOM)
+every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+rows_of_tokens = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), min_size=1, max_size=4)
+
+
+def policy(name: str, causal: bool = True, **options) -> ConsecutiveIds:
+    """One that counts differently from the others as soon as it can; in evaluation mode."""
+    return POSITION_IDS[name](causal, **(options or OPTIONS.get(name, {}))).eval()
+
+
+def laid_out(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[Tensor, Tensor]:
+    """ids and keep [B, T], row b with lefts[b] padding before it; the padding holds any tokens, boundaries among them.
+
+    The rest of the width is padding on the right."""
+    width = max(left + len(row) for left, row in zip(lefts, rows, strict=True)) + extra
+    ids, keep = torch.randint(0, VOCAB, (len(rows), width)), torch.zeros(len(rows), width, dtype=torch.bool)
+    ids[:, ::2] = SEP
+    for index, (left, row) in enumerate(zip(lefts, rows, strict=True)):
+        ids[index, left : left + len(row)] = torch.tensor(row)
+        keep[index, left : left + len(row)] = True
+    return ids, keep
+
+
+def test_the_named_policies_are_there() -> None:
+    assert {"consecutive", "offset", "randomized", "coupled"} <= set(POSITION_IDS)
+    assert all(issubclass(numbering, ConsecutiveIds) for numbering in POSITION_IDS.values())
+
+
+@every_direction
+@every_policy
+@given(rows_of_tokens, st.data())
+@settings(deadline=None, max_examples=40)
+def test_ids_of_a_row_know_neither_padding_nor_neighbours(name: str, causal: bool, rows, data) -> None:
+    lefts = data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows)))
+    ids, keep = laid_out(rows, lefts, data.draw(st.integers(0, 3)))
+    numbering = policy(name, causal)
+    together = numbering(ids, keep)
+    assert together.shape == ids.shape
+    assert together.dtype == torch.long
+    assert (together >= 0).all()
+    for index, (left, row) in enumerate(zip(lefts, rows, strict=True)):
+        alone = numbering(torch.tensor([row]))[0]
+        assert torch.equal(together[index, left : left + len(row)], alone)
+
+
+@every_direction
+@every_policy
+@given(keep_rows, st.integers(0, 2**16))
+@settings(deadline=None, max_examples=40)
+def test_padding_within_a_row_counts_for_nothing(name: str, causal: bool, rows: list[list[bool]], seed: int) -> None:
+    """Whatever fills it: a boundary, too. A cache may hold such rows, once padded prompts are read in pieces."""
+    torch.manual_seed(seed)
+    keep, numbering = torch.tensor(rows), policy(name, causal)
+    ids = torch.randint(0, VOCAB, keep.shape).masked_fill(~keep, SEP)
+    together = numbering(ids, keep)
+    for index, real in enumerate(keep):
+        if real.any():
+            assert torch.equal(together[index, real], numbering(ids[index, real][None])[0])
+
+
+@every_policy
+@given(rows_of_tokens, st.integers(0, 2**16))
+@settings(deadline=None, max_examples=30)
+def test_causal_ids_of_a_beginning_do_not_know_what_follows(name: str, rows, seed: int) -> None:
+    """Also in training, where nothing may tell how long the sequence will be: the same draw gives the same ids."""
+    row = rows[0]
+    for training in (False, True):
+        numbering = policy(name).train(training)
+        torch.manual_seed(seed)
+        whole = numbering(torch.tensor([row, row[::-1]]))
+        for length in range(1, len(row) + 1):
+            torch.manual_seed(seed)
+            beginning = numbering(torch.tensor([row, row[::-1]])[:, :length])
+            assert torch.equal(beginning.expand(2, -1), whole.expand(2, -1)[:, :length])
+
+
+@every_direction
+@every_policy
+def test_nothing_is_random_outside_training_or_where_it_must_not_be(name: str, causal: bool) -> None:
+    ids, numbering = torch.randint(0, VOCAB, (3, 8)), policy(name, causal)
+    once = numbering(ids)
+    assert torch.equal(numbering(ids), once)
+    assert torch.equal(policy(name, causal)(ids), once)  # another object, after a load
+    assert torch.equal(numbering.train()(ids, fixed=True).expand_as(ids), once.expand_as(ids))
+    differs = [not torch.equal(numbering(ids).expand_as(ids), once.expand_as(ids)) for _ in range(5)]
+    assert any(differs) == (name in RANDOM)
+
+
+@every_direction
+@random_policy
+def test_in_training_rows_and_calls_differ(name: str, causal: bool) -> None:
+    numbering, ids = policy(name, causal).train(), torch.zeros(32, 5, dtype=torch.long)
+    first, second = numbering(ids), numbering(ids)
+    assert not torch.equal(first, second)
+    assert len({tuple(row) for row in first.tolist()}) > 4
+
+
+@every_direction
+@every_policy
+def test_policies_carry_nothing_in_a_checkpoint(name: str, causal: bool) -> None:
+    assert not policy(name, causal).state_dict()
+    assert not list(policy(name, causal).parameters())
+
+
+@every_direction
+@every_policy
+@given(st.integers(1, 60), st.integers(0, 2**16), st.data())
+@settings(deadline=None, max_examples=40)
+def test_room_is_a_promise(name: str, causal: bool, table: int, seed: int, data) -> None:
+    """A sequence of as many tokens as there is room for never asks for an id past the table."""
+    numbering = policy(name, causal).train(data.draw(st.booleans()))
+    longest = min(numbering.room(table), numbering.max_len or table)
+    if longest < 1:
+        return
+    torch.manual_seed(seed)
+    ids = torch.randint(0, VOCAB, (3, longest))
+    ids[0] = 0  # a row without any boundary
+    numbers = numbering(ids)
+    assert int(numbers.max()) < table
+    assert int(numbers.min()) >= 0
+    keep = torch.rand(3, longest) < 0.7
+    assert int(numbering(ids, keep).max()) < table
+
+
+@pytest.mark.parametrize(("name", "table"), [("consecutive", 9), ("offset", LARGEST + 5), ("coupled", 9)])
+def test_room_is_no_smaller_than_it_must_be(name: str, table: int) -> None:
+    numbering = policy(name).train()
+    ids = torch.zeros(2000, numbering.room(table) + 1, dtype=torch.long)
+    assert int(numbering(ids).max()) == table
+
+
+@every_direction
+@every_policy
+def test_documents_count_anew(name: str, causal: bool) -> None:
+    """A packed document is numbered as it would be alone (randomized: all of equal length, for they share a draw)."""
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2], [5, 5, 5, 4, 4, 4, 5, 5, 5]])
+    ids, numbering = torch.randint(0, VOCAB, (2, 9)), policy(name, causal)
+    ids[0, 1] = ids[1, 3] = ids[1, 5] = SEP
+    packed = numbering(ids, documents=documents)
+    for row in range(2):
+        for start in (0, 3, 6):
+            assert torch.equal(packed[row, start : start + 3], numbering(ids[row : row + 1, start : start + 3])[0])
+
+
+@every_policy
+@given(rows_of_tokens, st.data())
+@settings(deadline=None, max_examples=40)
+def test_documents_of_any_length_with_padding_anywhere(name: str, rows, data) -> None:
+    """Padding between documents may be counted among the one before, the one after, or neither."""
+    numbering, ids, keep, documents, places = policy(name), [], [], [], []
+    for number, row in enumerate(rows):
+        pads = data.draw(st.integers(0, 2))
+        ids += [SEP] * pads + row
+        keep += [False] * pads + [True] * len(row)
+        documents += [data.draw(st.sampled_from([number, -1 - number, number - 1]))] * pads + [number] * len(row)
+        places.append(len(ids) - len(row))
+    packed = numbering(torch.tensor([ids]), torch.tensor([keep]), torch.tensor([documents]))[0]
+    assert (packed >= 0).all()
+    for place, row in zip(places, rows, strict=True):
+        assert torch.equal(packed[place : place + len(row)], numbering(torch.tensor([row]))[0])
+
+
+# --- offset ---------------------------------------------------------------------------------------------------------
+
+
+@every_direction
+def test_offset_counts_on_from_every_start_alike(causal: bool) -> None:
+    numbering = policy("offset", causal).train()
+    ids, keep = torch.zeros(4000, 6, dtype=torch.long), torch.ones(4000, 6, dtype=torch.bool)
+    for numbers in (numbering(ids), numbering(ids, keep)):
+        assert torch.equal(numbers - numbers[:, :1], torch.arange(6).expand(4000, -1))
+        counts = numbers[:, 0].bincount()
+        assert len(counts) == LARGEST + 1
+        assert (counts > 4000 / (LARGEST + 1) * 0.7).all()
+
+
+def test_offset_zero_is_consecutive() -> None:
+    ids = torch.zeros(3, 4, dtype=torch.long)
+    assert torch.equal(policy("offset", largest=0).train()(ids), torch.arange(4).expand(3, -1))
+
+
+# --- randomized -----------------------------------------------------------------------------------------------------
+
+
+@every_direction
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_randomized_ids_rise_within_their_range(causal: bool, training: bool) -> None:
+    numbering = policy("randomized", causal).train(training)
+    for length in (1, 2, 9, LONGEST):
+        numbers = numbering(torch.zeros(50, length, dtype=torch.long))
+        assert (numbers.diff(dim=1) > 0).all()
+        assert int(numbers.min()) >= 0
+        assert int(numbers.max()) < RANGE
+
+
+def test_randomized_ids_of_a_whole_range_are_the_range() -> None:
+    for training in (True, False):
+        numbering = policy("randomized", causal=False).train(training)
+        assert (numbering(torch.zeros(2, RANGE, dtype=torch.long)) == torch.arange(RANGE)).all()
+        whole = policy("randomized", range=LONGEST, longest=LONGEST).train(training)
+        assert (whole(torch.zeros(2, 5, dtype=torch.long)) == torch.arange(5)).all()
+
+
+def test_an_encoder_draws_as_many_as_there_are_tokens() -> None:
+    """So every id of the range is as likely as any other; the padding beside a short row draws nothing."""
+    numbering, keep = policy("randomized", causal=False).train(), torch.zeros(6000, 9, dtype=torch.bool)
+    keep[:, 3:6] = True
+    numbers = numbering(torch.zeros(6000, 9, dtype=torch.long), keep)[:, 3:6]
+    assert (numbers.diff(dim=1) > 0).all()
+    counts = numbers.flatten().bincount(minlength=RANGE)
+    assert len(counts) == RANGE
+    mean = 6000 * 3 / RANGE
+    assert (counts > 0.75 * mean).all()
+    assert (counts < 1.25 * mean).all()
+
+
+def test_a_decoder_hands_out_from_the_smallest_of_its_longest() -> None:
+    """The first of 20 out of 40 is small; the 20th is where the largest of 20 is."""
+    numbers = policy("randomized").train()(torch.zeros(4000, LONGEST, dtype=torch.long)).double()
+    expected = (torch.arange(LONGEST) + 1) * (RANGE + 1) / (LONGEST + 1) - 1  # mean of order statistics
+    torch.testing.assert_close(numbers.mean(dim=0), expected.double(), rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize(("causal", "key", "limit"), [(True, "longest", LONGEST), (False, "range", RANGE)])
+def test_randomized_refuses_what_it_cannot_number(causal: bool, key: str, limit: int) -> None:
+    numbering, ids = policy("randomized", causal), torch.zeros(1, limit + 1, dtype=torch.long)
+    with pytest.raises(ValueError, match=rf"{limit + 1} tokens.*model\.position_ids\.{key}, {limit}"):
+        numbering(ids)
+    numbering(ids, torch.arange(limit + 1)[None] > 0)  # padding asks for no id
+
+
+# --- coupled --------------------------------------------------------------------------------------------------------
+
+
+def test_question_and_answer_share_numbers() -> None:
+    ids = torch.tensor([[5, 6, 7, SEP, 7, 6, 5]])
+    assert policy("coupled")(ids).tolist() == [[1, 2, 3, 0, 1, 2, 3]]
+    assert policy("coupled", after=(SEP, 6))(ids).tolist() == [[1, 0, 1, 0, 1, 0, 1]]
+    assert policy("coupled", after=(9,))(ids).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    assert POSITION_IDS["coupled"](True)(ids).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+
+
+@given(rows_of_tokens)
+@settings(deadline=None)
+def test_coupled_ids_say_how_far_back_the_last_boundary_is(rows: list[list[int]]) -> None:
+    for row in rows:
+        number, expected = 0, []
+        for token in row:
+            number = 0 if token in (SEP, 5) else number + 1
+            expected.append(number)
+        assert policy("coupled", after=(SEP, 5))(torch.tensor([row]))[0].tolist() == expected
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("offset", {"largest": -1}, r"model\.position_ids\.largest.*-1"),
+        ("randomized", {"range": 10, "longest": 11}, r"model\.position_ids\.longest.*11 and 10"),
+        ("randomized", {"range": 10, "longest": 0}, r"model\.position_ids\.longest.*0 and 10"),
+    ],
+)
+def test_refusals_name_their_key(name: str, options: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        policy(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("position_ids", "max_len", "fits"),
+    [
+        ({"name": "randomized", "range": 30, "longest": 5}, 29, False),
+        ({"name": "randomized", "range": 30, "longest": 5}, 30, True),
+        ({"name": "offset", "largest": 30}, 30, False),
+        ({"name": "offset", "largest": 30}, 31, True),
+        ({"name": "coupled"}, 1, False),
+        ({"name": "coupled"}, 2, True),
+    ],
+    ids=str,
+)
+def test_a_table_too_small_for_the_ids_is_refused(position_ids: dict, max_len: int, fits: bool) -> None:
+    config = ModelConfig(
+        architecture="decoder_only", d_model=8, n_heads=2, vocab_size=VOCAB, position_ids=position_ids,
+        position={"name": "learned", "max_len": max_len},
+    )  # fmt: skip
+    if fits:
+        assert max_positions(build_model(config)) == {"randomized": 5}.get(position_ids["name"], 1)
+        return
+    with pytest.raises(ValueError, match=r"model\.position\.max_len.*model\.position_ids\.name") as refusal:
+        build_model(config)
+    assert str(max_len) in str(refusal.value)
