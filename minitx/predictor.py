@@ -107,7 +107,7 @@ class Predictor:
         """
         if isinstance(self.model, EncoderOnly):
             raise ValueError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
-        return Writer(self.model, self.tokenizer, self.task, self.architecture)
+        return Writer(self.model, self.tokenizer, self.task, self.config.model)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
         """The attention maps of one forward over a question and its answer, or over a text.
@@ -163,11 +163,13 @@ class Predictor:
         special = self.tokenizer.special
         source, keep = padded(prompts, special.pad, self.device)
         with torch.inference_mode():
-            scores, said = self.model(source, keep).float().log_softmax(dim=-1).max(dim=-1)  # [B, T]
+            logits = self.model(source, keep).float()  # [B, T, V]
         told = keep
         if self.task.kind == "masked":
             told = source == special.mask
-            said = torch.where(told, said, source)
+            logits = logits.index_fill(-1, torch.tensor(special, device=self.device), -torch.inf)  # text was hidden
+        scores, said = logits.log_softmax(dim=-1).max(dim=-1)
+        said = torch.where(told, said, source)
         totals = scores.masked_fill(~told, 0.0).sum(dim=1).tolist()
         rows = [row[: len(prompt)] for row, prompt in zip(said.tolist(), prompts, strict=True)]
         decode = self.tokenizer.decode

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from minitx.config import ModelConfig
 from minitx.data.framing import Prompt, right_aligned
 from minitx.data.framing import prompt as prompt_for
 from minitx.data.tasks import Task, Text, generator, mixed
@@ -50,13 +51,13 @@ class Writer:
         model: in evaluation mode.
         tokenizer: its own.
         task: what it was trained on.
-        architecture: the config's model.architecture.
+        config: what the model was built from.
     """
 
     def __init__(
-        self, model: EncoderDecoder | DecoderOnly, tokenizer: Tokenizer, task: Task, architecture: str
+        self, model: EncoderDecoder | DecoderOnly, tokenizer: Tokenizer, task: Task, config: ModelConfig
     ) -> None:
-        self.model, self.tokenizer, self.task, self.architecture = model, tokenizer, task, architecture
+        self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
 
     def write(self, prompts: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
         """num_return_sequences texts for each prompt, whatever prompts are beside it."""
@@ -136,7 +137,7 @@ class Writer:
         if context is not None and options.num_beams > 1:
             room, why = context - 1, f"beam search looks back on everything, and data.block is {context}"
         elif reach is not None and (context is None or context > reach):
-            first = 1 if self.architecture == "encoder_decoder" else len(prompt) + (context is None)
+            first = 1 if self.config.architecture == "encoder_decoder" else len(prompt) + (context is None)
             if max(len(prompt), first) > reach:
                 tokens = max(len(prompt), first)
                 raise ValueError(f"the prompt has {tokens} tokens, more than can be told apart: {self._reach}")
@@ -150,7 +151,10 @@ class Writer:
     @property
     def _reach(self) -> str:
         """How far the positions go, and which keys said so."""
-        return f"model.position.max_len, or the options of model.position_ids, end at {max_positions(self.model)}"
+        name, reach = self.config.position_ids["name"], max_positions(self.model)
+        if name == "consecutive":
+            return f"the table of learned positions ends at model.position.max_len {reach}"
+        return f"model.position_ids.name {name} with its options reaches {reach} tokens"
 
     def _start(self, prompts: list[list[int]], cut: int | None = None) -> tuple[Tensor, Prompt]:
         """The source, and where to start writing."""
@@ -158,7 +162,7 @@ class Writer:
         cut = self.context if cut is None else cut
         source, keep = padded([ids[-cut:] if cut else ids for ids in prompts], self.tokenizer.special.pad, device)
         if self.context is None:
-            return source, prompt_for(source, keep, self.architecture, self.tokenizer.special)
+            return source, prompt_for(source, keep, self.config.architecture, self.tokenizer.special)
         return source, Prompt(*right_aligned(source, keep, self.tokenizer.special))
 
     def _steps(

@@ -13,7 +13,6 @@ from minitx.config import Config, ModelConfig
 from minitx.data.tokenizers import CharTokenizer
 from minitx.models import build_model
 from minitx.predictor import Predictor
-from minitx.report import is_text
 
 CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
 DATA = {"name": "masked_text", "path": "/was/here/when/it/was/trained.txt", "block": 12}
@@ -100,12 +99,6 @@ def test_what_it_does_not_do_is_refused(predictor: Predictor) -> None:
         predictor.generate("")
     with pytest.raises(ValueError, match="'z'"):
         predictor.generate("z<mask>")
-
-
-def test_it_is_no_model_of_running_text(predictor: Predictor) -> None:
-    assert not is_text(predictor)
-    assert predictor.task.kind == "masked"
-    assert predictor._context is None
 
 
 def test_the_corpus_is_not_needed(predictor: Predictor) -> None:

@@ -144,7 +144,7 @@ class RandomizedIds(ConsecutiveIds):
 
     def __init__(self, causal: bool, range: int = 2048, longest: int = 256) -> None:
         super().__init__(causal)
-        if not 1 <= longest <= range:
+        if range < 1 or (causal and not 1 <= longest <= range):
             raise ValueError(
                 "model.position_ids.longest must be at least 1 and at most model.position_ids.range, "
                 f"got {longest} and {range}"
