@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import minitx
 from minitx.config import ModelConfig
 from minitx.models import ARCHITECTURES, build_model, max_positions
-from minitx.nn import POSITIONS
+from minitx.nn import POSITIONS, AddNorm, FeedForward, Stack
 
 VOCAB, D = 11, 16
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -342,7 +342,7 @@ def test_the_config_reaches_every_part() -> None:
     for layer in layers:
         assert layer.ffn.up_proj.out_features == 4 * D
         assert isinstance(layer.ffn.activation, nn.ReLU)
-    assert {part.p for part in model.modules() if isinstance(part, nn.Dropout)} == {0.1}
+    assert {part.dropout for part in model.modules() if isinstance(part, AddNorm | FeedForward | Stack)} == {0.1}
     biased = [path for path, part in model.named_modules() if isinstance(part, nn.Linear) and part.bias is not None]
     assert not biased
 

@@ -89,7 +89,7 @@ def steps(
     for name, value in (("max_new_tokens", max_new_tokens), ("context", context)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    ends = torch.tensor([eos] if isinstance(eos, int) else [*eos], device=ids.device)
+    ends = [eos] if isinstance(eos, int) else [*eos]
     total = ids.size(0)
     rows = torch.arange(total, device=ids.device)  # those still in the batch
     ended = torch.zeros(total, dtype=torch.bool, device=ids.device)  # of those
@@ -111,7 +111,9 @@ def steps(
                 log_probability = logits.float().log_softmax(dim=-1).gather(1, new[:, None])[:, 0]
                 log_probability = log_probability.masked_fill(ended, 0.0)
             new = new.masked_fill(ended, pad)
-            ended = ended | torch.isin(new, ends)
+            ended = ended | (new == ends[0])
+            for other in ends[1:]:
+                ended |= new == other
             written = Written(new, log_probability)
         yield written if len(rows) == total else _spread(written, rows, total, pad)
         done = int(ended.sum())

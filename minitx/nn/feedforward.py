@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from minitx.nn.norms import thinned
+
 
 class SquaredReLU(nn.Module):
     """max(x, 0) squared (So et al. 2021, "Primer")."""
@@ -53,7 +55,7 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.activation = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,4 +64,4 @@ class FeedForward(nn.Module):
             inner = self.activation(self.up_proj(x))
         else:
             inner = self.activation(self.gate_proj(x)) * self.up_proj(x)
-        return self.down_proj(self.dropout(inner))
+        return self.down_proj(thinned(inner, self.dropout, self.training))

@@ -83,8 +83,8 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
         self.o_proj = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
-        self.q_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(self.d_head) if qk_norm else None
+        self.k_norm = RMSNorm(self.d_head) if qk_norm else None
         self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
         self.attention: AttentionFunction = scaled_dot_product_attention  # what record_attention swaps
 
@@ -123,7 +123,7 @@ class MultiHeadAttention(nn.Module):
                     mask = mask[..., -k.size(2) :]  # a window has let go of what no query sees any more
             bias = self.position.bias(q, k, pos, key_pos)
         else:
-            q = self.q_norm(self._split(self.q_proj(x), self.n_heads))  # [B, H, T, K]
+            q = self._queries(x)
             k, v = self._keys_values(memory) if cache is None else cache.once(lambda: self._keys_values(memory))
         dropout = self.dropout if self.training else 0.0
         out = self.attention(
@@ -134,17 +134,26 @@ class MultiHeadAttention(nn.Module):
     def _queries_keys_values(self, x: Tensor, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, H, T, K], keys and values [B, G, T, K] of x; beside a cache all three from one product."""
         if cache is None:
-            return (self.q_norm(self._split(self.q_proj(x), self.n_heads)), *self._keys_values(x))
+            return (self._queries(x), *self._keys_values(x))
         joined = F.linear(x, *cache.joined(self.q_proj, self.k_proj, self.v_proj))
         heads = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
         q, k, v = joined.unflatten(2, (-1, self.d_head)).transpose(1, 2).split(heads, dim=1)
-        return self.q_norm(q), self.k_norm(k), v
+        return _normed(q, self.q_norm), _normed(k, self.k_norm), v
+
+    def _queries(self, x: Tensor) -> Tensor:
+        """Queries of x [B, T, D], [B, H, T, K]."""
+        return _normed(self._split(self.q_proj(x), self.n_heads), self.q_norm)
 
     def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of source [B, S, D], each [B, G, S, K]."""
-        k = self.k_norm(self._split(self.k_proj(source), self.n_kv_heads))
+        k = _normed(self._split(self.k_proj(source), self.n_kv_heads), self.k_norm)
         return k, self._split(self.v_proj(source), self.n_kv_heads)
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
         """[B, T, H * K] to [B, H, T, K]."""
         return x.unflatten(2, (heads, self.d_head)).transpose(1, 2)
+
+
+def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
+    normed: Tensor = x if norm is None else norm(x)
+    return normed

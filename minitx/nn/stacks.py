@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from minitx.nn import masks
 from minitx.nn.cache import Cache
+from minitx.nn.norms import thinned
 from minitx.nn.position_ids import ConsecutiveIds
 from minitx.nn.positions import NoPositions
 
@@ -40,13 +41,13 @@ class Stack(nn.Module):
         self.position = position
         self.position_ids = position_ids if position_ids is not None else ConsecutiveIds(causal=True)
         self.embedding_norm = embedding_norm if embedding_norm is not None else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Embedded tokens [B, T, D] with their positions, normalised if so asked, thinned by dropout."""
-        return self.dropout(self.embedding_norm(self.position.embed(x, pos)))
+        return thinned(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
 
 
 class EncoderStack(Stack):
