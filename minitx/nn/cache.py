@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitx.nn.position_ids import ConsecutiveIds
 
@@ -126,14 +126,14 @@ class LayerCache:
             self._memory = project()
         return self._memory
 
-    def joined(self, *maps: nn.Linear) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of several maps of the same input as one: a token alone is read by few, larger products.
+    def joined(self, join: Callable[[], tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of several maps as one, joined at the first call and remembered, as the keys that they made.
 
-        Joined once and kept here, beside the keys that they have made: while a cache lives, weights stand still.
+        While a cache lives, weights stand still.
         """
         if self._joined is None:
-            bias = None if maps[0].bias is None else torch.cat([part.bias for part in maps]).detach()
-            self._joined = torch.cat([part.weight for part in maps]).detach(), bias
+            weight, bias = join()
+            self._joined = weight.detach(), None if bias is None else bias.detach()
         return self._joined
 
     def select(self, rows: Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -132,13 +133,27 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(out.transpose(1, 2).flatten(2))  # [B, T, D]
 
     def _queries_keys_values(self, x: Tensor, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, H, T, K], keys and values [B, G, T, K] of x; beside a cache all three from one product."""
-        if cache is None:
+        """Queries [B, H, T, K], keys and values [B, G, T, K] of x.
+
+        From one product where that is faster: beside a cache, which reads few tokens, and under autocast, which then
+        converts x once (in bf16 on a CPU 1.1 to 1.35 times as fast, forward and backward; in fp32 it makes no odds).
+        """
+        if cache is not None:
+            weight, bias = cache.joined(self._joined)
+        elif torch.is_autocast_enabled(x.device.type):
+            weight, bias = self._joined()
+        else:
             return (self._queries(x), *self._keys_values(x))
-        joined = F.linear(x, *cache.joined(self.q_proj, self.k_proj, self.v_proj))
+        joined = F.linear(x, weight, bias)
         heads = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
         q, k, v = joined.unflatten(2, (-1, self.d_head)).transpose(1, 2).split(heads, dim=1)
         return _normed(q, self.q_norm), _normed(k, self.k_norm), v
+
+    def _joined(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the three maps as one."""
+        maps = (self.q_proj, self.k_proj, self.v_proj)
+        bias = None if self.q_proj.bias is None else torch.cat([part.bias for part in maps])
+        return torch.cat([part.weight for part in maps]), bias
 
     def _queries(self, x: Tensor) -> Tensor:
         """Queries of x [B, T, D], [B, H, T, K]."""

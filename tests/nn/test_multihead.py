@@ -70,13 +70,12 @@ def test_weights_are_joined_once_for_each_layer(tiny, monkeypatch: pytest.Monkey
     for step in range(4):
         model.step(ids[:, step : step + 1], cache)
     assert made == [3, 3]  # two layers, three maps each
-    first = cache.layer(0).joined(*[nn.Linear(2, 2)] * 3)
-    assert first[0] is cache.layer(0).joined()[0]  # whatever is handed in later
+    first = cache.layer(0).joined(lambda: pytest.fail("joined again"))
     assert not first[0].requires_grad
 
 
 def test_three_maps_are_left_alone_without_a_cache(tiny) -> None:
-    """Training goes through the three maps, each with its hooks and its gradient."""
+    """Training in full precision goes through the three maps, each with its hooks."""
     model, calls = tiny("decoder_only"), []
     for name in ("q_proj", "k_proj", "v_proj"):
         part = getattr(model.decoder.layers[0].self_attn, name)
@@ -100,8 +99,23 @@ def test_changed_weights_are_seen_by_the_next_cache(architecture: str, tiny) -> 
 
 
 def test_joined_is_the_maps_below_one_another() -> None:
-    maps = [nn.Linear(5, size) for size in (4, 2, 2)]
-    weight, bias = LayerCache(Cache()).joined(*maps)
-    x = torch.randn(3, 5)
-    close(F.linear(x, weight, bias), torch.cat([part(x) for part in maps], dim=-1))
-    assert LayerCache(Cache()).joined(nn.Linear(5, 4, bias=False))[1] is None
+    part, x = MultiHeadAttention(12, 4, n_kv_heads=2), torch.randn(3, 12)
+    expected = torch.cat([each(x) for each in (part.q_proj, part.k_proj, part.v_proj)], dim=-1)
+    close(F.linear(x, *part._joined()), expected)
+    assert MultiHeadAttention(12, 4, bias=False)._joined()[1] is None
+
+
+@shapes
+def test_gradients_under_autocast_are_those_of_three_maps(options: dict, roughen) -> None:
+    """One product, cut in three, brings each map its own gradient."""
+    part, x = roughen(MultiHeadAttention(12, 4, **options)), torch.randn(2, 5, 12)
+
+    def gradients(mixed: bool) -> list[Tensor]:
+        with torch.enable_grad():
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+                out = part(x, causal=True)
+            return torch.autograd.grad(out.float().square().mean(), list(part.parameters()))
+
+    for (name, _), one, other in zip(part.named_parameters(), gradients(True), gradients(False), strict=True):
+        if name != "k_proj.bias":  # moves all scores of a query alike: nothing but noise
+            close(one / other.norm(), other / other.norm(), 5e-2)
