@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minitx import parts
 from minitx.config import ModelConfig
-from minitx.nn import Cache, Head, NoPositions, Stack, TokenEmbedding, masks
+from minitx.nn import Cache, FixedCache, Head, NoPositions, Stack, TokenEmbedding, masks
 
 
 class EncoderDecoder(nn.Module):
@@ -25,6 +25,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = parts.encoder(config)
         self.decoder = parts.decoder(config, cross=True)
         self.head = parts.head(config, self.embedding)
+        self.window = config.window
 
     def forward(
         self, src_ids: Tensor, tgt_ids: Tensor, src_keep: Tensor | None = None, tgt_keep: Tensor | None = None
@@ -42,7 +43,7 @@ class EncoderDecoder(nn.Module):
         memory: Tensor,
         src_keep: Tensor | None = None,
         tgt_keep: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | FixedCache | None = None,
     ) -> Tensor:
         """tgt_ids [B, T] and the memory [B, S, D] to logits [B, T, V]; with a cache, tgt_ids are the new tokens."""
         return _decode(self, tgt_ids, tgt_keep, cache, memory, src_keep)
@@ -51,7 +52,11 @@ class EncoderDecoder(nn.Module):
         """Read the source once; the cache is then handed to step."""
         return Cache(self.encode(src_ids, src_keep), src_keep)
 
-    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
+    def fix(self, cache: Cache, room: int) -> FixedCache:
+        """The cache, once a prompt is in it, in tensors that never change their shape; see DecoderOnly.fix."""
+        return _fixed(self, cache, room)
+
+    def step(self, ids: Tensor, cache: Cache | FixedCache, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after the new target tokens ids [B, T]."""
         assert cache.memory is not None  # start put it there
         return self.decode(ids, cache.memory, cache.memory_keep, keep, cache)
@@ -65,13 +70,13 @@ class DecoderOnly(nn.Module):
         self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
         self.decoder = parts.decoder(config, cross=False)
         self.head = parts.head(config, self.embedding)
-        self.prefix_lm = config.prefix_lm
+        self.prefix_lm, self.window = config.prefix_lm, config.window
 
     def forward(
         self,
         ids: Tensor,
         keep: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | FixedCache | None = None,
         prefix: Tensor | None = None,
         documents: Tensor | None = None,
     ) -> Tensor:
@@ -96,7 +101,19 @@ class DecoderOnly(nn.Module):
         """An empty cache; the prompt is the first thing handed to step."""
         return Cache()
 
-    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
+    def fix(self, cache: Cache, room: int) -> FixedCache:
+        """The cache, once a prompt is in it, in tensors that never change their shape, for a compiled step.
+
+        Args:
+            cache: what has read the prompt.
+            room: tokens that there will ever be.
+
+        Raises:
+            ValueError: a model with a window, whose cache lets go of tokens.
+        """
+        return _fixed(self, cache, room)
+
+    def step(self, ids: Tensor, cache: Cache | FixedCache, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts.
 
         The first call reads the prompt; with prefix_lm all of it, since its tokens see one another.
@@ -215,7 +232,7 @@ def _decode(
     model: EncoderDecoder | DecoderOnly,
     ids: Tensor,
     keep: Tensor | None,
-    cache: Cache | None,
+    cache: Cache | FixedCache | None,
     memory: Tensor | None = None,
     memory_keep: Tensor | None = None,
     rules: Sequence[masks.Predicate] = (),
@@ -244,3 +261,9 @@ def _mask(ids: Tensor, rules: Sequence[masks.Predicate], documents: Tensor | Non
     if documents is not None:
         rules = [*rules, masks.same_document(documents)]
     return masks.build(*rules, queries=ids.size(1), keys=ids.size(1), device=ids.device) if rules else None
+
+
+def _fixed(model: EncoderDecoder | DecoderOnly, cache: Cache, room: int) -> FixedCache:
+    if model.window is not None:
+        raise ValueError("a model with model.window lets go of old tokens: it cannot be compiled for writing")
+    return FixedCache(cache, room)

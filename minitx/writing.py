@@ -187,6 +187,7 @@ class Writer:
             choose=choose,
             context=self.context,
             scores=scores,
+            compiled=options.compile,
             **self._ending(options),
         )
 

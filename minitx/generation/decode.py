@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,24 +15,17 @@ from torch import Tensor
 from minitx.generation.penalties import Adjust
 from minitx.generation.sampling import Chooser, greedy
 
+ROOMS = 64
+"""A compiled step reserves room in multiples of so many tokens, so that one program serves many lengths."""
 CROWD = 8
 """Rows from which it pays to leave those out that have ended."""
-
-
-class Cache(Protocol):
-    """What generation needs to know of a model's cache."""
-
-    length: int
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
 
 
 class Steppable(Protocol):
     """What a model offers to generation."""
 
     def start(self, *source: Any) -> Any:
-        """A fresh cache, after reading a source if the model has one."""
+        """A fresh cache, after reading a source if the model has one; its `select(rows)` lets go of other rows."""
 
     def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after new tokens [B, T]."""
@@ -66,6 +60,7 @@ def steps(
     adjust: Adjust | None = None,
     context: int | None = None,
     scores: bool = False,
+    compiled: bool = False,
 ) -> Iterator[Written]:
     """Write until every row has ended, one token a row at a time.
 
@@ -82,9 +77,10 @@ def steps(
         context: tokens that the model may look back on. Once they are full, it reads the last half anew and goes on,
             so a text may grow past the length that the model was trained on. None: it looks back on everything.
         scores: also tell the log-probability of each token.
+        compiled: compile the step for one token: slow at first, faster after; needs the model's `fix`.
 
     Raises:
-        ValueError: max_new_tokens or context below 1.
+        ValueError: max_new_tokens or context below 1; a model that cannot be compiled.
     """
     for name, value in (("max_new_tokens", max_new_tokens), ("context", context)):
         if value is not None and value < 1:
@@ -95,16 +91,24 @@ def steps(
     ended = torch.zeros(total, dtype=torch.bool, device=ids.device)  # of those
     remembers = context is not None or adjust is not None
     read, read_keep = ids, keep  # everything so far
-    cache: Cache | None = None
+    room = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
+    cache: Any = None
+    held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
             if cache is None:
                 cache = model.start(*source)
-            elif context is not None and cache.length >= context:
-                cache = model.start(*source)
+            elif context is not None and held >= context:
+                cache, held = model.start(*source), 0
                 ids = read[:, -max(context // 2, 1) :]
                 keep = None if read_keep is None else read_keep[:, -ids.size(1) :]
-            logits = model.step(ids, cache, keep)[:, -1]
+            if compiled and held:
+                logits = compiled_step(model)(ids, cache, keep)[:, -1]
+            else:
+                logits = model.step(ids, cache, keep)[:, -1]
+                if compiled:
+                    cache = model.fix(cache, -(-room // ROOMS) * ROOMS)  # type: ignore[attr-defined]
+            held += ids.size(1)
             new = choose(logits if adjust is None else adjust(logits, read, read_keep, count), rows)
             log_probability = None
             if scores:
@@ -120,7 +124,9 @@ def steps(
         if done == len(rows):
             return
         with torch.inference_mode():
-            if len(rows) >= CROWD and 4 * done >= len(rows):  # what has ended is carried along no longer
+            if (
+                len(rows) >= CROWD and 4 * done >= len(rows) and not compiled
+            ):  # what has ended is carried along no longer
                 left = (~ended).nonzero()[:, 0]
                 cache.select(left)
                 new, rows, ended, read = new[left], rows[left], ended[left], read[left]
@@ -131,6 +137,16 @@ def steps(
                 read = torch.cat((read, ids), dim=1)
                 if read_keep is not None:
                     read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+
+
+_COMPILED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def compiled_step(model: Any) -> Any:
+    """The model's step, compiled; one program for each model, batch size and room."""
+    if model not in _COMPILED:
+        _COMPILED[model] = torch.compile(model.step, dynamic=False)
+    return _COMPILED[model]
 
 
 def _spread(written: Written, rows: Tensor, total: int, pad: int) -> Written:

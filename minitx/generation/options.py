@@ -50,6 +50,9 @@ class GenerationOptions:
     stop: list[str] | None = None
     """Tokens at which to stop besides the end; they are not part of the text."""
 
+    compile: bool = False
+    """Compile the step that writes a token: many seconds at first, faster after. Not with num_beams."""
+
     def __post_init__(self) -> None:
         for name, least in (
             ("max_new_tokens", 1),
@@ -78,6 +81,8 @@ class GenerationOptions:
         self._fit_together()
 
     def _fit_together(self) -> None:
+        if self.compile and self.num_beams > 1:
+            raise ValueError("compile and num_beams exclude each other: beams change places in the cache")
         if self.do_sample and self.num_beams > 1:
             raise ValueError("do_sample and num_beams exclude each other: beam search does not draw")
         for names, needed, there in (

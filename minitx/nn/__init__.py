@@ -2,7 +2,7 @@
 
 from minitx.nn import masks
 from minitx.nn.attention import scaled_dot_product_attention
-from minitx.nn.cache import Cache
+from minitx.nn.cache import Cache, FixedCache
 from minitx.nn.embedding import Head, TokenEmbedding
 from minitx.nn.feedforward import ACTIVATIONS, FeedForward
 from minitx.nn.layers import DecoderLayer, EncoderLayer
@@ -25,6 +25,7 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "FeedForward",
+    "FixedCache",
     "Head",
     "MultiHeadAttention",
     "NoPositions",

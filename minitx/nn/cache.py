@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.nn.position_ids import ConsecutiveIds
@@ -143,6 +144,72 @@ class LayerCache:
         if self._memory is not None:
             k, v = self._memory
             self._memory = k.index_select(0, rows), v.index_select(0, rows)
+
+
+class FixedCache:
+    """The same memory in tensors that never change their shape: what a compiled step needs.
+
+    It takes one token at a time, and neither lets go of rows nor of what a window has passed.
+
+    Args:
+        cache: holds the prompt; its contents are copied.
+        room: tokens that there will ever be.
+    """
+
+    def __init__(self, cache: Cache, room: int) -> None:
+        assert cache.ids is not None  # a prompt has been read
+        self.memory, self.memory_keep = cache.memory, cache.memory_keep
+        keep = cache.keep if cache.keep is not None else torch.ones_like(cache.ids, dtype=torch.bool)
+        left = (0, room - cache.length)
+        self.ids, self.keep = F.pad(cache.ids, left), F.pad(keep, left)  # [B, room]; what is not there yet is not seen
+        self.pos: Tensor | None = None  # [B, room]
+        self.at = torch.tensor([cache.length], device=keep.device)  # where the next token goes: a tensor, not a shape
+        self.length = room  # nobody may ask how much of it is used: that would be another program for each length
+        self._layers = [FixedLayerCache(self, cache.layer(index), room) for index in range(len(cache._layers))]
+
+    def layer(self, index: int) -> FixedLayerCache:
+        """The part that belongs to one layer."""
+        return self._layers[index]
+
+    def admit(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
+        """Announce one new token ids [B, 1]; returns its position ids [B, 1]."""
+        self.ids.index_copy_(1, self.at, ids)
+        self.keep.index_fill_(1, self.at, True)
+        self.pos = position_ids(self.ids, self.keep, fixed=True)
+        return self.pos.index_select(1, self.at)
+
+    def advance(self, tokens: int) -> None:
+        """See Cache.advance."""
+        self.at.add_(tokens)
+
+
+class FixedLayerCache:
+    """The part of a FixedCache that belongs to one layer, made from a LayerCache."""
+
+    def __init__(self, cache: FixedCache, layer: LayerCache, room: int) -> None:
+        assert layer._keys is not None
+        assert layer._values is not None
+        self._cache, self._memory, self._joined = cache, layer._memory, layer._joined
+        left = (0, 0, 0, room - layer._used)
+        self._keys = F.pad(layer._keys[:, :, : layer._used], left)  # [B, G, room, K]
+        self._values = F.pad(layer._values[:, :, : layer._used], left)
+
+    def extend(self, k: Tensor, v: Tensor, pos: Tensor, window: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Put one new key and value [B, G, 1, K] in their place; returns the whole room, and its position ids."""
+        assert self._cache.pos is not None  # admit has numbered them
+        self._keys.index_copy_(2, self._cache.at, k)
+        self._values.index_copy_(2, self._cache.at, v)
+        return self._keys, self._values, self._cache.pos
+
+    def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory."""
+        assert self._memory is not None
+        return self._memory
+
+    def joined(self, join: Callable[[], tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of several maps as one."""
+        assert self._joined is not None
+        return self._joined
 
 
 def _room(buffer: Tensor | None, new: Tensor, used: int, needed: int) -> Tensor:

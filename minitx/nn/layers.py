@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from minitx.nn.cache import LayerCache
+from minitx.nn.cache import FixedLayerCache, LayerCache
 from minitx.nn.feedforward import FeedForward
 from minitx.nn.multihead import MultiHeadAttention
 from minitx.nn.norms import AddNorm
@@ -84,7 +84,7 @@ class DecoderLayer(nn.Module):
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         pos: Tensor | None = None,
-        cache: LayerCache | None = None,
+        cache: LayerCache | FixedLayerCache | None = None,
         causal: bool = True,
     ) -> Tensor:
         """One step up the stack.

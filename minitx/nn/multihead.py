@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minitx.nn import masks
 from minitx.nn.attention import scaled_dot_product_attention
-from minitx.nn.cache import LayerCache
+from minitx.nn.cache import FixedLayerCache, LayerCache
 from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         pos: Tensor | None = None,
-        cache: LayerCache | None = None,
+        cache: LayerCache | FixedLayerCache | None = None,
     ) -> Tensor:
         """Let each row of x gather from x itself (self-attention) or from memory (cross-attention).
 
@@ -132,7 +132,9 @@ class MultiHeadAttention(nn.Module):
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))  # [B, T, D]
 
-    def _queries_keys_values(self, x: Tensor, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _queries_keys_values(
+        self, x: Tensor, cache: LayerCache | FixedLayerCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, H, T, K], keys and values [B, G, T, K] of x.
 
         From one product where that is faster: beside a cache, which reads few tokens, and under autocast, which then

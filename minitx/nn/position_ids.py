@@ -158,7 +158,8 @@ class RandomizedIds(ConsecutiveIds):
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
         """The count-th smallest of the ids that were drawn."""
         rows, tokens = ids.shape
-        if tokens > self.max_len and int(count.max()) >= self.max_len:
+        seen = not torch.compiler.is_compiling()
+        if seen and tokens > self.max_len and int(count.max()) >= self.max_len:
             key = "longest" if self.causal else "range"
             raise ValueError(
                 f"a sequence of {int(count.max()) + 1} tokens is longer than model.position_ids.{key}, {self.max_len}"

@@ -143,7 +143,8 @@ class LearnedPositions(NoPositions):
         Raises:
             ValueError: an id past the table (checked on the CPU only; elsewhere the check would stall the device).
         """
-        if pos.device.type == "cpu" and pos.numel() and int(pos.max()) >= self.max_len:
+        seen = pos.device.type == "cpu" and not torch.compiler.is_compiling()
+        if seen and pos.numel() and int(pos.max()) >= self.max_len:
             raise ValueError(
                 f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions: "
                 f"model.position.max_len is {self.max_len}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from minitx.nn import masks
-from minitx.nn.cache import Cache
+from minitx.nn.cache import Cache, FixedCache
 from minitx.nn.norms import thinned
 from minitx.nn.position_ids import ConsecutiveIds
 from minitx.nn.positions import NoPositions
@@ -82,7 +82,7 @@ class DecoderStack(Stack):
         keep: Tensor | None = None,
         memory: Tensor | None = None,
         memory_keep: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | FixedCache | None = None,
         mask: Tensor | None = None,
         causal: bool = True,
     ) -> Tensor:
