@@ -46,8 +46,13 @@ class Finished:
     ids: Tensor  # [B, K, T]
     scores: Tensor  # [B, K]
     logs: Tensor  # [B, K]
-    there: Tensor  # [B, K], False where no sequence stands yet
+    lengths: Tensor  # [B, K], 0 where no sequence stands yet
     hopeful: Tensor  # [B, 1], whether one still running may become better than the worst of these
+
+    @property
+    def there(self) -> Tensor:
+        """Where a sequence stands [B, K]."""
+        return self.lengths > 0
 
     def take(self, rows: Tensor) -> Finished:
         """Some of the prompts."""
@@ -136,7 +141,7 @@ class _Search:
             torch.full((batch, beams, tokens), pad, device=device),
             torch.full((batch, beams), NEVER, device=device),
             torch.full((batch, beams), NEVER, device=device),
-            torch.zeros((batch, beams), dtype=torch.bool, device=device),
+            torch.zeros((batch, beams), dtype=torch.long, device=device),
             torch.ones((batch, 1), dtype=torch.bool, device=device),
         )
         self.all = self.finished  # of the whole batch
@@ -165,7 +170,8 @@ class _Search:
         ids[..., :count], ids[..., count] = _gathered(written, parents), tokens
         finished.ids = _gathered(torch.cat((finished.ids, ids), dim=1), order)
         finished.logs = torch.cat((finished.logs, logs), dim=1).gather(1, order)
-        finished.there = torch.cat((finished.there, welcome), dim=1).gather(1, order)
+        lengths = torch.where(welcome, count + 1, 0)
+        finished.lengths = torch.cat((finished.lengths, lengths), dim=1).gather(1, order)
 
     def go_on(self, logs: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, int]:
         """Let the K best candidates run; returns which row each goes on from, and since when those differ."""
@@ -209,9 +215,8 @@ class _Search:
         """The best sequences of the whole batch, as long as the longest of them."""
         if self.all is not self.finished:
             self.all.put(self.items, self.finished)
-        ids = self.all.ids
-        used = (ids != self.pad).any(dim=0).any(dim=0).nonzero()
-        return Beams(ids[..., : int(used.max()) + 1 if len(used) else 1], self.all.scores, self.all.logs)
+        longest = int(self.all.lengths.max())
+        return Beams(self.all.ids[..., : max(longest, 1)], self.all.scores, self.all.logs)
 
 
 def _gathered(sequences: Tensor, places: Tensor) -> Tensor:
