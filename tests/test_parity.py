@@ -8,12 +8,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from parity import FAMILIES, VOCAB, D, pair
 from torch import Tensor
 
 from minitx.generation.decode import generate
 from minitx.generation.sampling import greedy
 from minitx.nn.cache import FIRST_BLOCK
+from parity import FAMILIES, VOCAB, D, pair
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
 
