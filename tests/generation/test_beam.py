@@ -175,20 +175,50 @@ def test_any_of_several_ends_ends(seed: int) -> None:
 
 @pytest.mark.parametrize("least", [1, 3, 4])
 def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> None:
-    """What the search adds up is what is left after the penalties."""
+    """What the search ranks by is what is left after the penalties; what it tells is what the model itself says."""
     for seed in range(5):
         model = Table(4, seed)
         adjust = adjusted([EOS], min_new_tokens=least, repetition_penalty=1.3)
         found = search(model, [(2,)], 2, 4, adjust=adjust, length_penalty=0.0)
         assert adjust is not None
-        for text, log in zip(texts(found), found.log_probabilities[0].tolist(), strict=True):
+        ranked = zip(texts(found), found.log_probabilities[0].tolist(), found.scores[0].tolist(), strict=True)
+        for text, log, score in ranked:
             assert EOS not in text[:least]
             total = 0.0
             for place, token in enumerate(text):
                 history = (2, *text[:place])
                 logs = model.logits(history).log_softmax(dim=0)[None]
                 total += float(adjust(logs, torch.tensor([history]), None, place)[0, token])
-            assert log == pytest.approx(total, abs=1e-4)
+            assert score == pytest.approx(total, abs=1e-4)
+            assert log == pytest.approx(model.log_probability((2,), text), abs=1e-4)
+
+
+@given(st.integers(0, 10**6), st.integers(3, 4), st.integers(1, 3), st.sampled_from([True, False, "never"]))
+@settings(max_examples=40, deadline=None)
+def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary: int, limit: int, early: Any) -> None:
+    """Beams that hold nothing neither end nor count: no text is told that was not found."""
+    model, space = Table(vocabulary, seed), every_text(vocabulary, limit)
+    found = search(model, [(2,), (2, 1)], len(space) + 5, limit, length_penalty=1.0, early_stopping=early)
+    for index, prompt in enumerate([(2,), (2, 1)]):
+        count = int((found.lengths[index] > 0).sum())
+        own = texts(found, index)[:count]
+        assert found.lengths[index, :count].tolist() == [len(text) for text in own]
+        assert found.lengths[index, count:].tolist() == [0] * (len(space) + 5 - count)
+        assert sorted(own) == sorted(space)
+        logs = [model.log_probability(prompt, text) for text in own]
+        assert found.log_probabilities[index, :count].tolist() == pytest.approx(logs, abs=1e-4)
+
+
+def test_where_everything_is_forbidden_there_is_nothing() -> None:
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        return logits if written < 2 else torch.full_like(logits, -torch.inf)
+
+    model = Table(4, 1)
+    found = search(model, [(2,)], 3, 6, adjust=adjust, eos=3)
+    count = int((found.lengths > 0).sum())
+    assert found.lengths[0, :count].tolist() == [row.index(3) + 1 for row in found.ids[0, :count].tolist()]
+    assert int(found.lengths.max()) <= 2
+    assert len(model.crowds) <= 3, "nothing is left to go on from"
 
 
 def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
@@ -305,7 +335,7 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
         tokens = torch.randint(0, 2, (batch, beams), generator=torch.Generator().manual_seed(step))
         logs = -torch.arange(beams).float().expand(batch, -1)
         before = bookkeeping.read.tolist()
-        rows, since = bookkeeping.go_on(logs, torch.tensor(parents), tokens)
+        rows, since = bookkeeping.go_on(logs, logs, torch.tensor(parents), tokens)
         expected = [[own * beams + parent for parent in row] for own, row in enumerate(parents)]
         assert rows.tolist() == [row for several in expected for row in several]
         honest = min(shared(before[new], before[old]) for new, old in enumerate(rows.tolist()))
@@ -328,12 +358,12 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
 def test_beams_that_go_on_from_themselves_copy_nothing() -> None:
     search_of_two = _Search(torch.tensor([[5, 6]]), None, 2, 9, PAD)
     logs = torch.tensor([[0.0, -1.0]])
-    _, since = search_of_two.go_on(logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]]))
+    _, since = search_of_two.go_on(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]]))
     assert since == 2
     for size in (3, 4):
-        _, since = search_of_two.go_on(logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]]))
+        _, since = search_of_two.go_on(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]]))
         assert since == size
-    _, since = search_of_two.go_on(logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]]))
+    _, since = search_of_two.go_on(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]]))
     assert since == 2, "they parted after the prompt"
 
 
