@@ -95,9 +95,11 @@ class Writer:
         _follow_one_text("return_attention", options)
         limit = self.limit(prompt, options)
         if self.context is not None and len(prompt) + limit > self.context + 1:
+            room = self.context + 1 - len(prompt)
+            advice = f"max_new_tokens must be at most {room}" if room > 0 else "no token can be written after it"
             raise ValueError(
                 f"return_attention follows what the model sees at once: the prompt has {len(prompt)} tokens, so "
-                f"max_new_tokens must be at most {self.context + 1 - len(prompt)} for data.block {self.context}"
+                f"{advice} for data.block {self.context}"
             )
         with StepwiseMaps(self.model) as recorded:
             columns = []
