@@ -18,7 +18,7 @@ CASES: list[tuple[str, bool, dict[str, Any]]] = [
     ("decoder_only", False, {"window": 3}),
     ("decoder_only", False, {"window": 1}),
     ("decoder_only", False, {"prefix_lm": True}),
-    ("decoder_only", False, {"n_kv_heads": 1, "qk_norm": True}),
+    ("decoder_only", False, {"n_kv_heads": 1}),
     ("encoder_decoder", False, {}),
     ("encoder_decoder", False, {"window": 3}),
     ("decoder_only", True, {}),
