@@ -209,6 +209,18 @@ def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary:
         assert found.log_probabilities[index, :count].tolist() == pytest.approx(logs, abs=1e-4)
 
 
+def test_beams_that_have_all_ended_are_not_gone_on_with() -> None:
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        only = torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([EOS]), 0.0)
+        return only if written else logits
+
+    model = Table(4, 1)
+    found = search(model, [(2,)], 9, 6, adjust=adjust, early_stopping="never")
+    assert sorted(texts(found)[:4]) == [(0, EOS), (EOS,), (2, EOS), (3, EOS)]
+    assert found.lengths[0].tolist().count(0) == 5
+    assert len(model.crowds) == 2
+
+
 def test_where_everything_is_forbidden_there_is_nothing() -> None:
     def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
         return logits if written < 2 else torch.full_like(logits, -torch.inf)
@@ -282,16 +294,19 @@ def test_nothing_is_computed_once_nothing_can_change() -> None:
     st.lists(st.lists(st.integers(2, 5), min_size=1, max_size=4).map(tuple), min_size=1, max_size=9),
     st.integers(1, 4),
     st.sampled_from([True, False, "never"]),
+    st.sampled_from([1.0, 1.5]),
 )
-@settings(max_examples=50, deadline=None)
-def test_company_changes_nothing(seed: int, prompts: list[Row], beams: int, early: Any) -> None:
+@settings(max_examples=80, deadline=None)
+def test_company_changes_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
     """The History complains if a row is read wrongly; here some prompts leave the batch before others."""
     model = Table(6, seed, sharpness=4.0)
-    together = search(model, prompts, beams, 6, early_stopping=early)
+    options = {"early_stopping": early, "adjust": adjusted([EOS], repetition_penalty=penalty)}
+    together = search(model, prompts, beams, 6, **options)
     for index, prompt in enumerate(prompts):
-        alone = search(model, [prompt], beams, 6, early_stopping=early)
+        alone = search(model, [prompt], beams, 6, **options)
         assert texts(together, index) == texts(alone)
-        assert together.scores[index].tolist() == pytest.approx(alone.scores[0].tolist(), abs=1e-5)
+        for one, other in ((together.scores, alone.scores), (together.log_probabilities, alone.log_probabilities)):
+            assert one[index].tolist() == pytest.approx(other[0].tolist(), abs=1e-5)
 
 
 def test_prompts_that_are_settled_leave_the_batch() -> None:
