@@ -186,8 +186,12 @@ def test_early_stopping_in_words(
 # ---- at a terminal ---------------------------------------------------------------------------------------------------
 
 
+RUN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from minitx.cli import main; main()"
+
+
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from minitx.cli import main; main()", "generate", *arguments, "--device", "cpu"]
+    """Listening to Ctrl-C also where the suite runs in the background, which does not."""
+    return [sys.executable, "-c", RUN, "generate", *arguments, "--device", "cpu"]
 
 
 def wait_for(descriptor: int, text: str, seen: str = "", seconds: float = 60.0) -> str:
@@ -205,11 +209,13 @@ def wait_for(descriptor: int, text: str, seen: str = "", seconds: float = 60.0) 
     return seen
 
 
-def test_a_conversation(answers: str) -> None:
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_conversation(beams: int, answers: str) -> None:
     """Two prompts, between them one that will not do and an empty one, and Ctrl-D."""
-    expected = minitx.load(answers, "cpu").generate(["3 1 4", "5"])
+    expected = minitx.load(answers, "cpu").generate(["3 1 4", "5"], num_beams=beams)
+    words = command(answers, "--num_beams", str(beams))
     ours, theirs = pty.openpty()
-    talk = subprocess.Popen(command(answers), stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, close_fds=True)
+    talk = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, close_fds=True)
     os.close(theirs)
     try:
         assert "Ctrl-D" in wait_for(ours, "> ")
@@ -243,7 +249,10 @@ def test_ctrl_c_leaves_what_was_written(endless: str) -> None:
             assert piece, "it ended by itself"
             seen += piece.decode()
         talk.send_signal(signal.SIGINT)
-        rest, errors = talk.communicate(timeout=60)
+        try:
+            rest, errors = talk.communicate(timeout=60)
+        finally:
+            talk.kill()
     whole = seen + rest.decode()
     assert talk.returncode == 130
     assert errors == b""
@@ -261,5 +270,8 @@ def test_a_reader_that_has_gone(endless: str) -> None:
         assert talk.stderr is not None
         assert talk.stdout.read(4) == b"abc" + minitx.load(endless, "cpu").generate("abc", max_new_tokens=1).encode()
         talk.stdout.close()
-        assert talk.wait(timeout=60) == 1
+        try:
+            assert talk.wait(timeout=60) == 1
+        finally:
+            talk.kill()
         assert talk.stderr.read() == b""
