@@ -77,7 +77,12 @@ class Writer:
         return result
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> Iterator[str]:
-        """Pieces of one text, as soon as they are final: never half a character."""
+        """Pieces of one text, as soon as they are final: never half a character.
+
+        Raises:
+            ValueError: beam search or several texts, besides what limit and ends refuse.
+        """
+        _follow_one_text("stream", options)
         ends = self.ends(options)
         written = self._steps([prompt], _streams([prompt], options), self.limit(prompt, options), options, False)
         return self._pieces(written, ends)
@@ -88,13 +93,14 @@ class Writer:
         Raises:
             ValueError: beam search or several texts, or running text that grows past what the model looks back on.
         """
-        if options.num_beams > 1 or options.num_return_sequences > 1:
-            raise ValueError("return_attention follows one text: leave num_beams and num_return_sequences at 1")
+        _follow_one_text("return_attention", options)
         limit = self.limit(prompt, options)
         if self.context is not None and len(prompt) + limit > self.context + 1:
+            room = self.context + 1 - len(prompt)
+            advice = f"max_new_tokens must be at most {room}" if room > 0 else "no token can be written after it"
             raise ValueError(
                 f"return_attention follows what the model sees at once: the prompt has {len(prompt)} tokens, so "
-                f"max_new_tokens must be at most {self.context + 1 - len(prompt)} for data.block {self.context}"
+                f"{advice} for data.block {self.context}"
             )
         with StepwiseMaps(self.model) as recorded:
             columns = []
@@ -142,6 +148,8 @@ class Writer:
                 tokens = max(len(prompt), first)
                 raise ValueError(f"the prompt has {tokens} tokens, more than can be told apart: {self._reach}")
             room, why = reach - first + 1, self._reach  # the last token written is not read again
+        if room == 0:
+            raise ValueError(f"there is no room to write: {why}")
         if asked is None:
             return usual if room is None else min(usual, room)
         if room is not None and asked > room:
@@ -224,13 +232,17 @@ class Writer:
             early_stopping=options.early_stopping or False,
             **self._ending(options),
         )
-        several = zip(beams.ids.tolist(), beams.log_probabilities.tolist(), strict=True)
+        if not bool(beams.lengths[:, 0].all()):
+            raise ValueError("nothing can be written: no_repeat_ngram_size and min_new_tokens forbid every token")
+        count, ends = options.num_return_sequences, self.ends(options)
+        several = zip(beams.ids.tolist(), beams.log_probabilities.tolist(), beams.lengths.tolist(), strict=True)
         return [
             [
-                self._generation(row, score, self.ends(options))
-                for row, score in list(zip(ids, scores, strict=True))[: options.num_return_sequences]
+                self._generation(row, score, ends)
+                for row, score, length in list(zip(ids, scores, lengths, strict=True))[:count]
+                if length  # there may be fewer texts than beams
             ]
-            for ids, scores in several
+            for ids, scores, lengths in several
         ]
 
     def _generation(self, ids: list[int], score: float, ends: list[int]) -> Generation:
@@ -258,6 +270,11 @@ class Writer:
         text = self.tokenizer.decode(ids)  # what never became a whole character
         if text != said and text.startswith(said):
             yield text[len(said) :]
+
+
+def _follow_one_text(name: str, options: GenerationOptions) -> None:
+    if options.num_beams > 1 or options.num_return_sequences > 1:
+        raise ValueError(f"{name} follows one text: leave num_beams and num_return_sequences at 1")
 
 
 def _rows(columns: list[Written]) -> list[tuple[list[int], float]]:

@@ -13,56 +13,27 @@ from torch import Tensor
 
 import minitx
 from minitx import checkpoint
-from minitx.config import Config, ModelConfig
-from minitx.data import tokenizers
-from minitx.data.tokenizers import CharTokenizer, Tokenizer
 from minitx.generation.decode import Written
-from minitx.models import ARCHITECTURES, build_model
+from minitx.models import ARCHITECTURES
 from minitx.predictor import Predictor
 from minitx.writing import DEFAULT_NEW_TOKENS
-
-LONGEST, BLOCK = 6, 8
-SYMBOLS = tokenizers.symbols([str(symbol) for symbol in range(7)])
-CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
-SEQUENCES = {"name": "reverse", "symbols": 7, "length": [1, LONGEST]}
-TEXT = {"name": "text", "path": "/was/here/when/it/was/trained.txt", "block": BLOCK}
-WRITING = ["decoder_only", "encoder_decoder"]
-EVERY = sorted(ARCHITECTURES)
-H, LAYERS = 2, 2
+from predictors import (
+    BLOCK,
+    CHARACTERS,
+    EVERY,
+    LAYERS,
+    LONGEST,
+    SEQUENCES,
+    SYMBOLS,
+    WRITING,
+    H,
+    forward,
+    ids,
+    prompts,
+    trained,
+)
 
 Maker = Callable[..., Predictor]
-
-
-def trained(architecture: str, text: bool = False, seed: int = 1, ends: bool = True, **model: Any) -> dict[str, Any]:
-    """The contents of a checkpoint: random weights, large enough that every token read matters; no special token is
-    ever written, apart from the end where it may be."""
-    key = repr((architecture, text, seed, ends, model))
-    if key not in TRAINED:
-        TRAINED[key] = build_contents(architecture, text, seed, ends, **model)
-    return copy.deepcopy(TRAINED[key])
-
-
-TRAINED: dict[str, dict[str, Any]] = {}
-
-
-def build_contents(architecture: str, text: bool, seed: int, ends: bool, **model: Any) -> dict[str, Any]:
-    tokenizer = CHARACTERS if text else SYMBOLS
-    sizes = {"d_model": 16, "n_heads": H, "n_layers": LAYERS, "tie_embeddings": False, **model}
-    config = Config(data=TEXT if text else SEQUENCES, model=ModelConfig(architecture=architecture, **sizes))
-    torch.manual_seed(seed)
-    network = build_model(config.model, tokenizer.vocab_size)
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if parameter.dim() > 1 and "embedding" not in name and "head" not in name:
-                parameter.mul_(2)
-        last = getattr(network, "decoder", network.encoder if architecture == "encoder_only" else None)
-        last.norm.bias.fill_(1.0)  # which the centred rows of the head do not see, and those of special tokens hate
-        network.head.weight -= network.head.weight.mean(dim=1, keepdim=True)
-        for special in tokenizer.special:
-            if not (ends and special == tokenizer.special.eos):
-                network.head.weight[special] = -1.0
-    weights = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
-    return {"minitx": checkpoint.header(config.to_dict(), tokenizer.to_dict()), "state_dict": weights}
 
 
 @pytest.fixture(scope="module")
@@ -79,32 +50,6 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
         return known[key]
 
     return load
-
-
-def prompts(predictor: Predictor) -> list[str]:
-    return (
-        ["abc", "g", "fed cab"]
-        if predictor.tokenizer.vocab_size == CHARACTERS.vocab_size
-        else ["3 1 4", "5", "0 2 6 6 1"]
-    )
-
-
-def ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text)
-
-
-def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:
-    """Logits of the model, one question and what is written behind it, laid out by hand: those that predict the answer
-    and the token after it."""
-    special, asked = predictor.tokenizer.special, ids(predictor.tokenizer, question)
-    with torch.no_grad():
-        if predictor.architecture == "encoder_decoder":
-            return predictor.model(torch.tensor([asked]), torch.tensor([[special.bos, *answer]]))[0]
-        if predictor.architecture == "encoder_only":
-            return predictor.model(torch.tensor([asked]))[0]
-        if predictor.config.data["name"] == "text":
-            return predictor.model(torch.tensor([asked + answer]))[0, len(asked) - 1 :]
-        return predictor.model(torch.tensor([[*asked, special.sep, *answer]]))[0, len(asked) :]
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------

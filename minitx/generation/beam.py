@@ -35,8 +35,9 @@ class Beams(NamedTuple):
     """The best sequences of each prompt, the best one first."""
 
     ids: Tensor  # [B, K, T], the end included, then padding
-    scores: Tensor  # [B, K], log-probability / length^length_penalty
-    log_probabilities: Tensor  # [B, K]
+    scores: Tensor  # [B, K], log-probability after penalties / length^length_penalty
+    log_probabilities: Tensor  # [B, K], of the model itself, before penalties
+    lengths: Tensor  # [B, K], 0 where there are fewer than K sequences
 
 
 @dataclass
@@ -46,8 +47,13 @@ class Finished:
     ids: Tensor  # [B, K, T]
     scores: Tensor  # [B, K]
     logs: Tensor  # [B, K]
-    there: Tensor  # [B, K], False where no sequence stands yet
+    lengths: Tensor  # [B, K], 0 where no sequence stands yet
     hopeful: Tensor  # [B, 1], whether one still running may become better than the worst of these
+
+    @property
+    def there(self) -> Tensor:
+        """Where a sequence stands [B, K]."""
+        return self.lengths > 0
 
     def take(self, rows: Tensor) -> Finished:
         """Some of the prompts."""
@@ -96,18 +102,19 @@ def beam_search(
         cache.select(search.items.repeat_interleave(num_beams))
         logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]
         for count in range(max_new_tokens):
-            logs = logits.float().log_softmax(dim=-1)
+            own = logs = logits.float().log_softmax(dim=-1)
             if adjust is not None:
                 logs = adjust(logs, search.read, search.keep, count)
-            totals = (logs.unflatten(0, (-1, num_beams)) + search.scores[..., None]).flatten(1)  # [B, K V]
+            totals = search.summed(logs, search.scores)  # [B, K V]
             enough = min((1 + len(ends)) * num_beams, totals.size(1))  # K go on even if the best ones all end here
             best, places = totals.topk(enough, dim=1)  # [B, C]
             parents, tokens = places // logs.size(1), places % logs.size(1)
             ending = torch.isin(tokens, ends) | (count + 1 == max_new_tokens)
-            search.finish(best, ending, parents, tokens, count, length_penalty, early_stopping)
+            own = best if adjust is None else search.summed(own, search.own).gather(1, places)
+            search.finish(best, own, ending, parents, tokens, count, length_penalty, early_stopping)
             if count + 1 == max_new_tokens:
                 break
-            rows, since = search.go_on(best + NEVER * ending, parents, tokens)
+            rows, since = search.go_on(best + NEVER * ending, own, parents, tokens)
             settled = search.judge(count + 1, max_new_tokens, length_penalty, early_stopping)
             done = int(settled.sum())
             if done == len(settled):
@@ -130,21 +137,27 @@ class _Search:
         self.keep = None if keep is None else keep.repeat_interleave(beams, dim=0)
         self.scores = torch.full((batch, beams), NEVER, device=device)  # summed log-probabilities
         self.scores[:, 0] = 0.0  # at first one beam speaks for all
+        self.own = self.scores  # the same before penalties
         # How many tokens at their beginning two beams share: what they share need not be copied from one to the other.
         self.common = torch.full((batch, beams, beams), self.prompt, device=device)
         self.finished = Finished(
             torch.full((batch, beams, tokens), pad, device=device),
             torch.full((batch, beams), NEVER, device=device),
             torch.full((batch, beams), NEVER, device=device),
-            torch.zeros((batch, beams), dtype=torch.bool, device=device),
+            torch.zeros((batch, beams), dtype=torch.long, device=device),
             torch.ones((batch, 1), dtype=torch.bool, device=device),
         )
         self.all = self.finished  # of the whole batch
         self.pad = pad
 
+    def summed(self, logs: Tensor, before: Tensor) -> Tensor:
+        """logs [B K, V] of the next token and what stands before it [B, K], together [B, K V]."""
+        return (logs.unflatten(0, (-1, self.beams)) + before[..., None]).flatten(1)
+
     def finish(
         self,
         logs: Tensor,
+        own: Tensor,
         ending: Tensor,
         parents: Tensor,
         tokens: Tensor,
@@ -154,7 +167,7 @@ class _Search:
     ) -> None:
         """Keep what ends here, of the K best candidates [B, C], if it is better than what has ended before."""
         finished = self.finished
-        welcome = ending & finished.hopeful
+        welcome = ending & finished.hopeful & (logs > NEVER / 2)
         if early_stopping is True:
             welcome &= ~finished.there.all(dim=1, keepdim=True)
         welcome[:, self.beams :] = False
@@ -164,13 +177,15 @@ class _Search:
         ids = torch.full((*logs.shape, finished.ids.size(2)), self.pad, device=logs.device)
         ids[..., :count], ids[..., count] = _gathered(written, parents), tokens
         finished.ids = _gathered(torch.cat((finished.ids, ids), dim=1), order)
-        finished.logs = torch.cat((finished.logs, logs), dim=1).gather(1, order)
-        finished.there = torch.cat((finished.there, welcome), dim=1).gather(1, order)
+        finished.logs = torch.cat((finished.logs, own), dim=1).gather(1, order)
+        lengths = torch.where(welcome, count + 1, 0)
+        finished.lengths = torch.cat((finished.lengths, lengths), dim=1).gather(1, order)
 
-    def go_on(self, logs: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, int]:
+    def go_on(self, logs: Tensor, own: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, int]:
         """Let the K best candidates run; returns which row each goes on from, and since when those differ."""
         self.scores, chosen = logs.topk(self.beams, dim=1)
-        parents, tokens = parents.gather(1, chosen), tokens.gather(1, chosen)  # [B, K]
+        own, parents, tokens = (part.gather(1, chosen) for part in (own, parents, tokens))  # [B, K]
+        self.own = own
         length = self.read.size(1)
         itself = torch.arange(self.beams, device=parents.device)
         shared = self.common.gather(2, parents[..., None])[..., 0].masked_fill(parents == itself, length)
@@ -189,7 +204,8 @@ class _Search:
         length = max_new_tokens if early_stopping == "never" and length_penalty > 0.0 else written
         promise = self.scores[:, :1] / length**length_penalty
         worst = finished.scores.amin(dim=1, keepdim=True).masked_fill(~finished.there.all(dim=1, keepdim=True), NEVER)
-        finished.hopeful = finished.hopeful & (promise > worst)
+        running = self.scores[:, :1] > NEVER / 2  # there may be fewer beginnings than beams, or none
+        finished.hopeful = finished.hopeful & running & (promise > worst)
         settled = ~finished.hopeful[:, 0]
         return settled | finished.there.all(dim=1) if early_stopping is True else settled
 
@@ -200,7 +216,8 @@ class _Search:
         self.all.put(self.items, self.finished)
         left = ~settled
         beams = left.repeat_interleave(self.beams)
-        self.items, self.scores, self.common = self.items[left], self.scores[left], self.common[left]
+        self.items, self.common = self.items[left], self.common[left]
+        self.scores, self.own = self.scores[left], self.own[left]
         self.read, self.keep = self.read[beams], None if self.keep is None else self.keep[beams]
         self.finished = self.finished.take(left)
         return beams.nonzero()[:, 0]
@@ -209,9 +226,8 @@ class _Search:
         """The best sequences of the whole batch, as long as the longest of them."""
         if self.all is not self.finished:
             self.all.put(self.items, self.finished)
-        ids = self.all.ids
-        used = (ids != self.pad).any(dim=0).any(dim=0).nonzero()
-        return Beams(ids[..., : int(used.max()) + 1 if len(used) else 1], self.all.scores, self.all.logs)
+        longest = max(int(self.all.lengths.max()), 1)
+        return Beams(self.all.ids[..., :longest], self.all.scores, self.all.logs, self.all.lengths)
 
 
 def _gathered(sequences: Tensor, places: Tensor) -> Tensor:

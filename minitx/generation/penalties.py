@@ -56,4 +56,4 @@ def without_repeated_ngrams(logits: Tensor, history: Tensor, keep: Tensor | None
 
 def without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     """These tokens made impossible."""
-    return logits.index_fill(-1, torch.tensor([*tokens], device=logits.device), -torch.inf)
+    return logits.index_fill(-1, torch.tensor([*tokens], dtype=torch.long, device=logits.device), -torch.inf)

@@ -1,0 +1,437 @@
+"""Beam search against all that could be written, first with tables for models, then with real ones.
+
+A table model gives random logits to every history, so nothing about the search can be guessed from its text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitx.generation.beam import Beams, _Search, beam_search
+from minitx.generation.decode import CROWD, generate
+from minitx.generation.penalties import adjusted
+
+PAD, EOS = 0, 1
+Row = tuple[int, ...]
+
+
+class History:
+    """A cache that remembers what each row has read, and that checks what it is told about rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[int]] = []
+
+    def select(self, rows: Tensor) -> None:
+        self.rows = [list(self.rows[row]) for row in rows.tolist()]
+
+    def reorder(self, rows: Tensor, since: int) -> None:
+        before = [list(row) for row in self.rows]
+        assert len(rows) == len(before)
+        for new, old in enumerate(rows.tolist()):
+            assert before[new][:since] == before[old][:since], "rows differ earlier than they are said to"
+            self.rows[new] = before[new][:since] + before[old][since:]
+
+
+class Table:
+    """Logits drawn anew for each history of real tokens; counts the rows that it reads at each step."""
+
+    def __init__(self, vocabulary: int, seed: int, sharpness: float = 2.0) -> None:
+        self.vocabulary, self.seed, self.sharpness = vocabulary, seed, sharpness
+        self.known: dict[Row, Tensor] = {}
+        self.crowds: list[int] = []
+
+    def start(self) -> History:
+        return History()
+
+    def step(self, ids: Tensor, cache: History, keep: Tensor | None = None) -> Tensor:
+        self.crowds.append(len(ids))
+        if not cache.rows:
+            cache.rows = [[] for _ in ids]
+        real = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+        for row, new, kept in zip(cache.rows, ids.tolist(), real.tolist(), strict=True):
+            row += [token if there else -1 for token, there in zip(new, kept, strict=True)]
+        return torch.stack([self.logits(tuple(token for token in row if token >= 0)) for row in cache.rows])[:, None]
+
+    def logits(self, history: Row) -> Tensor:
+        if history not in self.known:
+            own = torch.Generator().manual_seed(hash((self.seed, *history)) % 2**31)
+            self.known[history] = self.sharpness * torch.randn(self.vocabulary, generator=own)
+        return self.known[history]
+
+    def log_probability(self, prompt: Row, text: Row) -> float:
+        logs = [self.logits(prompt + text[:place]).log_softmax(dim=0)[token] for place, token in enumerate(text)]
+        return float(sum(logs))
+
+
+def every_text(vocabulary: int, limit: int) -> list[Row]:
+    """All that can be written: up to the end, or up to the limit."""
+    words = [token for token in range(vocabulary) if token != EOS]
+    ended = [(*text, EOS) for size in range(limit) for text in itertools.product(words, repeat=size)]
+    return ended + list(itertools.product(words, repeat=limit))
+
+
+def texts(beams: Beams, prompt: int = 0) -> list[Row]:
+    """The texts of one prompt up to their end."""
+    rows = [tuple(row) for row in beams.ids[prompt].tolist()]
+    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+
+
+def search(model: Any, prompts: list[Row], beams: int, limit: int, pad: int = -7, **options: Any) -> Beams:
+    size = max(map(len, prompts))
+    ids = torch.tensor([[PAD] * (size - len(row)) + [*row] for row in prompts])
+    keep = torch.tensor([[False] * (size - len(row)) + [True] * len(row) for row in prompts])
+    options = {"eos": EOS, "pad": pad, "keep": None if bool(keep.all()) else keep, **options}
+    return beam_search(model, ids, num_beams=beams, max_new_tokens=limit, **options)
+
+
+# ---- all that could be written ---------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 3), st.sampled_from([-0.5, 0.0, 0.7, 1.0, 2.0]))
+@settings(max_examples=60, deadline=None)
+def test_a_beam_as_wide_as_the_space_finds_the_best(seed: int, vocabulary: int, limit: int, penalty: float) -> None:
+    """All of the space, in its order; "never" only gives up when nothing could become better."""
+    model, prompt = Table(vocabulary, seed), (2 % vocabulary,)
+    space = every_text(vocabulary, limit)
+    ranked = sorted(
+        ((model.log_probability(prompt, text) / len(text) ** penalty, text) for text in space), reverse=True
+    )
+    found = search(model, [prompt], len(space), limit, length_penalty=penalty, early_stopping="never")
+    count = len(space) if penalty >= 0 else 1  # below 0 growing worse is not certain: the best one ends early anyhow
+    for (score, text), own, log, row in zip(
+        ranked[:count], found.scores[0].tolist(), found.log_probabilities[0].tolist(), texts(found), strict=False
+    ):
+        assert own == pytest.approx(score, abs=1e-4)
+        assert log == pytest.approx(model.log_probability(prompt, row), abs=1e-4)
+        assert row == text or own == pytest.approx(score, abs=1e-5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([True, False, "never"]))
+@settings(max_examples=60, deadline=None)
+def test_what_is_told_of_each_text_is_true(seed: int, beams: int, early: Any) -> None:
+    """Different texts, each with its own log-probability and score, the best first."""
+    model, prompts = Table(6, seed), [(2,), (3, 4), (2, 5, 3)]
+    found = search(model, prompts, beams, 5, length_penalty=0.8, early_stopping=early)
+    for index, prompt in enumerate(prompts):
+        own = texts(found, index)
+        assert len({*own}) == beams
+        logs = [model.log_probability(prompt, text) for text in own]
+        assert found.log_probabilities[index].tolist() == pytest.approx(logs, abs=1e-4)
+        scores = [log / len(text) ** 0.8 for log, text in zip(logs, own, strict=True)]
+        assert found.scores[index].tolist() == pytest.approx(scores, abs=1e-4)
+        assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_one_beam_is_greedy(seed: int, limit: int) -> None:
+    model = Table(5, seed)
+    ids = torch.tensor([[2], [3], [4]])
+    greedy = generate(model, ids, max_new_tokens=limit, eos=EOS, pad=PAD)  # type: ignore[arg-type]
+    found = beam_search(model, ids, num_beams=1, max_new_tokens=limit, eos=EOS, pad=PAD)  # type: ignore[arg-type]
+    for row, own in zip(greedy.tolist(), range(3), strict=True):
+        cut = row[: row.index(EOS) + 1] if EOS in row else row
+        assert texts(found, own) == [tuple(cut)]
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_more_beams_may_only_help_against_greedy(seed: int) -> None:
+    """Not against fewer beams in general; but the widest is at least as good as any."""
+    model = Table(4, seed)
+    best = [float(search(model, [(2,)], beams, 3, length_penalty=0.0).scores[0, 0]) for beams in (1, 2, 4, 40)]
+    assert all(score <= best[-1] + 1e-5 for score in best)
+
+
+def two_ends(model: Table, prompt: Row, limit: int, ends: list[int]) -> float:
+    """The best log-probability where several tokens end a text."""
+    words = [token for token in range(model.vocabulary) if token not in ends]
+    best = -math.inf
+    for size in range(limit):
+        for text in itertools.product(words, repeat=size):
+            best = max(best, *(model.log_probability(prompt, (*text, end)) for end in ends))
+    return max([best, *(model.log_probability(prompt, text) for text in itertools.product(words, repeat=limit))])
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_any_of_several_ends_ends(seed: int) -> None:
+    model, ends = Table(5, seed), [EOS, 3]
+    found = search(model, [(2,)], 90, 3, eos=ends, length_penalty=0.0, early_stopping="never")
+    assert float(found.scores[0, 0]) == pytest.approx(two_ends(model, (2,), 3, ends), abs=1e-4)
+    for row in found.ids[0, :20].tolist():
+        places = [place for place, token in enumerate(row) if token in ends]
+        assert all(token == -7 for place in places[:1] for token in row[place + 1 :])
+
+
+@pytest.mark.parametrize("least", [1, 3, 4])
+def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> None:
+    """What the search ranks by is what is left after the penalties; what it tells is what the model itself says."""
+    for seed in range(5):
+        model = Table(4, seed)
+        adjust = adjusted([EOS], min_new_tokens=least, repetition_penalty=1.3)
+        found = search(model, [(2,)], 2, 4, adjust=adjust, length_penalty=0.0)
+        assert adjust is not None
+        ranked = zip(texts(found), found.log_probabilities[0].tolist(), found.scores[0].tolist(), strict=True)
+        for text, log, score in ranked:
+            assert EOS not in text[:least]
+            total = 0.0
+            for place, token in enumerate(text):
+                history = (2, *text[:place])
+                logs = model.logits(history).log_softmax(dim=0)[None]
+                total += float(adjust(logs, torch.tensor([history]), None, place)[0, token])
+            assert score == pytest.approx(total, abs=1e-4)
+            assert log == pytest.approx(model.log_probability((2,), text), abs=1e-4)
+
+
+@given(st.integers(0, 10**6), st.integers(3, 4), st.integers(1, 3), st.sampled_from([True, False, "never"]))
+@settings(max_examples=40, deadline=None)
+def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary: int, limit: int, early: Any) -> None:
+    """Beams that hold nothing neither end nor count: no text is told that was not found."""
+    model, space = Table(vocabulary, seed), every_text(vocabulary, limit)
+    found = search(model, [(2,), (2, 1)], len(space) + 5, limit, length_penalty=1.0, early_stopping=early)
+    for index, prompt in enumerate([(2,), (2, 1)]):
+        count = int((found.lengths[index] > 0).sum())
+        own = texts(found, index)[:count]
+        assert found.lengths[index, :count].tolist() == [len(text) for text in own]
+        assert found.lengths[index, count:].tolist() == [0] * (len(space) + 5 - count)
+        assert sorted(own) == sorted(space)
+        logs = [model.log_probability(prompt, text) for text in own]
+        assert found.log_probabilities[index, :count].tolist() == pytest.approx(logs, abs=1e-4)
+
+
+def test_beams_that_have_all_ended_are_not_gone_on_with() -> None:
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        only = torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([EOS]), 0.0)
+        return only if written else logits
+
+    model = Table(4, 1)
+    found = search(model, [(2,)], 9, 6, adjust=adjust, early_stopping="never")
+    assert sorted(texts(found)[:4]) == [(0, EOS), (EOS,), (2, EOS), (3, EOS)]
+    assert found.lengths[0].tolist().count(0) == 5
+    assert len(model.crowds) == 2
+
+
+def test_where_everything_is_forbidden_there_is_nothing() -> None:
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        return logits if written < 2 else torch.full_like(logits, -torch.inf)
+
+    model = Table(4, 1)
+    found = search(model, [(2,)], 3, 6, adjust=adjust, eos=3)
+    count = int((found.lengths > 0).sum())
+    assert found.lengths[0, :count].tolist() == [row.index(3) + 1 for row in found.ids[0, :count].tolist()]
+    assert int(found.lengths.max()) <= 2
+    assert len(model.crowds) <= 3, "nothing is left to go on from"
+
+
+def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
+    """What counts is how long a text is, not what it ends in."""
+    model = Rules(4, {(2, *[PAD] * size): {PAD: 0.999} for size in range(5)})
+    found = search(model, [(2,)], 2, 4, pad=PAD)
+    assert found.ids[0, 0].tolist() == [PAD] * 4
+    ending = Rules(4, {(2,): {EOS: 0.999}})
+    assert search(ending, [(2,)], 1, 4, pad=PAD).ids.tolist() == [[[EOS]]]
+    assert search(ending, [(2,)], 1, 4, pad=EOS).ids.tolist() == [[[EOS]]], "nor is an end that doubles as padding"
+
+
+# ---- when to stop ----------------------------------------------------------------------------------------------------
+
+
+class Rules(Table):
+    """Says what it is told: from a history to probabilities; level where nothing is told."""
+
+    def __init__(self, vocabulary: int, rules: dict[Row, dict[int, float]]) -> None:
+        super().__init__(vocabulary, 0)
+        for history, chances in rules.items():
+            rest = (1 - sum(chances.values())) / (vocabulary - len(chances))
+            chance = [chances.get(token, rest) for token in range(vocabulary)]
+            self.known[history] = torch.tensor(chance).clamp(min=1e-9).log()
+
+    def logits(self, history: Row) -> Tensor:
+        return self.known.get(history, torch.zeros(self.vocabulary))
+
+
+def test_early_stopping_takes_what_has_ended_and_never_waits_for_better() -> None:
+    """A text that ends at once is worse than a long one, per token: only who waits finds out."""
+    sure = {(2, *[3] * size): {3: 0.99} for size in range(2, 7)}
+    model = Rules(5, {(2,): {EOS: 0.45, 3: 0.4}, (2, 3): {EOS: 0.01, 3: 0.98}, **sure})
+    found = {early: search(model, [(2,)], 1, 6, early_stopping=early) for early in (True, False, "never")}
+    assert texts(found[True]) == texts(found[False]) == [(EOS,)]
+    model.crowds.clear()
+    assert texts(search(model, [(2,)], 2, 6, early_stopping="never"))[0] == (3,) * 6
+    assert len(model.crowds) == 6
+
+
+def test_the_length_penalty_chooses_between_short_and_long() -> None:
+    model = Rules(5, {(2,): {EOS: 0.5, 3: 0.45}, (2, 3): {3: 0.97}, (2, 3, 3): {EOS: 0.97}})
+    best = {
+        penalty: texts(search(model, [(2,)], 3, 4, length_penalty=penalty, early_stopping="never"))[0]
+        for penalty in (-1.0, 0.0, 1.0, 2.0)
+    }
+    assert best == {-1.0: (EOS,), 0.0: (EOS,), 1.0: (3, 3, EOS), 2.0: (3, 3, EOS)}
+
+
+def test_nothing_is_computed_once_nothing_can_change() -> None:
+    model = Rules(5, {(2,): {EOS: 0.999}})
+    search(model, [(2,)], 1, 50)
+    assert len(model.crowds) == 1
+
+
+# ---- company ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.lists(st.integers(2, 5), min_size=1, max_size=4).map(tuple), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.sampled_from([True, False, "never"]),
+    st.sampled_from([1.0, 1.5]),
+)
+@settings(max_examples=80, deadline=None)
+def test_company_changes_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
+    """The History complains if a row is read wrongly; here some prompts leave the batch before others."""
+    model = Table(6, seed, sharpness=4.0)
+    options = {"early_stopping": early, "adjust": adjusted([EOS], repetition_penalty=penalty)}
+    together = search(model, prompts, beams, 6, **options)
+    for index, prompt in enumerate(prompts):
+        alone = search(model, [prompt], beams, 6, **options)
+        assert texts(together, index) == texts(alone)
+        for one, other in ((together.scores, alone.scores), (together.log_probabilities, alone.log_probabilities)):
+            assert one[index].tolist() == pytest.approx(other[0].tolist(), abs=1e-5)
+
+
+def test_prompts_that_are_settled_leave_the_batch() -> None:
+    """And their results stay what they were."""
+    ending = {(2,): {EOS: 0.999}, (3,): {4: 0.999}, **{(3, *[4] * size): {4: 0.999} for size in range(1, 9)}}
+    model = Rules(6, ending)
+    prompts = [(2,) if place % 3 else (3,) for place in range(CROWD)]
+    found = search(model, prompts, 1, 8)
+    assert model.crowds == [CROWD] + [sum(prompt == (3,) for prompt in prompts)] * 7
+    for index, prompt in enumerate(prompts):
+        assert texts(found, index) == [(EOS,)] if prompt == (2,) else [(4,) * 8]
+
+
+def test_the_prompt_is_read_once_for_all_its_beams() -> None:
+    model = Table(6, 3)
+    search(model, [(2, 3), (4, 5)], 3, 4)
+    assert model.crowds[0] == 2
+    assert {*model.crowds[1:]} == {6}
+
+
+# ---- what two beams share --------------------------------------------------------------------------------------------
+
+
+def shared(one: list[int], other: list[int]) -> int:
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=80, deadline=None)
+def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, beams: int, prompt: int) -> None:
+    """Random families of beams: `common` and `since` against the rows themselves, with a cache that checks."""
+    ids = torch.randint(0, 3, (batch, prompt), generator=torch.Generator().manual_seed(1))
+    bookkeeping, cache = _Search(ids, None, beams, 12, PAD), History()
+    cache.rows = bookkeeping.read.tolist()
+    for step in range(6):
+        parents = data.draw(
+            st.lists(
+                st.lists(st.integers(0, beams - 1), min_size=beams, max_size=beams), min_size=batch, max_size=batch
+            )
+        )
+        tokens = torch.randint(0, 2, (batch, beams), generator=torch.Generator().manual_seed(step))
+        logs = -torch.arange(beams).float().expand(batch, -1)
+        before = bookkeeping.read.tolist()
+        rows, since = bookkeeping.go_on(logs, logs, torch.tensor(parents), tokens)
+        expected = [[own * beams + parent for parent in row] for own, row in enumerate(parents)]
+        assert rows.tolist() == [row for several in expected for row in several]
+        honest = min(shared(before[new], before[old]) for new, old in enumerate(rows.tolist()))
+        assert since <= honest
+        cache.reorder(rows, since)
+        assert cache.rows == [before[row] for row in rows.tolist()]
+        assert bookkeeping.read.tolist() == [
+            [*row, token] for row, token in zip(cache.rows, tokens.flatten().tolist(), strict=True)
+        ]
+        cache.rows = bookkeeping.read.tolist()
+        for own in range(batch):
+            for one, other in itertools.product(range(beams), repeat=2):
+                if one != other:
+                    mine, yours = bookkeeping.read[own * beams + one], bookkeeping.read[own * beams + other]
+                    assert bookkeeping.common[own, one, other] <= shared(mine.tolist(), yours.tolist())
+    if beams == 1:
+        assert since == bookkeeping.read.size(1) - 1, "who goes on from itself copies nothing"
+
+
+def test_beams_that_go_on_from_themselves_copy_nothing() -> None:
+    search_of_two = _Search(torch.tensor([[5, 6]]), None, 2, 9, PAD)
+    logs = torch.tensor([[0.0, -1.0]])
+    _, since = search_of_two.go_on(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]]))
+    assert since == 2
+    for size in (3, 4):
+        _, since = search_of_two.go_on(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]]))
+        assert since == size
+    _, since = search_of_two.go_on(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]]))
+    assert since == 2, "they parted after the prompt"
+
+
+# ---- real models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "position", "options"),
+    [
+        ("decoder_only", "learned", {}),
+        ("decoder_only", "rope", {"window": 3, "n_kv_heads": 2}),
+        ("decoder_only", "t5", {}),
+        ("decoder_only", "alibi", {"window": 2}),
+        ("encoder_decoder", "sinusoidal", {}),
+        ("encoder_decoder", "rope", {"window": 3}),
+    ],
+)
+def test_a_real_model_finds_the_best_of_all(
+    architecture: str, position: str, options: dict[str, Any], tiny: Callable[..., Any]
+) -> None:
+    """Every text of up to three tokens, scored by forwards without a cache."""
+    model = tiny(architecture, position, vocab_size=4, **options)
+    source, first = ((torch.tensor([[2, 3, 0]]),), (0,)) if architecture == "encoder_decoder" else ((), (2, 3, 2, 2))
+    space = every_text(4, 3)
+    ids = torch.tensor([[*first]])
+    beams = beam_search(
+        model, ids, *source, num_beams=len(space), max_new_tokens=3, eos=EOS, pad=-7, early_stopping="never"
+    )  # fmt: skip
+
+    def log_probability(text: Row) -> float:
+        with torch.no_grad():
+            logits = model(*source, torch.tensor([[*first, *text]]))[0, len(first) - 1 : -1].log_softmax(dim=-1)
+        return float(logits[torch.arange(len(text)), list(text)].sum())
+
+    expected = sorted((log_probability(text) / len(text) for text in space), reverse=True)
+    assert beams.scores[0].tolist() == pytest.approx(expected, abs=1e-4)
+    for text, log in zip(texts(beams), beams.log_probabilities[0].tolist(), strict=True):
+        assert log == pytest.approx(log_probability(text), abs=1e-4)
+
+
+@pytest.mark.parametrize(("position", "window"), [("sinusoidal", None), ("rope", 4), ("alibi", 4), ("t5", None)])
+def test_the_cache_of_a_search_follows_its_beams(position: str, window: int | None, tiny: Callable[..., Any]) -> None:
+    """Long texts, ragged prompts, prompts that leave, windows that forget: log-probabilities of a forward without."""
+    model = tiny("decoder_only", position, window=window, vocab_size=9)
+    lengths = [7, 2, 5, 1, 3, 4, 6, 2, 3]
+    generator = torch.Generator().manual_seed(2)
+    prompts = [tuple(torch.randint(2, 9, (length,), generator=generator).tolist()) for length in lengths]
+    limit = 40
+    found = search(model, prompts, 3, limit, length_penalty=1.0)
+    sizes = {len(text) for index in range(len(prompts)) for text in texts(found, index)}
+    assert max(sizes) == limit
+    for index, prompt in enumerate(prompts):
+        for text, log in zip(texts(found, index), found.log_probabilities[index].tolist(), strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([[*prompt, *text]]))[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
+            assert log == pytest.approx(float(logits[torch.arange(len(text)), list(text)].sum()), abs=1e-3)

@@ -1,0 +1,260 @@
+"""The same weights, the same prompts, the same options: token for token and score for score what transformers writes.
+
+Padding is the last id, which counts as a token like any other; the end is an id that random weights do write.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitx.generation.beam import Beams, beam_search
+from minitx.generation.decode import generate
+from minitx.generation.penalties import adjusted, less_repetition, without_repeated_ngrams
+from minitx.generation.sampling import filtered
+from parity import FAMILIES, VOCAB, pair
+
+transformers = pytest.importorskip("transformers")
+
+PAD, LIMIT, BEAMS = VOCAB - 1, 14, 4
+LENGTHS = (7, 3, 5, 1, 6)
+families = pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+
+
+class Both:
+    """One family: their generate and ours, on the same ragged batch."""
+
+    def __init__(self, name: str, lengths: tuple[int, ...] = LENGTHS) -> None:
+        self.theirs, self.ours = pair(name)
+        self.reads_source = FAMILIES[name].ours.architecture == "encoder_decoder"
+        place = torch.arange(max(lengths))
+        self.keep = (place if self.reads_source else place.flip(0)) < torch.tensor(lengths)[:, None]
+        generator = torch.Generator().manual_seed(3)
+        drawn = torch.randint(0, PAD, self.keep.shape, generator=generator)
+        self.ids = drawn.masked_fill(~self.keep, PAD)
+        self.eos = self._eos()
+
+    def _eos(self) -> int:
+        """A token that about half of the rows write when nothing ends."""
+        rows = self.greedy(eos=VOCAB).tolist()
+        often = [sum(token in row for row in rows) for token in range(PAD)]
+        return min(range(PAD), key=lambda token: (abs(often[token] - len(rows) / 2), token))
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        return (self.ids.new_zeros(len(self.ids), 1), self.ids, self.keep) if self.reads_source else (self.ids,)
+
+    @property
+    def own_keep(self) -> Tensor | None:
+        return None if self.reads_source or bool(self.keep.all()) else self.keep
+
+    def greedy(self, eos: Any, **options: Any) -> Tensor:
+        return generate(
+            self.ours, *self.arguments, keep=self.own_keep, max_new_tokens=LIMIT, eos=eos, pad=PAD, **options
+        )
+
+    def search(self, eos: Any, **options: Any) -> Beams:
+        shared = {"keep": self.own_keep, "num_beams": BEAMS, "max_new_tokens": LIMIT, "pad": PAD}
+        return beam_search(self.ours, *self.arguments, eos=eos, **{**shared, **options})
+
+    def transformers(self, eos: Any, **options: Any) -> Any:
+        start = {"decoder_start_token_id": 0} if self.reads_source else {}
+        written = self.theirs.generate(
+            self.ids, attention_mask=self.keep.long(), do_sample=False, max_new_tokens=LIMIT, pad_token_id=PAD,
+            eos_token_id=eos, return_dict_in_generate=True, output_scores=True, **start, **options,
+        )  # fmt: skip
+        return written.sequences[:, self.arguments[0].size(1) :], getattr(written, "sequences_scores", None)
+
+
+@cache
+def both(name: str, lengths: tuple[int, ...] = LENGTHS) -> Both:
+    return Both(name, lengths)
+
+
+def fill(rows: Tensor, size: int) -> Tensor:
+    return torch.nn.functional.pad(rows, (0, size - rows.size(1)), value=PAD)
+
+
+def same_tokens(found: Tensor, expected: Tensor) -> None:
+    size = max(found.size(1), expected.size(1))
+    assert fill(found, size).tolist() == fill(expected, size).tolist()
+
+
+def some_end_and_some_do_not(rows: Tensor, eos: int) -> None:
+    ended = (rows == eos).any(dim=1).tolist()
+    assert {*ended} == {True, False}, "the test would show little"
+
+
+def check_beams(one: Both, eos: Any, adjust: Any = None, theirs: dict[str, Any] | None = None, **options: Any) -> Beams:
+    """The K best of each prompt, in their order, with their scores."""
+    found = one.search(eos, adjust=adjust, **options)
+    expected, scores = one.transformers(eos, num_beams=BEAMS, num_return_sequences=BEAMS, **options, **(theirs or {}))
+    same_tokens(found.ids.flatten(0, 1), expected)
+    torch.testing.assert_close(found.scores.flatten(), scores, atol=1e-4, rtol=1e-5)
+    return found
+
+
+@families
+def test_greedy(name: str) -> None:
+    one = both(name)
+    found = one.greedy(one.eos)
+    some_end_and_some_do_not(found, one.eos)
+    same_tokens(found, one.transformers(one.eos)[0])
+
+
+@families
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0, -1.0])
+def test_beams(name: str, length_penalty: float, early_stopping: Any) -> None:
+    one = both(name)
+    found = check_beams(one, one.eos, length_penalty=length_penalty, early_stopping=early_stopping)
+    if length_penalty == 1.0:
+        some_end_and_some_do_not(found.ids.flatten(0, 1), one.eos)
+
+
+@families
+def test_length_penalty_and_early_stopping_matter(name: str) -> None:
+    one = both(name)
+    found = {lp: one.search(one.eos, length_penalty=lp).ids[:, 0].tolist() for lp in (-1.0, 0.0, 2.0)}
+    assert found[-1.0] != found[2.0]
+    stopping = [one.search(one.eos, early_stopping=early, length_penalty=2.0).ids.tolist() for early in (True, "never")]
+    assert stopping[0] != stopping[1]
+
+
+@families
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_sequences_are_the_first_of_all(name: str, count: int) -> None:
+    one = both(name)
+    expected, scores = one.transformers(one.eos, num_beams=BEAMS, num_return_sequences=count)
+    found = one.search(one.eos)
+    same_tokens(found.ids[:, :count].flatten(0, 1), expected)
+    torch.testing.assert_close(found.scores[:, :count].flatten(), scores, atol=1e-4, rtol=1e-5)
+
+
+@families
+def test_two_ends(name: str) -> None:
+    one = both(name)
+    candidates = [[one.eos, token] for token in range(PAD) if token != one.eos]
+    ends = next(ends for ends in candidates if {*ends} <= {*one.greedy(ends).flatten().tolist()})
+    found = one.greedy(ends)
+    same_tokens(found, one.transformers(ends)[0])
+    check_beams(one, ends)
+    check_beams(one, ends, early_stopping=True)
+
+
+PENALTIES = [
+    {"repetition_penalty": 1.7},
+    {"repetition_penalty": 0.6},
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 2},
+    {"min_new_tokens": 9},
+    {"min_new_tokens": LIMIT},
+    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "min_new_tokens": 5},
+]
+
+
+@families
+@pytest.mark.parametrize("penalties", PENALTIES, ids=str)
+def test_penalties(name: str, penalties: dict[str, Any]) -> None:
+    """Prompts of one length: their repetition penalty counts padding as a word that was said, ours does not."""
+    one = both(name, (4, 4, 4))
+    adjust = adjusted([one.eos], **penalties)
+    same_tokens(one.greedy(one.eos, adjust=adjust), one.transformers(one.eos, **penalties)[0])
+    check_beams(one, one.eos, adjust, penalties)
+
+
+@families
+def test_penalties_matter(name: str) -> None:
+    one = both(name, (4, 4, 4))
+    plain = one.greedy(one.eos)
+    for penalties in ({"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": LIMIT}):
+        other = one.greedy(one.eos, adjust=adjusted([one.eos], **penalties))
+        assert plain.shape != other.shape or not torch.equal(plain, other), penalties
+
+
+# ---- their warpers and processors, on random numbers -----------------------------------------------------------------
+
+WORDS = 9
+rows_of_logits = st.lists(
+    st.lists(st.integers(-500, 500), min_size=WORDS, max_size=WORDS, unique=True), min_size=1, max_size=4
+).map(lambda rows: torch.tensor(rows) / 100)
+
+
+@given(
+    rows_of_logits,
+    st.floats(0.3, 3.0),
+    st.none() | st.integers(1, WORDS + 2),
+    st.none() | st.floats(0.05, 0.999),
+    st.none() | st.floats(0.001, 0.999),
+)
+@settings(max_examples=150, deadline=None)
+def test_filters(logits: Tensor, temperature: float, k: int | None, p: float | None, share: float | None) -> None:
+    """Tokens so near to a threshold that rounding decides aside: there one of the two may keep a token more."""
+    expected = transformers.TemperatureLogitsWarper(temperature)(None, logits)
+    if k is not None:
+        expected = transformers.TopKLogitsWarper(k)(None, expected)
+    near = torch.zeros(len(logits), dtype=torch.bool)
+    if p is not None:
+        shares = expected.softmax(dim=-1).sort(dim=-1, descending=True).values.cumsum(dim=-1)
+        near |= ((shares - p).abs() < 1e-5).any(dim=-1)
+        expected = transformers.TopPLogitsWarper(p)(None, expected)
+    if share is not None:
+        probabilities = expected.softmax(dim=-1)
+        near |= ((probabilities / probabilities.amax(dim=-1, keepdim=True) - share).abs() < 1e-5).any(dim=-1)
+        expected = transformers.MinPLogitsWarper(share)(None, expected)
+    found = filtered(logits, temperature, k, p, share)
+    torch.testing.assert_close(found[~near], expected.softmax(dim=-1)[~near], atol=1e-6, rtol=1e-5)
+    assert torch.equal(found[~near] == 0, (expected == -torch.inf)[~near])
+
+
+histories = st.integers(1, 9).flatmap(
+    lambda size: st.lists(
+        st.lists(st.integers(0, WORDS - 1), min_size=size, max_size=size), min_size=4, max_size=4
+    ).map(torch.tensor)
+)
+
+
+@given(rows_of_logits, histories, st.floats(0.2, 4.0))
+@settings(max_examples=60, deadline=None)
+def test_repetition(logits: Tensor, history: Tensor, penalty: float) -> None:
+    history = history[: len(logits)]
+    expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(history, logits)
+    torch.testing.assert_close(less_repetition(logits, history, None, penalty), expected)
+
+
+@given(rows_of_logits, histories, st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_repeated_ngrams(logits: Tensor, history: Tensor, size: int) -> None:
+    history = history[: len(logits)] % 3  # few words, so that they come again
+    expected = transformers.NoRepeatNGramLogitsProcessor(size)(history, logits)
+    assert torch.equal(without_repeated_ngrams(logits, history, None, size), expected)
+
+
+@given(rows_of_logits, st.lists(st.integers(0, WORDS - 1), min_size=1, max_size=3, unique=True), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_the_least_number_of_tokens(logits: Tensor, ends: list[int], least: int) -> None:
+    adjust = adjusted(ends, min_new_tokens=least)
+    history = torch.zeros(len(logits), 3, dtype=torch.long)
+    for written in range(7):
+        theirs = transformers.MinNewTokensLengthLogitsProcessor(3, least, ends, device="cpu")
+        expected = theirs(torch.cat((history, history.new_zeros(len(logits), written)), dim=1), logits)
+        found = logits if adjust is None else adjust(logits, history, None, written)
+        assert torch.equal(found, expected)
+
+
+@given(rows_of_logits, histories, st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_all_penalties_in_their_order(logits: Tensor, history: Tensor, written: int) -> None:
+    history, written = history[: len(logits)] % 4, min(written, history.size(1))
+    adjust = adjusted([2], repetition_penalty=1.5, no_repeat_ngram_size=2, min_new_tokens=2)
+    expected = transformers.RepetitionPenaltyLogitsProcessor(1.5)(history, logits)
+    expected = transformers.NoRepeatNGramLogitsProcessor(2)(history, expected)
+    least = transformers.MinNewTokensLengthLogitsProcessor(history.size(1) - written, 2, [2], device="cpu")
+    assert adjust is not None
+    assert torch.equal(adjust(logits, history, None, written), least(history, expected))

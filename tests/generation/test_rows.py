@@ -1,0 +1,268 @@
+"""Rows of a batch: those that have ended leave it, each draws its own random numbers, and nobody notices the others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitx.generation.decode import CROWD, Written, generate, steps
+from minitx.generation.penalties import adjusted
+from minitx.generation.sampling import DRAWN_AT_ONCE, Uniforms, drawn, filtered, sampler
+
+VOCABULARY, PAD, EOS = 12, 0, 2
+
+
+class Pages:
+    """A fake cache that knows which of the rows of its model are still read."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = list(range(rows))
+        self.length = 0
+
+    def select(self, rows: Tensor) -> None:
+        self.rows = [self.rows[row] for row in rows.tolist()]
+
+
+class Reading:
+    """Row n says script[n] word by word with some certainty; notes how many rows it is handed."""
+
+    def __init__(self, script: list[list[int]], certainty: float = 3.0) -> None:
+        self.script, self.certainty = script, certainty
+        self.crowds: list[int] = []
+        self.sources: list[list[int]] = []
+
+    def start(self, *source: Tensor) -> Pages:
+        self.sources.append(source[0].tolist() if source else [])
+        return Pages(len(source[0]) if source else len(self.script))
+
+    def step(self, ids: Tensor, cache: Pages, keep: Tensor | None = None) -> Tensor:
+        rows = self.sources[-1] if self.sources[-1] else cache.rows
+        rows = rows if len(rows) == len(ids) else [rows[row] for row in cache.rows]
+        assert len(ids) == len(rows), "the cache and the tokens are of the same rows"
+        self.crowds.append(len(ids))
+        if cache.length:
+            for row, token in zip(rows, ids[:, -1].tolist(), strict=True):
+                assert token in (self.script[row][len(self.crowds) - 2], PAD), "each row reads what it has said"
+        cache.length += ids.size(1)
+        logits = torch.zeros(*ids.shape, VOCABULARY)
+        for place, row in enumerate(rows):
+            logits[place, -1, self.script[row][len(self.crowds) - 1]] = self.certainty
+        return logits
+
+
+def run(model: Reading, limit: int, **options: Any) -> list[Written]:
+    ids = torch.full((len(model.script), 1), 3)
+    return list(steps(model, ids, max_new_tokens=limit, eos=EOS, pad=PAD, **options))  # type: ignore[arg-type]
+
+
+def script(*lengths: int, longest: int) -> list[list[int]]:
+    """Rows of different words that end after so many."""
+    return [
+        [EOS if place == length - 1 else 3 + (row + place) % 9 for place in range(longest)]
+        for row, length in enumerate(lengths)
+    ]
+
+
+def until_the_end(row: list[int]) -> list[int]:
+    return row[: row.index(EOS) + 1] if EOS in row else row
+
+
+lengths_of_rows = st.lists(st.integers(1, 12), min_size=1, max_size=3 * CROWD)
+
+
+@given(lengths_of_rows, st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> None:
+    rows = script(*lengths, longest=12)
+    model = Reading(rows)
+    columns = run(model, limit, scores=True)
+    written = torch.stack([column.ids for column in columns], dim=1).tolist()
+    expected = [until_the_end(row[:limit]) for row in rows]
+    longest = max(map(len, expected))
+    assert written == [row + [PAD] * (longest - len(row)) for row in expected]
+    certain = math.log(math.exp(3.0) / (math.exp(3.0) + VOCABULARY - 1))
+    logs = torch.stack([column.log_probability for column in columns if column.log_probability is not None], dim=1)
+    for row, own in zip(logs.tolist(), expected, strict=True):
+        assert row == pytest.approx([certain] * len(own) + [0.0] * (longest - len(own)), abs=1e-5)
+    for before, after in zip(model.crowds, model.crowds[1:], strict=False):
+        assert after <= before
+    for step, crowd in enumerate(model.crowds):
+        running = sum(len(own) > step for own in expected if step)
+        assert crowd >= running
+        if step and crowd >= CROWD:
+            assert 4 * (crowd - running) < crowd, "a quarter of a crowd that has ended is carried along no longer"
+
+
+def test_rows_that_have_ended_are_not_computed() -> None:
+    model = Reading(script(*[1] * (CROWD - 2), 9, 9, longest=9))
+    run(model, 9)
+    assert model.crowds == [CROWD] + [2] * 8
+
+
+def test_few_rows_stay_together() -> None:
+    model = Reading(script(*[1] * (CROWD - 2), 9, longest=9))
+    run(model, 9)
+    assert {*model.crowds} == {CROWD - 1}
+
+
+def test_the_chooser_is_told_which_rows_are_left_and_penalties_see_their_history() -> None:
+    rows = script(*[1] * CROWD, 4, 5, longest=6)
+    told: list[list[int]] = []
+
+    def choose(logits: Tensor, left: Tensor | None = None) -> Tensor:
+        assert left is not None
+        assert len(left) == len(logits)
+        told.append(left.tolist())
+        return logits.argmax(dim=-1)
+
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        seen.append(history.tolist())
+        return logits
+
+    seen: list[list[list[int]]] = []
+    run(Reading(rows), 6, choose=choose, adjust=adjust)
+    assert told[0] == list(range(CROWD + 2))
+    assert told[1:] == [[CROWD, CROWD + 1]] * 4
+    for step, histories in enumerate(seen[1:], start=1):
+        assert [history[1:] for history in histories][:1] == [rows[CROWD][:step]] or step == 5
+        assert histories[1][1:] == rows[CROWD + 1][:step]
+
+
+def test_the_source_of_those_who_leave_goes_with_them() -> None:
+    """A context that fills up hands the source to a fresh start: only that of the rows that are left."""
+    rows = script(*[1] * CROWD, 9, 9, longest=9)
+    model, source = Reading(rows), torch.arange(CROWD + 2)
+    ids = torch.full((CROWD + 2, 1), 3)
+    written = generate(model, ids, source, max_new_tokens=6, eos=EOS, pad=PAD, context=4)  # type: ignore[arg-type]
+    assert model.sources[0] == source.tolist()
+    assert len(model.sources) > 1
+    assert all(source == [CROWD, CROWD + 1] for source in model.sources[1:])
+    assert written[CROWD:].tolist() == [row[:6] for row in rows[CROWD:]]
+
+
+def test_scores_are_the_models_own_before_penalties_and_filters() -> None:
+    model = Reading([[5, 6, 7]], certainty=1.0)
+    adjust = adjusted([EOS], repetition_penalty=9.0)
+    choose = sampler([torch.Generator().manual_seed(1)], temperature=0.01, top_k=1)
+    logs = [column.log_probability for column in run(model, 3, scores=True, adjust=adjust, choose=choose)]
+    expected = math.log(math.e / (math.e + VOCABULARY - 1))
+    assert [float(log) for log in logs if log is not None] == pytest.approx([expected] * 3, abs=1e-5)
+    assert all(column.log_probability is None for column in run(Reading([[5, 6, 7]]), 3))
+
+
+def test_several_ends() -> None:
+    rows = [[5, 7, 9, 9], [6, EOS, 9, 9], [5, 5, 5, 8], [3, 3, 3, 3]]
+    found = generate(Reading(rows), torch.full((4, 1), 3), max_new_tokens=4, eos=[EOS, 7, 8], pad=PAD)  # type: ignore[arg-type]
+    assert found.tolist() == [[5, 7, PAD, PAD], [6, EOS, PAD, PAD], [5, 5, 5, 8], [3, 3, 3, 3]]
+
+
+# ---- random numbers of each row --------------------------------------------------------------------------------------
+
+
+def seeds(*numbers: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(number) for number in numbers]
+
+
+class Level:
+    """Everything is as likely everywhere, the end a little less."""
+
+    def start(self) -> Pages:
+        return Pages(10**6)
+
+    def step(self, ids: Tensor, cache: Pages, keep: Tensor | None = None) -> Tensor:
+        cache.length += ids.size(1)
+        logits = torch.zeros(*ids.shape, VOCABULARY)
+        logits[..., EOS] = -1.5
+        return logits
+
+
+def draws(*numbers: int, limit: int = DRAWN_AT_ONCE + 16) -> list[list[int]]:
+    ids = torch.full((len(numbers), 1), 3)
+    written = generate(Level(), ids, max_new_tokens=limit, eos=EOS, pad=PAD, choose=sampler(seeds(*numbers)))  # type: ignore[arg-type]
+    return [until_the_end(row) for row in written.tolist()]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=2 * CROWD), st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], random: Any) -> None:
+    """Rows end at different times, and those left go on with their own numbers, past the first ones drawn ahead."""
+    alone = {number: draws(number)[0] for number in numbers}
+    random.shuffle(numbers)
+    assert draws(*numbers) == [alone[number] for number in numbers]
+
+
+def test_seeds_give_different_texts() -> None:
+    assert len({tuple(row) for row in draws(*range(30), limit=20)}) > 25
+
+
+def test_numbers_of_rows_are_those_of_their_generators_in_order() -> None:
+    uniforms = Uniforms(seeds(5, 6))
+    device = torch.device("cpu")
+    columns = torch.cat([uniforms.next(device) for _ in range(2 * DRAWN_AT_ONCE + 3)], dim=1)
+    for row, generator in zip(columns, seeds(5, 6), strict=True):
+        blocks = [torch.rand(DRAWN_AT_ONCE, generator=generator, dtype=torch.float64) for _ in range(3)]
+        assert torch.equal(row, torch.cat(blocks)[: len(row)])
+    assert ((columns >= 0) & (columns < 1)).all()
+
+
+def statistic(counts: Tensor, probabilities: Tensor) -> tuple[float, float]:
+    """Pearson's chi-square, and six standard deviations above what it is on average."""
+    possible = probabilities > 0
+    expected = probabilities[possible].double() * counts.sum()
+    freedom = int(possible.sum()) - 1
+    return float(((counts[possible] - expected) ** 2 / expected).sum()), freedom + 6 * math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.7, "temperature": 1.5}, {"min_p": 0.2}], ids=str)
+def test_rows_with_their_own_numbers_follow_the_filtered_distribution(options: dict[str, Any]) -> None:
+    """Across rows at one step, and along one row over many steps."""
+    logits = torch.tensor([[1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -torch.inf]])
+    probabilities = filtered(logits, **options)[0]
+    across = sampler(seeds(*range(3000)), **options)
+    along = sampler(seeds(1), **options)
+    for said in (
+        across(logits.expand(3000, -1), torch.arange(3000)),
+        across(logits.expand(3000, -1), torch.arange(3000)),
+        torch.cat([along(logits, torch.tensor([0])) for _ in range(3000)]),
+    ):
+        counts = said.bincount(minlength=10)
+        assert counts[probabilities == 0].sum() == 0, "what is impossible is never drawn"
+        found, bound = statistic(counts, probabilities)
+        assert found < bound
+
+
+def test_neighbouring_rows_and_steps_are_independent() -> None:
+    level, choose = torch.zeros(2000, 3), sampler(seeds(*range(2000)))
+    columns = [choose(level, torch.arange(2000)) for _ in range(3)]
+    even = torch.full((9,), 1 / 9)
+    for one, other in ((columns[0], columns[1]), (columns[1], columns[2]), (columns[0][:-1], columns[0][1:])):
+        found, bound = statistic((3 * one + other).bincount(minlength=9), even)
+        assert found < bound
+
+
+@given(
+    st.lists(st.floats(0, 1).map(lambda share: share if share > 0.3 else 0.0), min_size=1, max_size=9).filter(any),
+    st.floats(0, 1, exclude_max=True),
+)
+@settings(max_examples=300)
+def test_the_token_at_which_the_sum_passes_the_chance(shares: list[float], chance: float) -> None:
+    probabilities = torch.tensor([shares]) / sum(shares)
+    token = int(drawn(probabilities, torch.tensor([[chance]], dtype=torch.float64)))
+    assert probabilities[0, token] > 0, "what is impossible is never drawn, at the edges of its neighbours either"
+    summed = probabilities[0].double().cumsum(dim=0)
+    before = float(summed[token - 1]) if token else 0.0
+    assert before <= chance * float(summed[-1]) < float(summed[token])
+
+
+def test_the_largest_chance_does_not_draw_what_stands_after_the_last_possible() -> None:
+    probabilities = torch.tensor([[0.25, 0.75, 0.0, 0.0]])
+    almost = torch.tensor([[1 - 2.0**-53]], dtype=torch.float64)
+    assert drawn(probabilities, almost).tolist() == [1]
+    assert drawn(probabilities, torch.zeros(1, 1, dtype=torch.float64)).tolist() == [0]
+    assert drawn(probabilities.flip(1), torch.zeros(1, 1, dtype=torch.float64)).tolist() == [2]

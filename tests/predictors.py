@@ -1,0 +1,114 @@
+"""Predictors with random weights that write something, for the tests of what is built upon them."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import tokenizers as library
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+from torch import Tensor
+
+from minitx import checkpoint
+from minitx.config import Config, ModelConfig
+from minitx.data import tokenizers
+from minitx.data.tokenizers import SPECIAL_TOKENS, CharTokenizer, Tokenizer
+from minitx.models import ARCHITECTURES, build_model
+from minitx.options import config_from_dict
+from minitx.predictor import Predictor
+
+LONGEST, BLOCK = 6, 8
+SYMBOLS = tokenizers.symbols([str(symbol) for symbol in range(7)])
+CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
+SEQUENCES = {"name": "reverse", "symbols": 7, "length": [1, LONGEST]}
+TEXT = {"name": "text", "path": "/was/here/when/it/was/trained.txt", "block": BLOCK}
+WRITING = ["decoder_only", "encoder_decoder"]
+EVERY = sorted(ARCHITECTURES)
+H, LAYERS = 2, 2
+
+
+def trained(architecture: str, text: bool = False, seed: int = 1, ends: bool = True, **model: Any) -> dict[str, Any]:
+    """The contents of a checkpoint: random weights, large enough that every token read matters; no special token is
+    ever written, apart from the end where it may be."""
+    key = repr((architecture, text, seed, ends, model))
+    if key not in TRAINED:
+        TRAINED[key] = build_contents(architecture, text, seed, ends, **model)
+    return copy.deepcopy(TRAINED[key])
+
+
+TRAINED: dict[str, dict[str, Any]] = {}
+
+
+def build_contents(architecture: str, text: bool, seed: int, ends: bool, **model: Any) -> dict[str, Any]:
+    tokenizer = CHARACTERS if text else SYMBOLS
+    sizes = {"d_model": 16, "n_heads": H, "n_layers": LAYERS, "tie_embeddings": False, **model}
+    config = Config(data=TEXT if text else SEQUENCES, model=ModelConfig(architecture=architecture, **sizes))
+    torch.manual_seed(seed)
+    network = build_model(config.model, tokenizer.vocab_size)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.dim() > 1 and "embedding" not in name and "head" not in name:
+                parameter.mul_(2)
+        last = getattr(network, "decoder", network.encoder if architecture == "encoder_only" else None)
+        last.norm.bias.fill_(1.0)  # which the centred rows of the head do not see, and those of special tokens hate
+        network.head.weight -= network.head.weight.mean(dim=1, keepdim=True)
+        for special in tokenizer.special:
+            if not (ends and special == tokenizer.special.eos):
+                network.head.weight[special] = -1.0
+    weights = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
+    return {"minitx": checkpoint.header(config.to_dict(), tokenizer.to_dict()), "state_dict": weights}
+
+
+@cache
+def _built(architecture: str, text: bool, seed: int, ends: bool, model: tuple[tuple[str, Any], ...]) -> Predictor:
+    contents = trained(architecture, text, seed, ends, **dict(model))
+    config = config_from_dict(contents["minitx"]["config"])
+    tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+    network = build_model(config.model, tokenizer.vocab_size)
+    network.load_state_dict({name.removeprefix("model."): part for name, part in contents["state_dict"].items()})
+    return Predictor(network.eval(), tokenizer, config)
+
+
+def built(
+    architecture: str = "decoder_only", text: bool = False, seed: int = 1, ends: bool = True, **model: Any
+) -> Predictor:
+    """A predictor without a file; do not change it."""
+    return _built(architecture, text, seed, ends, tuple(model.items()))
+
+
+def bytewise() -> Tokenizer:
+    """A token for each byte: most characters outside of English take several."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
+    backend = library.Tokenizer(models.BPE(words, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend)
+
+
+def prompts(predictor: Predictor) -> list[str]:
+    return (
+        ["abc", "g", "fed cab"]
+        if predictor.tokenizer.vocab_size == CHARACTERS.vocab_size
+        else ["3 1 4", "5", "0 2 6 6 1"]
+    )
+
+
+def ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text)
+
+
+def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:
+    """Logits of the model, one question and what is written behind it, laid out by hand: those that predict the answer
+    and the token after it."""
+    special, asked = predictor.tokenizer.special, ids(predictor.tokenizer, question)
+    with torch.no_grad():
+        if predictor.architecture == "encoder_decoder":
+            return predictor.model(torch.tensor([asked]), torch.tensor([[special.bos, *answer]]))[0]
+        if predictor.architecture == "encoder_only":
+            return predictor.model(torch.tensor([asked]))[0]
+        if predictor.config.data["name"] == "text":
+            return predictor.model(torch.tensor([asked + answer]))[0, len(asked) - 1 :]
+        return predictor.model(torch.tensor([[*asked, special.sep, *answer]]))[0, len(asked) :]
