@@ -305,6 +305,9 @@ def test_describe_tells_size_cost_and_learning_rate(capsys: pytest.CaptureFixtur
     total, *parts = [line.split()[-1].replace(",", "") for line in rest.split("\n\n")[0].splitlines()]
     assert sum(int(part) for part in parts) == int(total)
     assert "encoder_decoder" in head
+    for place in ("encoder self_attn", "decoder self_attn", "decoder cross_attn"):
+        (line,) = (line for line in out.splitlines() if line.strip().startswith(place))
+        assert line.split()[2] in ("fused:", "explicit", "flex")
 
 
 def test_list_names_everything_registered(capsys: pytest.CaptureFixture[str]) -> None:

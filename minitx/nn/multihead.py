@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         """
         if cache is not None:
             weight, bias = cache.joined(self._joined)
-        elif torch.is_autocast_enabled(x.device.type):
+        elif x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
             weight, bias = self._joined()
         else:
             return (self._queries(x), *self._keys_values(x))
