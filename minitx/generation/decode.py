@@ -5,9 +5,9 @@ Legend: B batch, P prompt tokens, T written tokens, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -103,7 +103,7 @@ def steps(
                 ids = read[:, -max(context // 2, 1) :]
                 keep = None if read_keep is None else read_keep[:, -ids.size(1) :]
             if compiled and held:
-                logits = compiled_step(model)(ids, cache, keep)[:, -1]
+                logits = compiled_step(type(model))(model, ids, cache, keep)[:, -1]
             else:
                 logits = model.step(ids, cache, keep)[:, -1]
                 if compiled:
@@ -123,10 +123,9 @@ def steps(
         done = int(ended.sum())
         if done == len(rows):
             return
+        mostly_done = len(rows) >= CROWD and 4 * done >= len(rows)
         with torch.inference_mode():
-            if (
-                len(rows) >= CROWD and 4 * done >= len(rows) and not compiled
-            ):  # what has ended is carried along no longer
+            if mostly_done and not compiled:  # what has ended is carried along no longer
                 left = (~ended).nonzero()[:, 0]
                 cache.select(left)
                 new, rows, ended, read = new[left], rows[left], ended[left], read[left]
@@ -139,14 +138,10 @@ def steps(
                     read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
 
 
-_COMPILED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-
-def compiled_step(model: Any) -> Any:
-    """The model's step, compiled; one program for each model, batch size and room."""
-    if model not in _COMPILED:
-        _COMPILED[model] = torch.compile(model.step, dynamic=False)
-    return _COMPILED[model]
+@functools.cache
+def compiled_step(kind: type[Steppable]) -> Any:
+    """The step of a class of models, compiled: torch makes a program for each model, batch size and room it meets."""
+    return torch.compile(kind.step, dynamic=False)
 
 
 def _spread(written: Written, rows: Tensor, total: int, pad: int) -> Written:

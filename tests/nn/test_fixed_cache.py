@@ -95,6 +95,7 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
+    decode.compiled_step.cache_clear()
     model, ids, keep = tiny("decoder_only", scheme), draw(3, 4), torch.ones(3, 4, dtype=torch.bool)
     keep[1, :2] = False
     options = {"keep": keep, "max_new_tokens": tokens, "eos": -1, "pad": 0, "context": context}
