@@ -22,40 +22,40 @@ from minitx.training.run import train
 
 FOLDER = Path("runs/benchmark_schemes")
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
-# Layers and steps: what was enough. Left out: `none` in encoders and `alibi` in an encoder_decoder, which cannot
+# Layers, heads and steps: what was enough, or the most that was tried. Left out: `none` in encoders and `alibi` in an encoder_decoder, which cannot
 # express reversal (docs/positions.md).
-RUNS: dict[tuple[str, str], tuple[int, int]] = {
-    ("encoder_only", "rope"): (4, 16_000),
-    ("encoder_only", "transformer_xl"): (4, 16_000),
-    ("encoder_only", "t5"): (4, 16_000),
-    ("encoder_only", "alibi"): (4, 16_000),
-    ("decoder_only", "alibi"): (3, 12_000),
-    ("decoder_only", "none"): (3, 12_000),
-    ("encoder_decoder", "rope"): (3, 8_000),
-    ("encoder_decoder", "transformer_xl"): (3, 8_000),
-    ("encoder_decoder", "t5"): (3, 8_000),
-    ("decoder_only", "t5"): (3, 8_000),
-    ("encoder_decoder", "sinusoidal"): (2, 2_000),
-    ("encoder_decoder", "learned"): (2, 2_000),
-    ("decoder_only", "sinusoidal"): (2, 2_000),
-    ("decoder_only", "learned"): (2, 2_000),
-    ("decoder_only", "rope"): (2, 3_000),
-    ("decoder_only", "transformer_xl"): (2, 2_000),
-    ("encoder_only", "learned"): (2, 2_000),
-    ("encoder_only", "sinusoidal"): (3, 4_000),
+RUNS: dict[tuple[str, str], tuple[int, int, int]] = {
+    ("encoder_only", "rope"): (4, 4, 16_000),
+    ("encoder_only", "transformer_xl"): (4, 8, 16_000),
+    ("encoder_only", "t5"): (4, 8, 16_000),
+    ("encoder_only", "alibi"): (4, 8, 16_000),
+    ("decoder_only", "alibi"): (3, 8, 12_000),
+    ("decoder_only", "none"): (3, 4, 12_000),
+    ("encoder_decoder", "rope"): (3, 4, 8_000),
+    ("encoder_decoder", "transformer_xl"): (3, 4, 8_000),
+    ("encoder_decoder", "t5"): (3, 4, 8_000),
+    ("decoder_only", "t5"): (3, 4, 8_000),
+    ("encoder_decoder", "sinusoidal"): (2, 4, 2_000),
+    ("encoder_decoder", "learned"): (2, 4, 2_000),
+    ("decoder_only", "sinusoidal"): (2, 4, 2_000),
+    ("decoder_only", "learned"): (2, 4, 2_000),
+    ("decoder_only", "rope"): (2, 4, 3_000),
+    ("decoder_only", "transformer_xl"): (2, 4, 2_000),
+    ("encoder_only", "learned"): (2, 4, 2_000),
+    ("encoder_only", "sinusoidal"): (3, 4, 4_000),
 }
 OPTIONS = {"learned": {"max_len": 64}, "t5": {"buckets": 64, "max_distance": 64}}
 
 
-def config(architecture: str, scheme: str, layers: int, steps: int) -> dict[str, Any]:
-    """Pre-norm layers of width 64; only depth and length of training differ."""
+def config(architecture: str, scheme: str, layers: int, heads: int, steps: int) -> dict[str, Any]:
+    """Pre-norm layers of width 64; only depth, heads and length of training differ."""
     return {
-        "run": {"name": f"{architecture}-{scheme}-{layers}-{steps}", "folder": str(FOLDER)},
+        "run": {"name": f"{architecture}-{scheme}-{layers}x{heads}-{steps}", "folder": str(FOLDER)},
         "data": {"name": "reverse", "symbols": 10, "length": [1, 16], "batch_size": 64},
         "model": {
             "architecture": architecture,
             "d_model": 64,
-            "n_heads": 4,
+            "n_heads": heads,
             "n_layers": layers,
             "position": {"name": scheme, **OPTIONS.get(scheme, {})},
         },
@@ -69,14 +69,14 @@ def config(architecture: str, scheme: str, layers: int, steps: int) -> dict[str,
     }
 
 
-def run(architecture: str, scheme: str, layers: int, steps: int) -> dict[str, Any]:
+def run(architecture: str, scheme: str, layers: int, heads: int, steps: int) -> dict[str, Any]:
     """Train, or read what an earlier call has found."""
-    plain = config(architecture, scheme, layers, steps)
+    plain = config(architecture, scheme, layers, heads, steps)
     kept = FOLDER / f"{plain['run']['name']}.json"
     if not kept.exists():
         began = time.process_time()
         found = train(config_from_dict(plain))
-        row = {"architecture": architecture, "scheme": scheme, "layers": layers, "steps": steps}
+        row = {"architecture": architecture, "scheme": scheme, "layers": layers, "heads": heads, "steps": steps}
         row |= {"core_seconds": round(time.process_time() - began), "exact_match": found["exact_match"]}
         kept.write_text(json.dumps(row))
     loaded: dict[str, Any] = json.loads(kept.read_text())
@@ -97,7 +97,9 @@ def main() -> None:
         if row is None:
             return "cannot"
         exact = f"{100 * row['exact_match']:.2f} %"
-        return f"{exact}: {row['steps']:,} steps, {row['core_seconds']} s, {row['layers']} layers"
+        return (
+            f"{exact}: {row['steps']:,} steps, {row['core_seconds']} s, {row['layers']} layers of {row['heads']} heads"
+        )
 
     text = table(["", *ARCHITECTURES], [[name, *(cell(kind, name) for kind in ARCHITECTURES)] for name in schemes])
     record("schemes", rows, text, "positions.md")
