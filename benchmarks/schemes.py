@@ -22,8 +22,8 @@ from minitx.training.run import train
 
 FOLDER = Path("runs/benchmark_schemes")
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
-# Layers, heads and steps: what was enough, or the most that was tried. Left out: `none` in encoders and `alibi` in an encoder_decoder, which cannot
-# express reversal (docs/positions.md).
+# Layers, heads and steps: what was enough, or the most that was tried. Left out: `none` in encoders and `alibi` in an
+# encoder_decoder, which cannot express reversal (docs/positions.md).
 RUNS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("encoder_only", "rope"): (4, 4, 16_000),
     ("encoder_only", "transformer_xl"): (4, 8, 16_000),
