@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 
 class SpecialIds(NamedTuple):
@@ -127,7 +127,103 @@ class CharTokenizer:
         return Tokenizer(backend)
 
 
-TOKENIZERS: dict[str, type[CharTokenizer]] = {"char": CharTokenizer}
+class ByteTokenizer:
+    """One token for each byte of the text in UTF-8: any text, 256 tokens."""
+
+    def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
+        """Nothing has to be learned."""
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        return Tokenizer(_byte_level(models.BPE(_numbered(alphabet), []), split=False))
+
+
+class WordTokenizer:
+    """One token for each of the most frequent words, runs of punctuation and white spaces; others become <unk>.
+
+    Args:
+        size: the most words.
+    """
+
+    def __init__(self, size: int = 10_000) -> None:
+        self.size = _at_least(1, size)
+
+    def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
+        """Count the words."""
+        backend = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
+        split = pre_tokenizers.Split(Regex(r"\s|\w+|[^\w\s]+"), "isolated")
+        backend.pre_tokenizer = split
+        learned = _learned(backend, trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False), texts)
+        words = sorted(learned["vocab"], key=learned["vocab"].get)
+        backend = _word_level([word for word in words if word not in SPECIAL_TOKENS])
+        backend.pre_tokenizer = split
+        backend.decoder = decoders.Fuse()
+        return Tokenizer(backend)
+
+
+class BPETokenizer:
+    """Bytes, joined to the pairs that occur most often (byte pair encoding; Sennrich et al. 2016, GPT-2).
+
+    Args:
+        size: number of tokens, the 256 bytes and the special ones included.
+    """
+
+    def __init__(self, size: int = 4096) -> None:
+        self.size = _at_least(256 + len(SPECIAL_TOKENS), size)
+
+    def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
+        """Find the pairs."""
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.size - len(SPECIAL_TOKENS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        learned = _learned(_byte_level(models.BPE()), trainer, texts)
+        merges: list[tuple[str, str]] = []
+        known = set(pre_tokenizers.ByteLevel.alphabet())
+        for left, right in learned["merges"]:
+            # Text that spells a special token must not become one; nor can what was to be built on it be built.
+            if left in known and right in known and left + right not in SPECIAL_TOKENS:
+                merges.append((left, right))
+                known.add(left + right)
+        words = [word for word in sorted(learned["vocab"], key=learned["vocab"].get) if word in known]
+        return Tokenizer(_byte_level(models.BPE(_numbered(words), merges)))
+
+
+class UnigramTokenizer:
+    """The pieces with which the text is most probable (unigram language model; Kudo 2018, T5), on bytes.
+
+    Args:
+        size: number of tokens, the 256 bytes and the special ones included.
+    """
+
+    def __init__(self, size: int = 4096) -> None:
+        self.size = _at_least(256 + len(SPECIAL_TOKENS), size)
+
+    def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
+        """Find the pieces."""
+        trainer = trainers.UnigramTrainer(
+            vocab_size=self.size - len(SPECIAL_TOKENS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        learned = _learned(_byte_level(models.Unigram()), trainer, texts)
+        scores = {piece: score for piece, score in learned["vocab"] if piece not in SPECIAL_TOKENS}
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        worst = min(scores.values(), default=0.0) - 10.0
+        specials = [(token, worst - 1000.0) for token in SPECIAL_TOKENS]  # never the best way to cut text
+        longer = [(piece, score) for piece, score in scores.items() if len(piece) > 1]
+        room = self.size - len(specials) - len(alphabet)
+        vocabulary = [*specials, *((byte, scores.get(byte, worst)) for byte in alphabet), *longer[:room]]
+        return Tokenizer(_byte_level(models.Unigram(vocabulary, SPECIAL_TOKENS.index("<unk>"))))
+
+
+Trainer = CharTokenizer | ByteTokenizer | WordTokenizer | BPETokenizer | UnigramTokenizer
+TOKENIZERS: dict[str, type[Trainer]] = {
+    "char": CharTokenizer,
+    "byte": ByteTokenizer,
+    "word": WordTokenizer,
+    "bpe": BPETokenizer,
+    "unigram": UnigramTokenizer,
+}
 """Tokenizers that are trained on a corpus, by data.tokenizer.name."""
 
 
@@ -138,7 +234,32 @@ def symbols(names: Sequence[str]) -> Tokenizer:
     return Tokenizer(backend)
 
 
+def _at_least(least: int, size: int) -> int:
+    if size < least:
+        raise ValueError(f"data.tokenizer.size must be at least {least}, got {size}")
+    return size
+
+
+def _numbered(words: Sequence[str]) -> dict[str, int]:
+    """Ids of words, the special tokens first."""
+    return {word: index for index, word in enumerate([*SPECIAL_TOKENS, *words])}
+
+
+def _learned(backend: tokenizers.Tokenizer, trainer: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """What a trainer makes of texts. Without special tokens: the library would find them in text that spells them."""
+    backend.train_from_iterator(iter(texts), trainer)
+    learned: dict[str, Any] = json.loads(backend.to_str())["model"]
+    return learned
+
+
+def _byte_level(model: Any, split: bool = True) -> tokenizers.Tokenizer:
+    """A tokenizer that works on the bytes of the text, cut into words first or not; nothing is lost on the way back."""
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 def _word_level(words: Sequence[str]) -> tokenizers.Tokenizer:
     """A vocabulary of whole words, the special tokens first."""
-    vocabulary = {word: index for index, word in enumerate([*SPECIAL_TOKENS, *words])}
-    return tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    return tokenizers.Tokenizer(models.WordLevel(_numbered(words), unk_token="<unk>"))

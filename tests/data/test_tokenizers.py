@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 import tokenizers as backend
@@ -153,3 +154,72 @@ def test_every_registered_tokenizer_learns_a_text_and_gives_it_back(name: str) -
     tokenizer = TOKENIZERS[name]().train([[text]])
     assert isinstance(tokenizer, Tokenizer)
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+# ---- trained on a text -----------------------------------------------------------------------------------------------
+
+CORPUS = [
+    "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
+    "the cat sat on the mat, the cat sat\n" * 30,
+]
+BYTES = [name for name in TOKENIZERS if name not in ("char", "word")]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_text_that_it_was_trained_on_comes_back(name: str) -> None:
+    tokenizer = TOKENIZERS[name]().train([CORPUS])
+    for text in CORPUS:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert not set(ids) & set(tokenizer.special)
+        assert Tokenizer.from_dict(tokenizer.to_dict()).encode(text) == ids
+
+
+@pytest.mark.parametrize("name", BYTES)
+@given(text=TEXTS)
+@settings(max_examples=30, deadline=None)
+def test_bytes_know_every_text(name: str, text: str) -> None:
+    tokenizer = byte_level(name)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@cache
+def byte_level(name: str) -> Tokenizer:
+    return TOKENIZERS[name](**({} if name == "byte" else {"size": 300})).train([CORPUS])
+
+
+@pytest.mark.parametrize("name", BYTES)
+@pytest.mark.parametrize("special", SPECIAL_TOKENS)
+def test_text_that_spells_a_special_token_stays_text(name: str, special: str) -> None:
+    """However often the corpus spells it, so that pairs would grow into it."""
+    options = {} if name == "byte" else {"size": 400}
+    tokenizer = TOKENIZERS[name](**options).train([[f"{special} {special}{special} a\n" * 50]])
+    ids = tokenizer.encode(f"{special} a{special}")
+    assert not set(ids) & set(tokenizer.special)
+    assert tokenizer.decode(ids) == f"{special} a{special}"
+
+
+@pytest.mark.parametrize("name", ["bpe", "unigram"])
+def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> None:
+    rows = []
+    for size in (262, 300, 400):
+        tokenizer = TOKENIZERS[name](size=size).train([CORPUS])
+        assert tokenizer.vocab_size <= size
+        rows.append(len(tokenizer.encode(CORPUS[1])))
+    assert rows[0] == len(CORPUS[1]), "bytes alone"
+    assert rows == sorted(rows, reverse=True)
+    assert rows[-1] < rows[0]
+
+
+def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
+    tokenizer = TOKENIZERS["word"](size=5).train([["a a a a b b b c c d\n" * 5]])
+    unknown = tokenizer.special.unk
+    (ids,) = tokenizer.encode_batch(["a b d"])
+    assert [token == unknown for token in ids] == [False, False, False, False, True]
+    assert tokenizer.vocab_size == 5 + len(SPECIAL_TOKENS)
+
+
+@pytest.mark.parametrize(("name", "size"), [("bpe", 261), ("unigram", 100), ("word", 0)])
+def test_too_small_a_vocabulary_is_refused(name: str, size: int) -> None:
+    with pytest.raises(ValueError, match=rf"data\.tokenizer\.size must be at least \d+, got {size}"):
+        TOKENIZERS[name](size=size)
