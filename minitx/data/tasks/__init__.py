@@ -1,0 +1,33 @@
+"""Tasks: what there is to learn. A task knows its tokenizer and draws whole batches of ids; no model, no layout.
+
+To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name that goes into
+`data.name`; its fields are the options that YAML may set. A new file of tasks is imported here.
+"""
+
+from minitx.data.tasks.base import (
+    TASKS,
+    LengthTask,
+    QuestionTask,
+    SequenceTask,
+    Task,
+    generator,
+    mixed,
+    register,
+)
+from minitx.data.tasks.sequences import Copy, Reverse
+from minitx.data.tasks.text import MaskedText, Text
+
+__all__ = [
+    "TASKS",
+    "Copy",
+    "LengthTask",
+    "MaskedText",
+    "QuestionTask",
+    "Reverse",
+    "SequenceTask",
+    "Task",
+    "Text",
+    "generator",
+    "mixed",
+    "register",
+]
