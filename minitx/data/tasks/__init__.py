@@ -4,6 +4,7 @@ To add a toy task, subclass SequenceTask in sequences.py, write `answer` and reg
 `data.name`; its fields are the options that YAML may set. A new file of tasks is imported here.
 """
 
+from minitx.data.tasks.arithmetic import Addition, ModularAddition
 from minitx.data.tasks.base import (
     TASKS,
     LengthTask,
@@ -14,17 +15,28 @@ from minitx.data.tasks.base import (
     mixed,
     register,
 )
-from minitx.data.tasks.sequences import Copy, Reverse
+from minitx.data.tasks.markov import Markov
+from minitx.data.tasks.recall import AssociativeRecall, Induction
+from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
 from minitx.data.tasks.text import MaskedText, Text
 
 __all__ = [
     "TASKS",
+    "Addition",
+    "AssociativeRecall",
     "Copy",
+    "CopyTwice",
+    "Dyck",
+    "Induction",
     "LengthTask",
+    "Markov",
     "MaskedText",
+    "ModularAddition",
+    "Parity",
     "QuestionTask",
     "Reverse",
     "SequenceTask",
+    "Sort",
     "Task",
     "Text",
     "generator",

@@ -154,13 +154,13 @@ class QuestionTask(Task):
         """Distinct held-out examples, drawn under the split's own seed."""
         return self._draw(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
 
-    def pairs(self, source: Tensor, keep: Tensor) -> Pairs:
+    def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Questions [N, L] with their answers; the place to write a question otherwise than it is told apart."""
         return Pairs(source, keep, *self.answer(source, keep))
 
     def _draw(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
         source, keep = draw_split(lambda rows: self.question(generator, rows), size, split, distinct, self.enlarge)
-        return self.pairs(source, keep)
+        return self.answered(source, keep)
 
 
 @dataclass(kw_only=True)
