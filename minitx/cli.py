@@ -170,7 +170,8 @@ def _asked() -> Iterator[str]:
 
 def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
     """Write what the model says to one prompt."""
-    beginning = text if predictor.task.kind == "stream" else ""  # a continuation reads best behind its beginning
+    # A continuation reads best behind its beginning.
+    beginning = text + predictor.task.separator if predictor.task.kind == "stream" else ""
     streams = stream and options.num_return_sequences == options.num_beams == 1 and not as_json
     if streams and predictor.architecture != "encoder_only":
         pieces = predictor.generate(text, stream=True, **vars(options))

@@ -8,7 +8,7 @@ from typing import Any
 
 from minitx.data.corpora import CORPORA
 from minitx.data.splits import SPLITS, Split
-from minitx.data.tasks import TASKS, SequenceTask, Task, Text
+from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
 from minitx.nn import POSITION_IDS, POSITIONS
@@ -35,21 +35,26 @@ def evaluation_report(
     task = predictor.task
     if path is not None:
         if not isinstance(task, Text):
-            raise ValueError("--path is for language models; this model was trained on questions and answers")
+            raise ValueError(f"--path is for language models of text; this model was trained on {_name(predictor)}")
         task = dataclasses.replace(task, path=path)
         task.vocabulary = predictor.tokenizer
     held_out = _split(task, split)
     report: dict[str, Any] = {"split": held_out, **_figures(_measure(predictor, task.examples(held_out)))}
+    if task.floor is not None:
+        report["floor"] = task.floor
     if lengths is not None:
-        if not isinstance(task, SequenceTask):
-            raise ValueError("--lengths is for tasks with questions and answers; this model was trained on text")
+        if not isinstance(task, QuestionTask):
+            raise ValueError(
+                "--lengths is for tasks with questions and answers of several lengths; "
+                f"this model was trained on {_name(predictor)}"
+            )
         report["by_length"] = {}
         for length in _range(lengths):
-            longer = task.of_length(length)
-            longer.vocabulary = predictor.tokenizer
             try:
+                longer = task.of_length(length)
+                longer.vocabulary = predictor.tokenizer
                 examples = longer.examples(held_out, PER_LENGTH)
-            except ValueError:  # so few sequences are this short that none is held out
+            except ValueError:  # there is no such question, or so few that none is held out
                 continue
             report["by_length"][length] = _figures(_measure(predictor, examples))
     return report
@@ -61,6 +66,10 @@ def _measure(predictor: Predictor, examples: Any) -> Scores:
 
 def _figures(scores: Scores) -> dict[str, Any]:
     return {"examples": scores.examples, **scores.means()}
+
+
+def _name(predictor: Predictor) -> str:
+    return predictor.config.data["name"]
 
 
 def _split(task: Task, split: str | None) -> Split:
@@ -96,6 +105,7 @@ _MEANINGS = {
     "token_accuracy": "teacher-forced",
     "loss": "nats per token, teacher-forced",
     "bits_per_token": "the same in bits",
+    "floor": "nats per token, what no model can beat",
 }
 
 
@@ -120,7 +130,7 @@ def listing() -> str:
         lines.append(key)
         for name, thing in registry.items():
             summary = (inspect.getdoc(thing) or "").splitlines()[0]
-            lines.append(f"  {name:<14} {summary}{_options(thing)}")
+            lines.append(f"  {name:<18} {summary}{_options(thing)}")
     return "\n".join(lines)
 
 

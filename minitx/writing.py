@@ -15,7 +15,7 @@ from torch import Tensor
 from minitx.config import ModelConfig
 from minitx.data.framing import Prompt, right_aligned
 from minitx.data.framing import prompt as prompt_for
-from minitx.data.tasks import Task, Text, generator, mixed
+from minitx.data.tasks import Task, generator, mixed
 from minitx.data.texts import padded
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.beam import beam_search
@@ -118,7 +118,7 @@ class Writer:
     @property
     def context(self) -> int | None:
         """How far running text may look back: as far as it was trained to. Answers look back on everything."""
-        return self.task.block if isinstance(self.task, Text) and self.task.kind == "stream" else None
+        return self.task.longest[1] if self.task.kind == "stream" else None
 
     def ends(self, options: GenerationOptions) -> list[int]:
         """The ids that end a text, the tokenizer's own first."""

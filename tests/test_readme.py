@@ -56,7 +56,7 @@ def test_the_house_is_as_drawn() -> None:
             continue
         assert (folder / name).exists(), name
         if name.endswith("/"):
-            modules = {path.stem for path in (folder / name).glob("*.py")} - {"__init__"}
+            modules = {path.stem for path in (folder / name).rglob("*.py")} - {"__init__"}
             named = {word.strip(",()") for word in rest}
             assert name == "tensorboard/" or modules <= named, f"{name}: {modules - named} not drawn"
 

@@ -46,8 +46,14 @@ class Prompt(NamedTuple):
     source: tuple[Tensor, ...] = ()  # the arguments of the model's start
 
 
-def check(architecture: str, kind: Kind, longest: tuple[int, int]) -> None:
+def check(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool = True) -> None:
     """Refuse an architecture that cannot express a task.
+
+    Args:
+        architecture: of the model.
+        kind: what the task yields.
+        longest: the most source and target symbols that an example can have.
+        aligned: every answer is as long as its own question, not only the longest as the longest.
 
     Raises:
         ValueError: with the key to change.
@@ -58,7 +64,7 @@ def check(architecture: str, kind: Kind, longest: tuple[int, int]) -> None:
         raise ValueError(
             f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
         )
-    if kind == "pairs" and architecture == "encoder_only" and longest[0] != longest[1]:
+    if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
         raise ValueError(
             "model.architecture: encoder_only answers place by place, so question and answer must be equally long; "
             "use encoder_decoder or decoder_only"

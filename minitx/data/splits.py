@@ -51,7 +51,11 @@ def in_split(hashes: Tensor, split: Split) -> Tensor:
 
 
 def draw_split(
-    draw: Callable[[int], tuple[Tensor, Tensor]], size: int, split: Split, distinct: bool
+    draw: Callable[[int], tuple[Tensor, Tensor]],
+    size: int,
+    split: Split,
+    distinct: bool,
+    enlarge: str = "data.symbols or data.length",
 ) -> tuple[Tensor, Tensor]:
     """Draw until `size` examples of a split are there.
 
@@ -60,6 +64,7 @@ def draw_split(
         size: how many to return.
         split: the split they must belong to.
         distinct: no example twice, for a fixed set; fewer than `size` come back where there are no more.
+        enlarge: the options to make larger where there are too few, for the message.
 
     Returns:
         ids and keep, each [size, L] or shorter.
@@ -92,7 +97,6 @@ def draw_split(
     ids, keep = (torch.cat(parts)[:size] for parts in zip(*found, strict=True))
     if not len(ids) or (not distinct and len(ids) < size):
         raise ValueError(
-            f"data: this task has too few different examples to hold any out for {split}; "
-            "make data.symbols or data.length larger"
+            f"data: this task has too few different examples to hold any out for {split}; make {enlarge} larger"
         )
     return ids, keep

@@ -49,7 +49,7 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     data = resolve(TASKS, config.data, "data")
     task = build(TASKS, data, "data")
-    framing.check(config.model.architecture, task.kind, task.longest)
+    framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
     if config.model.prefix_lm and task.kind == "stream":
         raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
     context = ("d_model", "n_heads", "d_head", "causal")

@@ -259,6 +259,9 @@ def test_running_text_needs_a_decoder_alone(architecture: str) -> None:
 def test_an_encoder_alone_cannot_answer_at_another_length() -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
         check("encoder_only", "pairs", (8, 9))
+    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
+        check("encoder_only", "pairs", (8, 8), aligned=False)
+    check("decoder_only", "pairs", (8, 8), aligned=False)
 
 
 @pytest.mark.parametrize(

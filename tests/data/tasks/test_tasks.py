@@ -1,49 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import os
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from minitx.data.examples import Pairs, count, rows
 from minitx.data.splits import SPLITS, content_hash, in_split
-from minitx.data.tasks import TASKS, SequenceTask, Task, generator, mixed
-
-SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
-
-ANSWERS: dict[str, Callable[[list[str]], list[str]]] = {
-    "copy": lambda question: question,
-    "reverse": lambda question: question[::-1],
-}
-"""What each task asks for, in plain Python on the symbols."""
-
-
-def make(name: str, **options: object) -> SequenceTask:
-    task = TASKS[name](**options)  # type: ignore[arg-type]
-    assert isinstance(task, SequenceTask)
-    return task
-
-
-def spelt(task: Task, ids: Tensor, keep: Tensor) -> list[list[str]]:
-    """The symbols of each row; padding must be where keep says it is, and nothing else."""
-    assert (keep == (torch.arange(keep.size(1)) < keep.sum(dim=1, keepdim=True))).all(), "padding stands on the right"
-    assert (ids[~keep] == task.vocabulary.special.pad).all(), "padding is the padding token"
-    return [task.vocabulary.tokens(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
-
-
-def check_answers(name: str, task: SequenceTask, pairs: Pairs) -> None:
-    if name not in ANSWERS:
-        pytest.fail(f"the task {name} has no plain-Python answer here: add one to ANSWERS")
-    questions, answers = spelt(task, *pairs[:2]), spelt(task, *pairs[2:])
-    for question, answer in zip(questions, answers, strict=True):
-        assert answer == ANSWERS[name](question), f"{name} of {' '.join(question)}"
-
-
-def same(one: Pairs, other: Pairs) -> bool:
-    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
+from minitx.data.tasks import TASKS, generator, mixed
+from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, STRING_TASKS, check_answers, make, questions, same
 
 
 @pytest.mark.parametrize("name", SEQUENCE_TASKS)
@@ -56,14 +27,14 @@ def test_answers_are_what_plain_python_says(name: str, symbols: int, shortest: i
     check_answers(name, task, pairs)
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", PAIR_TASKS)
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_held_out_answers_are_what_plain_python_says(name: str, split: str) -> None:
     task = make(name, validation_size=300, test_size=300)
     check_answers(name, task, task.examples(split))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", PAIR_TASKS)
 def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
     task, twin = make(name), make(name)
     first = task.batch(generator(1, 2, 3), 32)
@@ -74,7 +45,7 @@ def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
     assert not same(first, task.batch(generator(1, 2, 4), 32))
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", PAIR_TASKS)
 def test_drawing_leaves_the_global_generator_alone(name: str) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -100,30 +71,64 @@ def test_all_lengths_and_symbols_occur_equally_often(name: str) -> None:
     assert (share > 0).sum() == 6
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", PAIR_TASKS)
 def test_no_example_is_longer_than_the_task_says(name: str) -> None:
-    task = make(name, length=(2, 5))
-    pairs = task.batch(generator(1), 500)
+    task = make(name, **FEW[name])
+    pairs = task.batch(generator(1), 2000)
     longest = int(pairs.source_keep.sum(dim=1).max()), int(pairs.target_keep.sum(dim=1).max())
     assert longest == task.longest
+    assert (pairs.source.size(1), pairs.target.size(1)) == longest, "nor wider"
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", STRING_TASKS)
 def test_training_never_sees_what_is_held_out(name: str) -> None:
     task = make(name, symbols=3, length=(1, 5), validation_size=100, test_size=100)
-
-    def questions(pairs: Pairs) -> set[tuple[str, ...]]:
-        return {tuple(question) for question in spelt(task, *pairs[:2])}
-
-    validation, test = questions(task.examples("validation")), questions(task.examples("test"))
-    training = {question for number in range(50) for question in questions(task.batch(generator(number), 256))}
+    training, validation, test = parts(task)
     assert len(training | validation | test) == 3 + 9 + 27 + 81 + 243, "every example came up, the held-out ones too"
+
+
+def parts(task: Any, batches: int = 50) -> list[set[tuple[str, ...]]]:
+    """The questions of training, validation and test."""
+    held_out = [{*questions(task, task.examples(split))} for split in ("validation", "test")]
+    return [{one for n in range(batches) for one in questions(task, task.batch(generator(n), 256))}, *held_out]
+
+
+@pytest.mark.parametrize("options", ["few", "usual"])
+@pytest.mark.parametrize("name", PAIR_TASKS)
+def test_no_question_is_in_two_splits(name: str, options: str) -> None:
+    training, validation, test = parts(make(name, **(FEW[name] if options == "few" else {})))
+    assert min(len(training), len(validation), len(test)) > 5
     assert not training & validation
     assert not training & test
     assert not validation & test
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+FRESH = """
+import hashlib, sys
+from minitx.data.tasks import TASKS
+for name in sys.argv[1:]:
+    task, digest = TASKS[name](validation_size=150, test_size=150), hashlib.sha256()
+    for split in ("validation", "test"):
+        for tensor in task.examples(split):
+            digest.update(str(tensor.tolist()).encode())
+    print(name, digest.hexdigest())
+"""
+
+
+def test_held_out_sets_are_the_same_in_a_fresh_process() -> None:
+    names = [*PAIR_TASKS, "markov"]
+    environment = {**os.environ, "PYTHONHASHSEED": "4321"}
+    command = [sys.executable, "-c", FRESH, *names]
+    fresh = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    for name, line in zip(names, fresh.splitlines(), strict=True):
+        task, digest = make(name, validation_size=150, test_size=150), hashlib.sha256()
+        for split in ("validation", "test"):
+            for tensor in task.examples(split):
+                digest.update(str(tensor.tolist()).encode())
+        assert line == f"{name} {digest.hexdigest()}"
+
+
+@pytest.mark.parametrize("name", PAIR_TASKS)
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_fixed_sets_are_always_the_same_and_hold_nothing_twice(name: str, split: str) -> None:
     task, twin = make(name, validation_size=200, test_size=300), make(name, validation_size=200, test_size=300)
@@ -132,11 +137,11 @@ def test_fixed_sets_are_always_the_same_and_hold_nothing_twice(name: str, split:
     torch.manual_seed(7)
     assert same(first, task.examples(split))  # type: ignore[arg-type]
     assert same(first, twin.examples(split))  # type: ignore[arg-type]
-    questions = [tuple(question) for question in spelt(task, *first[:2])]
-    assert len(set(questions)) == len(questions) == {"validation": 200, "test": 300}[split]
+    there = questions(task, first)
+    assert len({*there}) == len(there) == {"validation": 200, "test": 300}[split]
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", PAIR_TASKS)
 def test_a_limit_shortens_a_fixed_set_but_never_lengthens_it(name: str) -> None:
     task = make(name, validation_size=100)
     assert count(task.examples("validation", 7)) == 7
@@ -146,23 +151,23 @@ def test_a_limit_shortens_a_fixed_set_but_never_lengthens_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEQUENCE_TASKS)
 def test_the_same_task_with_questions_of_one_length(name: str) -> None:
-    task = make(name, symbols=7, length=(1, 5), batch_size=3)
+    task = make(name, symbols=7, length=(3, 5), batch_size=3)
     longer = task.of_length(9)
     assert type(longer) is type(task)
     assert (longer.symbols, longer.batch_size) == (7, 3)
     pairs = longer.examples("test", 60)
     assert (pairs.source_keep.sum(dim=1) == 9).all()
     check_answers(name, longer, pairs)
-    assert task.length == (1, 5), "the task itself is unchanged"
+    assert task.length == (3, 5), "the task itself is unchanged"
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", STRING_TASKS)
 def test_held_out_of_one_length_is_held_out_of_all(name: str) -> None:
     pairs = make(name, length=(1, 16)).of_length(4).examples("test", 300)
     assert in_split(content_hash(pairs.source, pairs.source_keep), "test").all()
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", STRING_TASKS)
 def test_a_task_with_one_example_answers_or_says_why_not(name: str) -> None:
     task = make(name, symbols=1, length=(1, 1), validation_size=20, test_size=20)
     answered, refused = {}, []
@@ -198,7 +203,7 @@ def test_numbers_that_make_no_sense_are_refused_with_their_key(name: str, option
         assert str(number) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
+@pytest.mark.parametrize("name", PAIR_TASKS)
 def test_a_finished_run_is_measured_on_the_test_set(name: str) -> None:
     assert make(name).final_split == "test"
 
@@ -230,8 +235,22 @@ def test_random_numbers_are_a_function_of_all_the_integers() -> None:
 
 
 def test_slices_of_examples_are_examples() -> None:
-    pairs = make(SEQUENCE_TASKS[0]).batch(generator(1), 10)
+    pairs = make("copy").batch(generator(1), 10)
     part = rows(pairs, 8, 20)
     assert isinstance(part, Pairs)
     assert count(part) == 2
     assert torch.equal(part.target, pairs.target[8:])
+
+
+def test_every_task_of_questions_is_told_in_plain_python() -> None:
+    assert {*PAIR_TASKS} == {*FEW}
+    assert {*QUESTION_TASKS} < {*PAIR_TASKS} < {*TASKS}
+
+
+@pytest.mark.parametrize("name", QUESTION_TASKS)
+def test_too_few_examples_say_which_option_to_enlarge(name: str) -> None:
+    task = make(name)
+    keys = [word for word in task.enlarge.replace(",", "").split() if word.startswith("data.")]
+    assert keys
+    for key in keys:
+        assert hasattr(task, key.removeprefix("data."))

@@ -1,0 +1,45 @@
+"""Tasks: what there is to learn. A task knows its tokenizer and draws whole batches of ids; no model, no layout.
+
+To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name that goes into
+`data.name`; its fields are the options that YAML may set. A new file of tasks is imported here.
+"""
+
+from minitx.data.tasks.arithmetic import Addition, ModularAddition
+from minitx.data.tasks.base import (
+    TASKS,
+    LengthTask,
+    QuestionTask,
+    SequenceTask,
+    Task,
+    generator,
+    mixed,
+    register,
+)
+from minitx.data.tasks.markov import Markov
+from minitx.data.tasks.recall import AssociativeRecall, Induction
+from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
+from minitx.data.tasks.text import MaskedText, Text
+
+__all__ = [
+    "TASKS",
+    "Addition",
+    "AssociativeRecall",
+    "Copy",
+    "CopyTwice",
+    "Dyck",
+    "Induction",
+    "LengthTask",
+    "Markov",
+    "MaskedText",
+    "ModularAddition",
+    "Parity",
+    "QuestionTask",
+    "Reverse",
+    "SequenceTask",
+    "Sort",
+    "Task",
+    "Text",
+    "generator",
+    "mixed",
+    "register",
+]

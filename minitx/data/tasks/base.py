@@ -1,0 +1,250 @@
+"""What every task has, and what tasks of questions and answers share: who is held out, how lengths are drawn.
+
+Legend: N examples, L symbols of the question, T symbols of the answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from minitx.data import tokenizers
+from minitx.data.examples import Examples, Kind, Pairs
+from minitx.data.splits import Split, draw_split
+from minitx.data.tokenizers import Tokenizer
+
+TASKS: dict[str, type[Task]] = {}
+"""Every task by its name in the YAML."""
+
+FIRST = len(tokenizers.SPECIAL_TOKENS)
+"""The id of a toy task's first symbol."""
+
+TaskClass = TypeVar("TaskClass", bound="type[Task]")
+
+
+def register(name: str) -> Callable[[TaskClass], TaskClass]:
+    """Make a task available as data.name."""
+
+    def add(task: TaskClass) -> TaskClass:
+        TASKS[name] = task
+        return task
+
+    return add
+
+
+def mixed(*numbers: int) -> int:
+    """One number below 2^64 from a few, so that neighbours give unrelated ones (splitmix64)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) % 2**64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
+        state ^= state >> 31
+    return state
+
+
+def generator(*numbers: int) -> torch.Generator:
+    """Random numbers that are a pure function of a few integers."""
+    return torch.Generator().manual_seed(mixed(*numbers))
+
+
+@dataclass(kw_only=True)
+class Task:
+    """What every task has."""
+
+    kind: ClassVar[Kind] = "pairs"
+    """What it yields."""
+    separator: ClassVar[str] = ""
+    """What stands between the beginning of a running text and how it goes on."""
+
+    batch_size: int = 64
+    """Examples in one batch."""
+    validation_size: int = 1000
+    """Examples in the validation set, at most."""
+    test_size: int = 10_000
+    """Examples in the test set, at most."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "validation_size", "test_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"data.{name} must be at least 1, got {getattr(self, name)}")
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """The tokenizer; assign it to use one from a checkpoint."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The most source and target symbols that an example can have; (0, T) for a stream."""
+        raise NotImplementedError
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every answer is as long as its question, so that an encoder alone can give it place by place."""
+        return self.longest[0] == self.longest[1]
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The tokens after which coupled position ids count anew: an answer's ids are its question's."""
+        return [self.vocabulary.special.bos, self.vocabulary.special.sep]
+
+    @property
+    def final_split(self) -> Split:
+        """What a finished run is measured on."""
+        return "test"
+
+    @property
+    def floor(self) -> float | None:
+        """The loss that no model can beat, in nats per token, where it is known."""
+        return None
+
+    def batch(self, generator: torch.Generator, size: int) -> Examples:
+        """Draw `size` training examples at once."""
+        raise NotImplementedError
+
+    def examples(self, split: Split, limit: int | None = None) -> Examples:
+        """The fixed examples of a held-out split, always the same; the first or evenly spread `limit` of them.
+
+        Raises:
+            ValueError: this task has no such split.
+        """
+        raise NotImplementedError
+
+    def held_out(self, split: Split, limit: int | None = None) -> int:
+        """How many examples of a split are asked for."""
+        size = self.validation_size if split == "validation" else self.test_size
+        return size if limit is None else min(size, limit)
+
+
+@dataclass(kw_only=True)
+class QuestionTask(Task):
+    """A random question, some function of it as the answer; a hash of the question decides whether it is held out."""
+
+    enlarge: ClassVar[str] = "data.symbols or data.length"
+    """The options to make larger when there are too few different questions."""
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """Draw questions: ids and keep, each [N, L]."""
+        raise NotImplementedError
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The answers to questions: ids and keep [N, L] to the answers' ids and keep [N, T]."""
+        raise NotImplementedError
+
+    def of_length(self, length: int) -> Self:
+        """The same task with questions of one length only.
+
+        Raises:
+            ValueError: no question is that long.
+        """
+        raise NotImplementedError
+
+    def batch(self, generator: torch.Generator, size: int) -> Pairs:
+        """Draw training examples: never one that is held out."""
+        return self._draw(generator, size, "training", distinct=False)
+
+    def examples(self, split: Split, limit: int | None = None) -> Pairs:
+        """Distinct held-out examples, drawn under the split's own seed."""
+        return self._draw(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
+
+    def answered(self, source: Tensor, keep: Tensor) -> Pairs:
+        """Questions [N, L] with their answers; the place to write a question otherwise than it is told apart."""
+        return Pairs(source, keep, *self.answer(source, keep))
+
+    def _draw(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
+        source, keep = draw_split(lambda rows: self.question(generator, rows), size, split, distinct, self.enlarge)
+        return self.answered(source, keep)
+
+
+@dataclass(kw_only=True)
+class LengthTask(QuestionTask):
+    """A question of random length."""
+
+    shortest: ClassVar[int] = 1
+    """The shortest question there is."""
+
+    length: tuple[int, int] = (1, 16)
+    """Shortest and longest question, both included; every length is equally likely."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("length", self.length, self.shortest)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer is as long as its question."""
+        return self.length[1], self.length[1]
+
+    def of_length(self, length: int) -> Self:
+        """The same task with questions of one length only."""
+        return dataclasses.replace(self, length=(length, length))
+
+    def draw_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
+        """Lengths of questions, [N, 1]."""
+        shortest, longest = self.length
+        return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
+
+    def draw_symbols(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
+        """Strings of random symbols: ids and keep, each [N, L]."""
+        lengths, longest = self.draw_lengths(generator, rows), self.length[1]
+        ids = torch.randint(FIRST, FIRST + symbols, (rows, longest), generator=generator)
+        return self.padded(ids, lengths)
+
+    def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The first lengths [N, 1] of ids [N, L], padding after them: ids and keep."""
+        keep = torch.arange(ids.size(1)) < lengths  # [N, L]
+        return ids.masked_fill(~keep, self.vocabulary.special.pad), keep
+
+
+@dataclass(kw_only=True)
+class SequenceTask(LengthTask):
+    """A sequence of random symbols as the question, some function of it as the answer."""
+
+    symbols: int = 10
+    """Number of different symbols: "0", "1", ..."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("symbols", self.symbols, 1)
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Symbols separated by spaces."""
+        return numbered(self.symbols)
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """Any string is as likely as any other of its length."""
+        return self.draw_symbols(generator, rows, self.symbols)
+
+
+def numbered(symbols: int) -> Tokenizer:
+    """The tokenizer of the symbols "0", "1", ..., separated by spaces."""
+    return tokenizers.symbols([str(symbol) for symbol in range(symbols)])
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Refuse a number that is too small.
+
+    Raises:
+        ValueError: with the key.
+    """
+    if value < least:
+        raise ValueError(f"data.{name} must be at least {least}, got {value}")
+
+
+def check_range(name: str, value: tuple[int, int], least: int) -> None:
+    """Refuse what is no range of sizes.
+
+    Raises:
+        ValueError: with the key.
+    """
+    shortest, longest = value
+    if not least <= shortest <= longest:
+        raise ValueError(f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}")

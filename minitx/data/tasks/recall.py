@@ -1,0 +1,129 @@
+"""Tasks that ask for what stood before: in the question itself, not in the weights.
+
+Legend: N examples, L symbols of the question, T symbols of the answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from minitx.data.tasks.base import FIRST, QuestionTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tokenizers import Tokenizer
+
+
+@register("induction")
+@dataclass(kw_only=True)
+class Induction(SequenceTask):
+    """7 2 9 4 2 -> 9, what followed the last symbol where it stood before.
+
+    The last symbol has stood before exactly once, at a random place, and something else followed it there. The others
+    are random (the task of the induction heads of Olsson et al. 2022).
+    """
+
+    shortest: ClassVar[int] = 3
+
+    length: tuple[int, int] = (3, 16)
+    """Shortest and longest question, both included; every length is equally likely."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("symbols", self.symbols, 2)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer is one symbol."""
+        return self.length[1], 1
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """A string without the symbol that is asked for, then that symbol in two places."""
+        lengths, place = self.draw_lengths(generator, rows), torch.arange(self.length[1])
+        asked = torch.randint(FIRST, FIRST + self.symbols, (rows, 1), generator=generator)
+        ids = torch.randint(FIRST, FIRST + self.symbols - 1, (rows, self.length[1]), generator=generator)
+        ids = ids + (ids >= asked)  # any symbol but the one asked for
+        before = (torch.rand(rows, 1, generator=generator) * (lengths - 2)).long()  # 0 to lengths - 3
+        return self.padded(torch.where((place == before) | (place == lengths - 1), asked, ids), lengths)
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The symbol behind the first that equals the last."""
+        last = source.gather(1, keep.sum(dim=1, keepdim=True) - 1)
+        first = (source == last).long().argmax(dim=1, keepdim=True)
+        return source.gather(1, first + 1), torch.ones_like(first, dtype=torch.bool)
+
+
+@register("associative_recall")
+@dataclass(kw_only=True)
+class AssociativeRecall(QuestionTask):
+    """0 9 3 6 1 8 1 0 -> 8 9, the values of the last keys: pairs of key and value, then keys that are asked for.
+
+    Multi-query associative recall (MQAR, Arora et al. 2023), with all questions at the end. The lower half of the
+    symbols are keys, the upper half values. No key stands twice in the pairs, none is asked for twice.
+    """
+
+    enlarge: ClassVar[str] = "data.symbols or data.pairs"
+
+    symbols: int = 64
+    """Number of different symbols, half of them keys: "0", "1", ..."""
+    pairs: int = 4
+    """Pairs of key and value."""
+    queries: int = 2
+    """Keys that are asked for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("symbols", self.symbols, 2)
+        if self.symbols % 2:
+            raise ValueError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
+        if not 1 <= self.pairs <= self.symbols // 2:
+            raise ValueError(
+                f"data.pairs must lie between 1 and the number of keys, data.symbols / 2 = {self.symbols // 2}, "
+                f"got {self.pairs}"
+            )
+        if not 1 <= self.queries <= self.pairs:
+            raise ValueError(f"data.queries must lie between 1 and data.pairs, {self.pairs}, got {self.queries}")
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Symbols separated by spaces."""
+        return numbered(self.symbols)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """All questions are equally long, and so are all answers."""
+        return 2 * self.pairs + self.queries, self.queries
+
+    def of_length(self, length: int) -> Self:
+        """The same task with that many pairs, and no more queries than that."""
+        return dataclasses.replace(self, pairs=length, queries=min(self.queries, length))
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """Keys in any order, any values, queries in any order."""
+        half = self.symbols // 2
+        keys = _distinct(rows, self.pairs, half, generator)
+        values = half + torch.randint(half, (rows, self.pairs), generator=generator)
+        asked = keys.gather(1, _distinct(rows, self.queries, self.pairs, generator))
+        ids = torch.cat((torch.stack((keys, values), dim=2).flatten(1), asked), dim=1)
+        return FIRST + ids, torch.ones_like(ids, dtype=torch.bool)
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The value behind the key that equals each query."""
+        shown, asked = source[:, : 2 * self.pairs], source[:, 2 * self.pairs :]
+        keys, values = shown[:, 0::2], shown[:, 1::2]
+        found = (asked[:, :, None] == keys[:, None]).long().argmax(dim=2)  # [N, T]
+        return values.gather(1, found), torch.ones_like(found, dtype=torch.bool)
+
+
+def _distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:
+    """`count` different numbers below `below` for each row, all choices and orders equally likely: [rows, count]."""
+    drawn = torch.empty(rows, 0, dtype=torch.long)
+    for left in range(below, below - count, -1):
+        number = torch.randint(left, (rows, 1), generator=generator)  # which of those that are left
+        for smaller in drawn.sort(dim=1).values.split(1, dim=1) if left < below else ():
+            number = number + (number >= smaller)
+        drawn = torch.cat((drawn, number), dim=1)
+    return drawn

@@ -1,0 +1,166 @@
+"""Tasks on strings of symbols.
+
+Legend: N examples, L symbols of the question, T symbols of the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from minitx.data import tokenizers
+from minitx.data.tasks.base import FIRST, LengthTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tokenizers import Tokenizer
+
+
+@register("copy")
+@dataclass(kw_only=True)
+class Copy(SequenceTask):
+    """3 1 4 -> 3 1 4."""
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The question itself."""
+        return source, keep
+
+
+@register("reverse")
+@dataclass(kw_only=True)
+class Reverse(SequenceTask):
+    """3 1 4 -> 4 1 3."""
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Place t of the answer is place length - 1 - t of the question."""
+        places = keep.sum(dim=1, keepdim=True) - 1 - torch.arange(source.size(1))  # [N, L]
+        return source.gather(1, places.clamp(min=0)).masked_fill(~keep, self.vocabulary.special.pad), keep
+
+
+@register("copy_twice")
+@dataclass(kw_only=True)
+class CopyTwice(SequenceTask):
+    """3 1 -> 3 1 3 1."""
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer is twice as long as its question."""
+        return self.length[1], 2 * self.length[1]
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Place t of the answer is place t modulo the question's length."""
+        lengths, place = keep.sum(dim=1, keepdim=True), torch.arange(2 * source.size(1))
+        return self.padded(source.gather(1, place % lengths), 2 * lengths)
+
+
+@register("sort")
+@dataclass(kw_only=True)
+class Sort(SequenceTask):
+    """3 1 2 -> 1 2 3."""
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids are in the order of their symbols; what is past the end sorts behind them all."""
+        last = FIRST + self.symbols
+        return self.padded(source.masked_fill(~keep, last).sort(dim=1).values, keep.sum(dim=1, keepdim=True))
+
+
+@register("parity")
+@dataclass(kw_only=True)
+class Parity(LengthTask):
+    """1 0 1 1 -> 1, whether the number of ones is odd."""
+
+    enlarge: ClassVar[str] = "data.length"
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Two symbols separated by spaces."""
+        return numbered(2)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer is one symbol."""
+        return self.length[1], 1
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """Any string of zeros and ones is as likely as any other of its length."""
+        return self.draw_symbols(generator, rows, 2)
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum modulo 2."""
+        odd = ((source - FIRST) * keep).sum(dim=1, keepdim=True) % 2  # [N, 1]
+        return FIRST + odd, torch.ones_like(odd, dtype=torch.bool)
+
+
+@register("dyck")
+@dataclass(kw_only=True)
+class Dyck(LengthTask):
+    """( [ ( ) -> ] ), the brackets that close what is open.
+
+    A question may be balanced already; its answer is then empty. Such questions stay: that nothing is open is a thing
+    to know like any other, and without them odd and even lengths would be drawn from different sets.
+    """
+
+    BRACKETS: ClassVar[tuple[str, str]] = ("([{<", ")]}>")
+    enlarge: ClassVar[str] = "data.kinds, data.depth or data.length"
+
+    kinds: int = 2
+    """Number of kinds of brackets, at most 4: ( ), [ ], { } and < >."""
+    depth: int = 4
+    """The most brackets that are open at once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.kinds <= len(self.BRACKETS[0]):
+            raise ValueError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
+        check_at_least("depth", self.depth, 1)
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Brackets separated by spaces: those that open, then those that close, in the same order."""
+        return tokenizers.symbols([bracket for side in self.BRACKETS for bracket in side[: self.kinds]])
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer closes at most `depth` brackets, and no more than were opened."""
+        return self.length[1], min(self.depth, self.length[1])
+
+    @property
+    def aligned(self) -> bool:
+        """Never: how long the answer is, is part of it."""
+        return False
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """A walk: each next bracket opens or closes with equal chance where both are possible."""
+        lengths, longest = self.draw_lengths(generator, rows), self.length[1]
+        opening = torch.rand(rows, longest, generator=generator) < 0.5
+        kind = torch.randint(self.kinds, (rows, longest), generator=generator)
+        stack, height = kind.new_zeros(rows, self.depth), kind.new_zeros(rows, 1)
+        columns = []
+        for place in range(longest):
+            opens = (height == 0) | (opening[:, place, None] & (height < self.depth))  # [N, 1]
+            closes = FIRST + self.kinds + _top(stack, height)
+            columns.append(torch.where(opens, FIRST + kind[:, place, None], closes))
+            stack, height = self._read(columns[-1], stack, height)
+        return self.padded(torch.cat(columns, dim=1), lengths)
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The stack from its top."""
+        stack, height = source.new_zeros(source.size(0), self.depth), source.new_zeros(source.size(0), 1)
+        for place in range(source.size(1)):
+            read = self._read(source[:, place, None], stack, height)
+            stack, height = (
+                torch.where(keep[:, place, None], *pair) for pair in zip(read, (stack, height), strict=True)
+            )
+        places = (height - 1 - torch.arange(self.longest[1])).clamp(min=0)  # [N, T]
+        return self.padded(FIRST + self.kinds + stack.gather(1, places), height)
+
+    def _read(self, bracket: Tensor, stack: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+        """Stacks [N, depth] of kinds and their heights [N, 1] after one more bracket each, [N, 1]."""
+        opens = bracket < FIRST + self.kinds
+        pushed = stack.scatter(1, height.clamp(max=self.depth - 1), bracket - FIRST)
+        return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)
+
+
+def _top(stack: Tensor, height: Tensor) -> Tensor:
+    return stack.gather(1, (height - 1).clamp(min=0))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitx.data.framing import frame
+from minitx.data.tasks import generator
+from minitx.data.tokenizers import CharTokenizer
+from minitx.nn.position_ids import CoupledIds
+from toy import check_answers, make, questions, spelt
+
+WRITTEN = [
+    dict(zip(("reverse", "reverse_operands", "pad"), on, strict=True)) for on in itertools.product([0, 1], repeat=3)
+]
+
+
+@pytest.mark.parametrize("options", WRITTEN, ids=str)
+@given(fewest=st.integers(1, 25), more=st.integers(0, 4), seed=st.integers(0, 99))
+@settings(max_examples=10, deadline=None)
+def test_sums_are_right_however_they_are_written(options: dict, fewest: int, more: int, seed: int) -> None:
+    task = make("addition", digits=(fewest, fewest + more), **{key: bool(on) for key, on in options.items()})
+    pairs = task._draw(generator(seed), 40, "training", distinct=False)
+    check_answers("addition", task, pairs)
+    assert (pairs.source.size(1), pairs.target.size(1)) == task.longest
+
+
+@pytest.mark.parametrize("split", ["training", "validation", "test"])
+def test_the_operands_alone_decide_on_the_split(split: str) -> None:
+    def operands(**options: bool) -> list[tuple[int, ...]]:
+        task = make("addition", digits=(1, 2), **options)
+        pairs = task.batch(generator(5), 400) if split == "training" else task.examples(split)
+        step = -1 if options.get("reverse_operands") else 1
+        return [tuple(int(part[::step]) for part in "".join(row).split("+")) for row in questions(task, pairs)]
+
+    plain = operands()
+    assert len(plain) > 300
+    for options in WRITTEN:
+        assert operands(**{key: bool(on) for key, on in options.items()}) == plain
+
+
+def test_what_is_held_out_is_held_out_at_any_range_of_digits() -> None:
+    narrow, wide = make("addition", digits=(2, 2)), make("addition", digits=(1, 6))
+    held_out = {*questions(narrow, narrow.examples("test"))}
+    seen = {one for n in range(40) for one in questions(wide, wide.batch(generator(n), 2000))}
+    assert sum(len(one) == 5 for one in seen) > 1000
+    assert not held_out & seen
+
+
+def test_numbers_of_digits_are_equally_likely_for_either_operand() -> None:
+    task = make("addition", digits=(2, 4))
+    rows = ["".join(row).split("+") for row in spelt(task, *task.question(generator(1), 9000))]
+    counts = dict.fromkeys(itertools.product((2, 3, 4), repeat=2), 0)
+    for one, other in rows:
+        counts[len(one), len(other)] += 1
+    assert min(counts.values()) > 850
+    assert {int(one) for one, _ in rows if len(one) == 2} == {*range(10, 100)}
+    single = make("addition", digits=(1, 1))
+    assert len({*map(tuple, spelt(single, *single.question(generator(1), 3000)))}) == 100, "zero is a number"
+
+
+def test_the_task_with_operands_of_one_length() -> None:
+    task = make("addition", digits=(1, 3), reverse=True, batch_size=7).of_length(5)
+    assert (task.digits, task.reverse, task.batch_size) == ((5, 5), True, 7)
+    for row in questions(task, task.examples("test", 50)):
+        assert [*map(len, "".join(row).split("+"))] == [5, 5]
+
+
+def test_tokens_are_characters() -> None:
+    vocabulary = make("addition").vocabulary
+    assert isinstance(vocabulary, type(CharTokenizer().train([["a"]])))
+    assert vocabulary.decode(vocabulary.encode("12+34")) == "12+34"
+    assert vocabulary.tokens(vocabulary.encode("12+34")) == ["1", "2", "+", "3", "4"]
+    assert vocabulary.alphabet == [*"+0123456789"]
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad: bool) -> None:
+    task = make("addition", digits=(1, 5), reverse=True, reverse_operands=True, pad=pad)
+    special, vocabulary = task.vocabulary.special, task.vocabulary
+    batch = frame(task.batch(generator(1), 100), architecture, special)
+    number = CoupledIds(causal=True, after=tuple(task.boundaries)).eval()
+    boundaries = {vocabulary.encode("+")[0], special.bos, special.sep}
+    for ids in (batch.src, batch.tgt):
+        if ids is None:
+            continue
+        for row, told in zip(ids.tolist(), number(ids).tolist(), strict=True):
+            significance = 0
+            for token, position in zip(row, told, strict=True):
+                if token in (special.pad, special.eos):
+                    break
+                significance = 0 if token in boundaries else significance + 1
+                assert position == significance, vocabulary.tokens(row)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("modulus", [5, 12, 97])
+def test_the_parts_of_all_pairs_are_disjoint_and_cover_everything(modulus: int, share: float) -> None:
+    task = make("modular_addition", modulus=modulus, train_share=share, validation_size=10**6, test_size=10**6)
+    held_out = {split: questions(task, task.examples(split)) for split in ("training", "validation", "test")}
+    every = [pair for part in held_out.values() for pair in part]
+    assert len(every) == len({*every}) == modulus**2
+    assert len(held_out["training"]) == round(modulus**2 * share)
+    assert abs(len(held_out["validation"]) - len(held_out["test"])) <= 1
+    batch = make("modular_addition", modulus=modulus, train_share=share).batch(generator(1), 20_000)
+    assert {*questions(task, batch)} <= {*held_out["training"]}
+    if modulus < 20:
+        assert {*questions(task, batch)} == {*held_out["training"]}
+    check_answers("modular_addition", task, task.examples("test"))
+
+
+def test_pairs_are_shuffled_and_not_cut_by_their_first_number() -> None:
+    task = make("modular_addition", validation_size=10**6)
+    held_out = task.examples("validation")
+    assert len({*held_out.source[:, 0].tolist()}) == len({*held_out.source[:, 1].tolist()}) == 97
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        ("addition", {"digits": (0, 3)}, r"data\.digits must be .* got \[0, 3\]"),
+        ("addition", {"digits": (4, 3)}, r"data\.digits must be .* got \[4, 3\]"),
+        ("modular_addition", {"modulus": 1}, r"data\.modulus .* got 1"),
+        ("modular_addition", {"train_share": 0.0}, r"data\.train_share .* got 0"),
+        ("modular_addition", {"train_share": 1.0}, r"data\.train_share .* got 1"),
+        ("modular_addition", {"train_share": -0.5}, r"data\.train_share .* got -0.5"),
+        ("modular_addition", {"modulus": 2, "train_share": 0.7}, r"data\.train_share .* got 0.7"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(name: str, options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        make(name, **options)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from minitx.data.tasks import Markov, generator
+from minitx.data.tasks.base import FIRST
+
+
+def text(task: Markov, blocks: int = 3000) -> list[list[int]]:
+    return (task.batch(generator(1), blocks).ids - FIRST).tolist()
+
+
+def counted(task: Markov, rows: list[list[int]]) -> torch.Tensor:
+    """How often each symbol followed each context, [C, V]."""
+    counts = torch.zeros_like(task.transitions)
+    pieces = Counter(tuple(row[at : at + task.order + 1]) for row in rows for at in range(len(row) - task.order))
+    for piece, count in pieces.items():
+        context = sum(symbol * task.states**back for back, symbol in enumerate(reversed(piece[:-1])))
+        counts[context, piece[-1]] = count
+    return counts
+
+
+@pytest.mark.parametrize(("states", "order"), [(2, 1), (5, 1), (3, 2), (2, 3)])
+def test_frequencies_are_those_of_the_chain(states: int, order: int) -> None:
+    task = Markov(states=states, order=order, concentration=1.0)
+    counts = counted(task, text(task))
+    contexts = counts.sum(dim=1)
+    assert ((contexts / contexts.sum() - task.stationary).abs() < 0.02).all()
+    deviation = (task.transitions * (1 - task.transitions) / contexts.clamp(min=1)[:, None]).sqrt()
+    assert ((counts / contexts.clamp(min=1)[:, None] - task.transitions).abs() < 5 * deviation + 1e-4).all()
+
+
+@pytest.mark.parametrize(("states", "order"), [(2, 1), (10, 1), (4, 2)])
+def test_the_entropy_of_a_long_text_is_the_entropy_rate(states: int, order: int) -> None:
+    task = Markov(states=states, order=order)
+    counts = counted(task, text(task))
+    measured = (
+        -(counts * (counts / counts.sum(dim=1, keepdim=True)).log().nan_to_num(0.0, 0.0, 0.0)).sum() / counts.sum()
+    )
+    assert measured.item() == pytest.approx(task.entropy_rate, rel=0.02)
+
+
+@pytest.mark.parametrize("chain", range(4))
+def test_the_entropy_rate_of_two_states_by_hand(chain: int) -> None:
+    task = Markov(states=2, concentration=1.0, chain=chain)
+    (_, up), (down, _) = task.transitions.tolist()
+
+    def entropy(chance: float) -> float:
+        return -chance * math.log(chance) - (1 - chance) * math.log(1 - chance)
+
+    expected = (down * entropy(up) + up * entropy(down)) / (up + down)
+    assert task.entropy_rate == pytest.approx(expected, rel=1e-9)
+    assert task.floor == task.entropy_rate
+
+
+def test_the_entropy_rate_is_how_much_each_further_symbol_adds() -> None:
+    task = Markov(states=3, order=2, concentration=0.7)
+
+    def entropy(length: int) -> float:
+        total = 0.0
+        for string in itertools.product(range(3), repeat=length):
+            chance = float(task.stationary[string[0] * 3 + string[1]])
+            for one, two, three in zip(string, string[1:], string[2:], strict=False):
+                chance *= float(task.transitions[one * 3 + two, three])
+            total -= chance * math.log(chance)
+        return total
+
+    assert task.entropy_rate == pytest.approx(entropy(6) - entropy(5), rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"states": 30}, {"states": 5, "order": 3}, {"concentration": 0.01}])
+def test_the_transitions_are_a_chain_that_stays_as_it_is(options: dict) -> None:
+    task = Markov(**options)
+    assert torch.allclose(task.transitions.sum(dim=1), torch.ones(len(task.transitions), dtype=torch.float64))
+    assert (task.transitions > 0).all()
+    assert task.stationary.sum().item() == pytest.approx(1)
+    flow = torch.zeros_like(task.stationary)
+    for context, chance in enumerate(task.stationary.tolist()):
+        for symbol in range(task.states):
+            flow[(context * task.states + symbol) % len(flow)] += chance * task.transitions[context, symbol]
+    assert torch.allclose(flow, task.stationary)
+    assert 0 < task.entropy_rate < math.log(task.states)
+
+
+def test_concentration_says_how_even_the_transitions_are() -> None:
+    rates = [Markov(concentration=concentration).entropy_rate for concentration in (0.05, 0.5, 1.0, 5.0, 1000.0)]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.4
+    assert rates[-1] == pytest.approx(math.log(10), abs=1e-3)
+
+
+def test_a_block_may_begin_anywhere_in_a_long_text() -> None:
+    task = Markov(states=4, block=8, concentration=0.3)
+    ids = task.batch(generator(1), 20_000).ids - FIRST
+    for place in (0, 1, 8):
+        assert torch.allclose(ids[:, place].bincount(minlength=4) / 20_000, task.stationary.float(), atol=0.02)
+
+
+def test_the_chain_is_a_function_of_its_seed_alone() -> None:
+    one, twin, other = Markov(), Markov(batch_size=3, block=7), Markov(chain=1)
+    torch.manual_seed(8)
+    assert torch.equal(one.transitions, twin.transitions)
+    assert not torch.equal(one.transitions, other.transitions)
+
+
+def test_batches_are_new_and_held_out_sets_are_fixed() -> None:
+    task, twin = Markov(validation_size=50, test_size=80), Markov(validation_size=50, test_size=80)
+    held_out = {split: task.examples(split).ids for split in ("validation", "test")}  # type: ignore[arg-type]
+    for split, ids in held_out.items():
+        assert torch.equal(ids, twin.examples(split).ids)  # type: ignore[arg-type]
+        assert ids.shape == ({"validation": 50, "test": 80}[split], 65)
+        assert torch.equal(task.examples(split, 7).ids, ids[:7])  # type: ignore[arg-type]
+    training = [task.batch(generator(number), 64).ids for number in range(30)]
+    assert torch.equal(training[3], task.batch(generator(3), 64).ids)
+    rows = [tuple(row) for ids in (*held_out.values(), *training) for row in ids.tolist()]
+    assert len({*rows}) == len(rows)
+
+
+@pytest.mark.parametrize(("block", "order"), [(1, 1), (1, 2), (2, 4), (9, 1)])
+def test_blocks_are_as_long_as_they_should_be(block: int, order: int) -> None:
+    task = Markov(states=2, block=block, order=order)
+    assert task.longest == (0, block)
+    assert task.batch(generator(1), 5).ids.shape == (5, block + 1)
+    assert task.final_split == "test"
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"states": 1}, r"data\.states .* got 1"),
+        ({"order": 0}, r"data\.order .* got 0"),
+        ({"block": 0}, r"data\.block .* got 0"),
+        ({"chain": -1}, r"data\.chain .* got -1"),
+        ({"concentration": 0.0}, r"data\.concentration .* got 0"),
+        ({"concentration": float("nan")}, r"data\.concentration .* got nan"),
+        ({"states": 40, "order": 2}, r"data\.order .* got 40 to the power of 2"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        Markov(**options)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitx.data.tasks import generator
+from minitx.data.tasks.recall import _distinct
+from toy import check_answers, make, spelt
+
+
+@given(symbols=st.integers(2, 12), shortest=st.integers(3, 8), more=st.integers(0, 6))
+@settings(max_examples=30, deadline=None)
+def test_what_followed_is_asked_for_once(symbols: int, shortest: int, more: int) -> None:
+    task = make("induction", symbols=symbols, length=(shortest, shortest + more))
+    check_answers("induction", task, task.answered(*task.question(generator(symbols, shortest), 100)))
+
+
+def test_what_is_asked_for_stood_anywhere() -> None:
+    task = make("induction", symbols=50, length=(12, 12))
+    places = Counter(row.index(row[-1]) for row in spelt(task, *task.question(generator(1), 5000)))
+    assert {*places} == {*range(10)}
+    assert min(places.values()) > 400
+
+
+@pytest.mark.parametrize(("symbols", "pairs", "queries"), [(2, 1, 1), (10, 5, 5), (64, 4, 2), (256, 4, 4), (40, 12, 3)])
+def test_values_are_recalled(symbols: int, pairs: int, queries: int) -> None:
+    task = make("associative_recall", symbols=symbols, pairs=pairs, queries=queries)
+    drawn = task.question(generator(1), 300)
+    check_answers("associative_recall", task, task.answered(*drawn))
+    used = {int(symbol) for row in spelt(task, *drawn) for symbol in row}
+    assert used == {*range(symbols)}
+
+
+@given(st.integers(1, 12), st.data())
+@settings(max_examples=30, deadline=None)
+def test_different_numbers_are_different(below: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, below))
+    rows = _distinct(50, count, below, generator(below, count)).tolist()
+    assert all(len({*row}) == count and min(row) >= 0 and max(row) < below for row in rows)
+
+
+def test_all_choices_of_different_numbers_are_equally_likely() -> None:
+    counts = Counter(map(tuple, _distinct(24_000, 3, 4, generator(1)).tolist()))
+    assert {*counts} == {*itertools.permutations(range(4), 3)}
+    assert min(counts.values()) > 850
+    assert max(counts.values()) < 1150
+
+
+def test_the_task_with_so_many_pairs() -> None:
+    task = make("associative_recall", symbols=64, pairs=4, queries=2)
+    for pairs, longest in ((1, (3, 1)), (2, (6, 2)), (10, (22, 2))):
+        other = task.of_length(pairs)
+        assert other.longest == longest
+        check_answers("associative_recall", other, other.examples("test", 30))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        ("induction", {"symbols": 1}, r"data\.symbols .* got 1"),
+        ("induction", {"length": (2, 5)}, r"data\.length .* got \[2, 5\]"),
+        ("associative_recall", {"symbols": 7}, r"data\.symbols .* got 7"),
+        ("associative_recall", {"symbols": 0}, r"data\.symbols .* got 0"),
+        ("associative_recall", {"pairs": 0}, r"data\.pairs .* got 0"),
+        ("associative_recall", {"pairs": 33}, r"data\.pairs .* got 33"),
+        ("associative_recall", {"queries": 0}, r"data\.queries .* got 0"),
+        ("associative_recall", {"queries": 5}, r"data\.queries .* got 5"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(name: str, options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        make(name, **options)

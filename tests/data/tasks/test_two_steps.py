@@ -1,0 +1,114 @@
+"""Every toy task with every architecture that can express it: it trains and is measured; others are refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from minitx.cli import _answer
+from minitx.config import Config, ModelConfig
+from minitx.data.framing import frame
+from minitx.data.tasks import generator
+from minitx.generation.options import GenerationOptions
+from minitx.predictor import Predictor
+from minitx.report import evaluation_report, table
+from minitx.training.losses import cross_entropy
+from minitx.training.run import prepare
+from toy import FEW, PAIR_TASKS
+
+ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
+PLACE_BY_PLACE = ("copy", "reverse", "sort")
+OPTIONS = {**FEW, "markov": {"states": 4, "block": 12}}
+
+
+def expressible(name: str, architecture: str) -> bool:
+    if name == "markov":
+        return architecture == "decoder_only"
+    return architecture != "encoder_only" or name in PLACE_BY_PLACE
+
+
+def config(name: str, architecture: str, position_ids: str = "consecutive", **options: object) -> Config:
+    data = {"name": name, **OPTIONS[name], "batch_size": 8, "validation_size": 6, "test_size": 6, **options}
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 16}
+    model = ModelConfig(architecture=architecture, position_ids={"name": position_ids}, **sizes)  # type: ignore[arg-type]
+    return Config(data=data, model=model)
+
+
+@pytest.mark.parametrize("position_ids", ["consecutive", "coupled"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*PAIR_TASKS, "markov"])
+def test_two_steps(name: str, architecture: str, position_ids: str) -> None:
+    asked = config(name, architecture, position_ids)
+    if not expressible(name, architecture):
+        with pytest.raises(ValueError, match=r"model\.architecture"):
+            prepare(asked)
+        return
+    resolved, task, model = prepare(asked)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [weight.clone() for weight in model.parameters()]
+    for number in range(2):
+        batch = frame(task.batch(generator(number), task.batch_size), architecture, task.vocabulary.special)
+        loss = cross_entropy(model(*batch.inputs()), batch.labels, 0.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert math.isfinite(loss.item())
+    assert any(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    predictor = Predictor(model.eval(), task.vocabulary, resolved)
+    report = evaluation_report(predictor)
+    assert math.isfinite(report["loss"])
+    assert ("exact_match" in report) == (name != "markov")
+    assert ("floor" in report) == (name == "markov")
+
+
+def test_the_floor_is_told() -> None:
+    resolved, task, model = prepare(config("markov", "decoder_only"))
+    report = evaluation_report(Predictor(model.eval(), task.vocabulary, resolved))
+    assert report["floor"] == task.floor
+    assert report["loss"] > report["floor"]
+    (line,) = (line for line in table(report).splitlines() if "floor" in line)
+    assert line.split()[-1] == f"{report['floor']:.4f}"
+
+
+def test_a_chain_is_written_on_from_its_beginning() -> None:
+    resolved, task, model = prepare(config("markov", "decoder_only"))
+    predictor = Predictor(model.eval(), task.vocabulary, resolved)
+    written = predictor.generate("3 1 2", max_new_tokens=30)
+    assert len(written.split()) <= 30, "past the block, which it looks back on"
+    assert predictor._writer().context == 12
+
+
+def test_figures_by_length_skip_lengths_that_a_task_does_not_have() -> None:
+    resolved, task, model = prepare(config("induction", "decoder_only"))
+    report = evaluation_report(Predictor(model.eval(), task.vocabulary, resolved), lengths="1:5")
+    assert [*report["by_length"]] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["modular_addition", "markov"])
+def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
+    resolved, task, model = prepare(config(name, "decoder_only"))
+    with pytest.raises(ValueError, match=f"--lengths .* trained on {name}"):
+        evaluation_report(Predictor(model.eval(), task.vocabulary, resolved), lengths="1:3")
+
+
+@pytest.mark.parametrize(("depth", "length"), [(5, (1, 5)), (9, (1, 5)), (4, (1, 16))])
+def test_an_encoder_alone_never_completes_brackets(depth: int, length: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
+        prepare(config("dyck", "encoder_only", depth=depth, length=length))
+
+
+def test_an_encoder_alone_may_tell_the_parity_of_one_symbol_but_not_of_more() -> None:
+    assert prepare(config("parity", "encoder_only", length=(1, 1)))
+    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
+        prepare(config("parity", "encoder_only", length=(1, 2)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_command_line_shows_a_chain_behind_its_beginning(stream: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved, task, model = prepare(config("markov", "decoder_only"))
+    predictor = Predictor(model.eval(), task.vocabulary, resolved)
+    options = GenerationOptions(max_new_tokens=5)
+    _answer(predictor, "3 1 2", options, stream=stream, as_json=False)
+    assert capsys.readouterr().out.rstrip("\n") == "3 1 2 " + predictor.generate("3 1 2", max_new_tokens=5)

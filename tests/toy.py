@@ -1,0 +1,115 @@
+"""What each toy task asks for, in plain Python on the symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.data.examples import Pairs
+from minitx.data.tasks import TASKS, QuestionTask, SequenceTask, Task
+
+SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
+STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})
+"""Those to which any string of symbols is a question."""
+QUESTION_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, QuestionTask))
+PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs")
+
+FEW: dict[str, dict[str, Any]] = {
+    **{name: {"symbols": 3, "length": (1, 5)} for name in STRING_TASKS},
+    "induction": {"symbols": 4, "length": (3, 5)},
+    "parity": {"length": (1, 7)},
+    "dyck": {"length": (1, 8), "depth": 3},
+    "addition": {"digits": (1, 2)},
+    "modular_addition": {"modulus": 19},
+    "associative_recall": {"symbols": 8, "pairs": 2, "queries": 1},
+}
+"""Options under which a task has a few hundred different questions or a few thousand."""
+
+
+def make(name: str, **options: object) -> Any:
+    return TASKS[name](**options)  # type: ignore[arg-type]
+
+
+def spelt(task: Task, ids: Tensor, keep: Tensor) -> list[list[str]]:
+    """The symbols of each row; padding must be where keep says it is, and nothing else."""
+    assert (keep == (torch.arange(keep.size(1)) < keep.sum(dim=1, keepdim=True))).all(), "padding stands on the right"
+    assert (ids[~keep] == task.vocabulary.special.pad).all(), "padding is the padding token"
+    return [task.vocabulary.tokens(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
+
+
+def questions(task: Task, pairs: Pairs) -> list[tuple[str, ...]]:
+    return [tuple(question) for question in spelt(task, *pairs[:2])]
+
+
+def check_answers(name: str, task: Task, pairs: Pairs) -> None:
+    if name not in ANSWERS:
+        pytest.fail(f"the task {name} has no plain-Python answer: add one to ANSWERS")
+    for question, answer in zip(spelt(task, *pairs[:2]), spelt(task, *pairs[2:]), strict=True):
+        assert answer == ANSWERS[name](task, question), f"{name} of {' '.join(question)}"
+
+
+def same(one: Pairs, other: Pairs) -> bool:
+    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
+
+
+def dyck(task: Any, question: list[str]) -> list[str]:
+    """A stack machine, which also refuses what is no beginning of a balanced string."""
+    opening, closing = "([{<"[: task.kinds], ")]}>"[: task.kinds]
+    open_now: list[str] = []
+    for bracket in question:
+        if bracket in opening:
+            open_now.append(closing[opening.index(bracket)])
+        else:
+            assert open_now.pop() == bracket, question
+        assert len(open_now) <= task.depth, question
+    return open_now[::-1]
+
+
+def addition(task: Any, question: list[str]) -> list[str]:
+    operands = "".join(question).split("+")
+    if task.reverse_operands:
+        operands = [operand[::-1] for operand in operands]
+    assert task.digits[0] <= min(map(len, operands)) <= max(map(len, operands)) <= task.digits[1]
+    one, other = operands
+    if task.pad:
+        assert len(one) == len(other)
+        assert len(one) == max(len(str(int(one))), len(str(int(other))))
+    else:
+        assert [one, other] == [str(int(one)), str(int(other))], "no zeros in front"
+    total = str(int(one) + int(other))
+    return list(total[::-1] if task.reverse else total)
+
+
+def induction(task: Any, question: list[str]) -> list[str]:
+    *before, last = question
+    assert before.count(last) == 1, question
+    after = question[before.index(last) + 1]
+    assert after != last
+    return [after]
+
+
+def associative_recall(task: Any, question: list[str]) -> list[str]:
+    shown, asked = question[: 2 * task.pairs], question[2 * task.pairs :]
+    keys, values = shown[0::2], shown[1::2]
+    assert len({*keys}) == len(keys) == task.pairs
+    assert len({*asked}) == len(asked) == task.queries
+    assert all(int(key) < task.symbols // 2 <= int(value) for key, value in zip(keys, values, strict=True))
+    return [dict(zip(keys, values, strict=True))[key] for key in asked]
+
+
+ANSWERS: dict[str, Callable[[Any, list[str]], list[str]]] = {
+    "copy": lambda task, question: question,
+    "reverse": lambda task, question: question[::-1],
+    "copy_twice": lambda task, question: question * 2,
+    "sort": lambda task, question: sorted(question, key=int),
+    "parity": lambda task, question: [str(question.count("1") % 2)],
+    "dyck": dyck,
+    "addition": addition,
+    "modular_addition": lambda task, question: [str(sum(map(int, question)) % task.modulus)],
+    "induction": induction,
+    "associative_recall": associative_recall,
+}
