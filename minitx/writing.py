@@ -212,7 +212,8 @@ class Writer:
         options: GenerationOptions,
     ) -> list[list[Generation]]:
         rows = _rows(list(self._steps(prompts, streams, limit, options, True)))
-        texts = [self._generation(ids, score, self.ends(options)) for ids, score in rows]
+        ends = self.ends(options)
+        texts = [self._generation(ids, score, ends) for ids, score in rows]
         size = options.num_return_sequences
         return [texts[start : start + size] for start in range(0, len(texts), size)]
 

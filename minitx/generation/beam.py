@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -97,7 +97,7 @@ def beam_search(
     ends = torch.tensor([eos] if isinstance(eos, int) else [*eos], device=ids.device)
     with torch.inference_mode():
         search = _Search(ids, keep, num_beams, max_new_tokens, pad)
-        cache: Any = model.start(*source)
+        cache: Cache = model.start(*source)
         logits = model.step(ids, cache, keep)[:, -1]  # the beams of a prompt begin alike: it is read once
         cache.select(search.items.repeat_interleave(num_beams))
         logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
 from minitx.inspection.recording import wrapped_attention
-from minitx.nn.attention import HALF, SHORT, choose_kernel, kernel_mask
+from minitx.nn.attention import choose_kernel, kernel_inputs, kernel_mask
 from minitx.nn.multihead import AttentionFunction
 
 
@@ -57,11 +57,9 @@ def kernel_name(
     if kernel != "fused":
         return kernel
     told, by_word = kernel_mask(q, k, mask, bias, causal=causal, window=window)
-    calculated = ""
-    if q.device.type == "cpu" and q.dtype in HALF and q.size(-2) * k.size(-2) <= SHORT:
-        calculated = ", in fp32"
-        q, k, v = q.float(), k.float(), v.float()
-        told = told.float() if told is not None and told.is_floating_point() else told
+    dtype = q.dtype
+    q, k, v, told = kernel_inputs(q, k, v, told)
+    calculated = "" if q.dtype == dtype else ", in fp32"
     backend = torch._fused_sdp_choice(q, k, v, told, dropout, by_word, enable_gqa=k.size(1) != q.size(1))
     name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
     rule = (

@@ -171,9 +171,8 @@ def fused_attention(
     mask, causal = kernel_mask(q, k, mask, bias, causal=causal, window=window)
     dtype = q.dtype
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
-    if q.device.type == "cpu" and dtype in HALF and q.size(-2) * k.size(-2) <= SHORT:
-        q, k, v = q.float(), k.float(), v.float()
-        mask = mask.float() if mask is not None and mask.is_floating_point() else mask
+    q, k, v, mask = kernel_inputs(q, k, v, mask)
+    if q.dtype != dtype:
         with torch.autocast("cpu", enabled=False):
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
@@ -181,6 +180,14 @@ def fused_attention(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
     )
+
+
+def kernel_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """q, k, v and a kernel_mask as torch's kernels get them: short sequences in half precision in fp32 on a CPU."""
+    if q.device.type == "cpu" and q.dtype in HALF and q.size(-2) * k.size(-2) <= SHORT:
+        q, k, v = q.float(), k.float(), v.float()
+        mask = mask.float() if mask is not None and mask.is_floating_point() else mask
+    return q, k, v, mask
 
 
 def kernel_mask(
