@@ -5,18 +5,16 @@ Legend: B batch, P prompt tokens, T written tokens, V vocabulary.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from minitx.generation.compiled import CompiledStep
 from minitx.generation.penalties import Adjust
 from minitx.generation.sampling import Chooser, greedy
 
-ROOMS = 64
-"""A compiled step reserves room in multiples of so many tokens, so that one program serves many lengths."""
 CROWD = 8
 """Rows from which it pays to leave those out that have ended."""
 
@@ -93,34 +91,35 @@ def steps(
     read, read_keep = ids, keep  # everything so far
     room = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
+    program: CompiledStep | None = None
     held = 0  # tokens in the cache
+    done = 0  # rows in the batch that have ended
     for count in range(max_new_tokens):
         with torch.inference_mode():
             if cache is None:
                 cache = model.start(*source)
             elif context is not None and held >= context:
-                cache, held = model.start(*source), 0
+                cache, held, program = model.start(*source), 0, None
                 ids = read[:, -max(context // 2, 1) :]
                 keep = None if read_keep is None else read_keep[:, -ids.size(1) :]
-            if compiled and held:
-                logits = compiled_step(type(model))(model, ids, cache, keep)[:, -1]
-            else:
-                logits = model.step(ids, cache, keep)[:, -1]
-                if compiled:
-                    cache = model.fix(cache, -(-room // ROOMS) * ROOMS)  # type: ignore[attr-defined]
+            logits = (program(ids) if program is not None else model.step(ids, cache, keep))[:, -1]
+            if compiled and program is None:
+                program = CompiledStep(model, cache, room)
             held += ids.size(1)
             new = choose(logits if adjust is None else adjust(logits, read, read_keep, count), rows)
             log_probability = None
             if scores:
                 log_probability = logits.float().log_softmax(dim=-1).gather(1, new[:, None])[:, 0]
                 log_probability = log_probability.masked_fill(ended, 0.0)
-            new = new.masked_fill(ended, pad)
-            ended = ended | (new == ends[0])
+            if done:
+                new = new.masked_fill(ended, pad)
+            ending = new == ends[0]
             for other in ends[1:]:
-                ended |= new == other
+                ending |= new == other
+            ended = ended | ending if done else ending
             written = Written(new, log_probability)
         yield written if len(rows) == total else _spread(written, rows, total, pad)
-        done = int(ended.sum())
+        done = int(ended.sum()) if ended.any() else 0
         if done == len(rows):
             return
         mostly_done = len(rows) >= CROWD and 4 * done >= len(rows)
@@ -136,12 +135,6 @@ def steps(
                 read = torch.cat((read, ids), dim=1)
                 if read_keep is not None:
                     read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
-
-
-@functools.cache
-def compiled_step(kind: type[Steppable]) -> Any:
-    """The step of a class of models, compiled: torch makes a program for each model, batch size and room it meets."""
-    return torch.compile(kind.step, dynamic=False)
 
 
 def _spread(written: Written, rows: Tensor, total: int, pad: int) -> Written:

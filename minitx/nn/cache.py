@@ -147,7 +147,7 @@ class LayerCache:
 
 
 class FixedCache:
-    """The same memory in tensors that never change their shape: what a compiled step needs.
+    """The same memory in tensors that keep their shape from token to token: what a compiled step needs.
 
     It takes one token at a time, and neither lets go of rows nor of what a window has passed.
 
@@ -182,6 +182,13 @@ class FixedCache:
         """See Cache.advance."""
         self.at.add_(tokens)
 
+    def grow(self, room: int) -> None:
+        """Make room for more tokens, between two steps."""
+        left = (0, room - self.length)
+        self.ids, self.keep, self.length = F.pad(self.ids, left), F.pad(self.keep, left), room
+        for layer in self._layers:
+            layer.grow(room)
+
 
 class FixedLayerCache:
     """The part of a FixedCache that belongs to one layer, made from a LayerCache."""
@@ -190,9 +197,13 @@ class FixedLayerCache:
         assert layer._keys is not None
         assert layer._values is not None
         self._cache, self._memory, self._joined = cache, layer._memory, layer._joined
-        left = (0, 0, 0, room - layer._used)
-        self._keys = F.pad(layer._keys[:, :, : layer._used], left)  # [B, G, room, K]
-        self._values = F.pad(layer._values[:, :, : layer._used], left)
+        self._keys, self._values = layer._keys[:, :, : layer._used], layer._values[:, :, : layer._used]
+        self.grow(room)
+
+    def grow(self, room: int) -> None:
+        """See FixedCache.grow."""
+        left = (0, 0, 0, room - self._keys.size(2))
+        self._keys, self._values = F.pad(self._keys, left), F.pad(self._values, left)  # [B, G, room, K]
 
     def extend(self, k: Tensor, v: Tensor, pos: Tensor, window: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Put one new key and value [B, G, 1, K] in their place; returns the whole room, and its position ids."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.generation import decode
+from minitx.generation import compiled, decode
 from minitx.nn import POSITION_IDS, POSITIONS
 
 PROMPT, NEW, ROOM = 5, 7, 16
@@ -82,20 +82,40 @@ def test_a_window_is_refused(architecture: str, tiny) -> None:
         model.fix(cache, ROOM)
 
 
-@pytest.mark.parametrize(("context", "tokens"), [(None, 12), (8, 20)])
-@pytest.mark.parametrize("scheme", ["learned", "rope", "alibi"])
-def test_a_compiled_step_writes_the_same_and_is_traced_once(
-    scheme: str, context: int | None, tokens: int, tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = []
+def test_room_grows_between_steps(tiny) -> None:
+    model = tiny("decoder_only", "rope")
+    start, again = model.start(), model.start()
+    ids = draw(2, PROMPT)
+    model.step(ids, start)
+    model.step(ids, again)
+    fixed = model.fix(again, PROMPT + 1)
+    for count in range(NEW):
+        if count in (1, 3):
+            fixed.grow(PROMPT + 3 * count)
+        new = draw(2, 1)
+        torch.testing.assert_close(model.step(new, fixed), model.step(new, start), atol=1e-5, rtol=1e-5)
 
-    def backend(graph, inputs):  # what a compiler would be handed
-        graphs.append(graph)
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What a compiler would have been handed."""
+    seen = []
+
+    def backend(graph, inputs, **options):
+        seen.append(graph)
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
-    decode.compiled_step.cache_clear()
+    compiled.program.cache_clear()
+    return seen
+
+
+@pytest.mark.parametrize(("context", "tokens"), [(None, 12), (8, 20)])
+@pytest.mark.parametrize("scheme", ["learned", "rope", "alibi"])
+def test_a_compiled_step_writes_the_same_and_is_traced_once(
+    scheme: str, context: int | None, tokens: int, tiny, graphs: list
+) -> None:
     model, ids, keep = tiny("decoder_only", scheme), draw(3, 4), torch.ones(3, 4, dtype=torch.bool)
     keep[1, :2] = False
     options = {"keep": keep, "max_new_tokens": tokens, "eos": -1, "pad": 0, "context": context}
@@ -103,3 +123,26 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
     for _ in range(2):
         assert torch.equal(decode.generate(model, ids, compiled=True, **options), expected)
     assert len(graphs) == 1, "one program serves every step"
+
+
+def test_a_program_for_each_model_batch_and_room(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "FIRST_ROOM", 4)
+    models = [tiny("decoder_only", "rope", n_layers=layers) for layers in (1, 2)]
+    options = {"max_new_tokens": 20, "eos": -1, "pad": 0}
+    prompts = [draw(rows, 3) for rows in (1, 2)]
+    expected = [decode.generate(model, ids, **options) for model in models for ids in prompts]
+    for _ in range(2):
+        written = [decode.generate(model, ids, compiled=True, **options) for model in models for ids in prompts]
+        assert all(torch.equal(*pair) for pair in zip(written, expected, strict=True))
+    assert len(graphs) == 4 * 4, "rooms of 4, 8, 16 and 24 tokens, each traced once"
+
+
+def test_texts_that_grow_in_turn_do_not_mix(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "FIRST_ROOM", 4)
+    models = [tiny("decoder_only", "rope"), tiny("decoder_only", "alibi")]
+    prompts, options = [draw(1, 3), draw(1, 6)], {"max_new_tokens": 15, "eos": -1, "pad": 0}
+    alone = [decode.generate(model, ids, **options) for model, ids in zip(models, prompts, strict=True)]
+    streams = [decode.stream(*pair, compiled=True, **options) for pair in zip(models, prompts, strict=True)]
+    together = list(zip(*streams, strict=True))
+    for index, text in enumerate(alone):
+        assert torch.equal(torch.stack([columns[index] for columns in together], dim=1), text)
