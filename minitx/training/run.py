@@ -171,6 +171,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         results |= report
         with written_whole(folder / "results.json") as file:
             file.write(f"{json.dumps(results, indent=2)}\n".encode())
+        trainer.logger.finish(config, results)
         print(f"{folder}: trained in {seconds:.1f} s\n{table(report)}", flush=True)
     return results
 
