@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+from minitx.hardware import machine
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def machine() -> dict[str, Any]:
-    """Hardware, versions and date: without them a number says little."""
-    if torch.cuda.is_available():
-        device = torch.cuda.get_device_name()
-    else:
-        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
-        device = f"{model or platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {"device": device, "torch": torch.__version__, "python": platform.python_version(), "date": date}
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The command line: minitx train | evaluate | generate | attend | describe | list.
+"""The command line: minitx train | evaluate | generate | attend | describe | sweep | list.
 
 Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
 one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
@@ -19,6 +19,7 @@ from jsonargparse import Namespace
 
 from minitx.generation.options import GenerationOptions
 from minitx.options import Parser, add_options, config_parser, did_you_mean, to_config
+from minitx.sweeps import command as sweeps
 
 if TYPE_CHECKING:
     from minitx.predictor import Predictor
@@ -94,6 +95,11 @@ def _describe(parser: Parser, parsed: Namespace) -> None:
     from minitx.training.describe import describe
 
     print(describe(config))
+
+
+def _sweep(parser: Parser, parsed: Namespace) -> None:
+    _need_data(parsed.data)
+    sweeps.run(parser, parsed)
 
 
 def _need_data(data: object) -> None:
@@ -251,6 +257,9 @@ COMMANDS = {
     "attend": Command("draw a trained model's attention to a text", _attend_arguments, _attend),
     "describe": Command(
         "tell a config's size, cost and learning rate, without training", lambda parser: None, _describe, True
+    ),
+    "sweep": Command(
+        "train a grid of settings, each with several seeds: --set KEY=A,B", sweeps.arguments, _sweep, True
     ),
     "list": Command("list the tasks, corpora, tokenizers and position schemes", lambda parser: None, _list),
 }

@@ -34,13 +34,14 @@ class Parser(ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)  # an abbreviation is a typo that happens to fit
         self.from_files: dict[str, Any] = {}  # what the config files said of the open sections
-        self._named: list[str] = []  # keys on the command line
+        self.words: list[str] = []  # the command line itself
+        self._named: list[str] = []  # keys on it
 
     def parse_args(self, args: Any = None, *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         """Parse the command line, and remember which keys it names."""
-        args = sys.argv[1:] if args is None else list(args)
-        self._named = [word.removeprefix("--").partition("=")[0] for word in args if word.startswith("--")]
-        return super().parse_args(args, *rest, **kwargs)
+        self.words = sys.argv[1:] if args is None else list(args)
+        self._named = [word.removeprefix("--").partition("=")[0] for word in self.words if word.startswith("--")]
+        return super().parse_args(self.words, *rest, **kwargs)
 
     def said(self, section: str, key: str) -> bool:
         """Whether the command line itself set a key of a section, the whole section, or something below the key."""

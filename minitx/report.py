@@ -7,10 +7,12 @@ import inspect
 from typing import Any
 
 from minitx.data.corpora import CORPORA
+from minitx.data.framing import positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
+from minitx.models import max_positions
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.predictor import Predictor
 
@@ -33,31 +35,54 @@ def evaluation_report(
         ValueError: an unknown split, lengths or a path where they make no sense.
     """
     task = predictor.task
+    asked = None if lengths is None else length_range(lengths, task)
     if path is not None:
         if not isinstance(task, Text):
-            raise ValueError(f"--path is for language models of text; this model was trained on {_name(predictor)}")
+            raise ValueError(f"--path is for language models of text; this model was trained on {_registered(task)}")
         task = dataclasses.replace(task, path=path)
         task.vocabulary = predictor.tokenizer
     held_out = _split(task, split)
     report: dict[str, Any] = {"split": held_out, **_figures(_measure(predictor, task.examples(held_out)))}
     if task.floor is not None:
         report["floor"] = task.floor
-    if lengths is not None:
-        if not isinstance(task, QuestionTask):
-            raise ValueError(
-                "--lengths is for tasks with questions and answers of several lengths; "
-                f"this model was trained on {_name(predictor)}"
-            )
-        report["by_length"] = {}
-        for length in _range(lengths):
-            try:
-                longer = task.of_length(length)
-                longer.vocabulary = predictor.tokenizer
-                examples = longer.examples(held_out, PER_LENGTH)
-            except ValueError:  # there is no such question, or so few that none is held out
-                continue
-            report["by_length"][length] = _figures(_measure(predictor, examples))
+    if asked is not None:
+        report["by_length"] = length_report(predictor, asked, held_out)
     return report
+
+
+def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[int, dict[str, Any]]:
+    """Figures for each length of the question; one without a held-out question, or out of reach, is left out."""
+    task, figures = predictor.task, {}
+    assert isinstance(task, QuestionTask)
+    limit = max_positions(predictor.model)
+    for length in lengths:
+        try:
+            longer = task.of_length(length)
+            longer.vocabulary = predictor.tokenizer
+            examples = longer.examples(split, PER_LENGTH)
+        except ValueError:  # there is no such question, or so few that none is held out
+            continue
+        if limit is not None and positions(predictor.architecture, longer.longest) > limit:
+            break  # learned positions end here
+        figures[length] = _figures(_measure(predictor, examples))
+    return figures
+
+
+def length_range(lengths: str, task: Task) -> range:
+    """The lengths that "from:to" names, both included.
+
+    Raises:
+        ValueError: written otherwise, or for a task that has no questions of several lengths.
+    """
+    first, separator, last = lengths.partition(":")
+    if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise ValueError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
+    if not isinstance(task, QuestionTask):
+        raise ValueError(
+            "--lengths is for tasks with questions and answers of several lengths; "
+            f"this model was trained on {_registered(task)}"
+        )
+    return range(int(first), int(last) + 1)
 
 
 def _measure(predictor: Predictor, examples: Any) -> Scores:
@@ -68,8 +93,9 @@ def _figures(scores: Scores) -> dict[str, Any]:
     return {"examples": scores.examples, **scores.means()}
 
 
-def _name(predictor: Predictor) -> str:
-    return predictor.config.data["name"]
+def _registered(task: Task) -> str:
+    """The name of a task in the YAML."""
+    return next(name for name, kind in TASKS.items() if kind is type(task))
 
 
 def _split(task: Task, split: str | None) -> Split:
@@ -78,13 +104,6 @@ def _split(task: Task, split: str | None) -> Split:
     if split not in SPLITS or split == "training":
         raise ValueError(f"--split must be test or validation, got {split}")
     return split  # type: ignore[return-value]
-
-
-def _range(lengths: str) -> range:
-    first, separator, last = lengths.partition(":")
-    if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-        raise ValueError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
-    return range(int(first), int(last) + 1)
 
 
 def table(report: dict[str, Any]) -> str:

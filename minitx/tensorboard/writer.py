@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -40,6 +40,26 @@ def add_attention(writer: Any, pictures: Iterable[Any], example: str, step: int)
     """
     for picture in pictures:
         add_picture(writer, f"attention_{picture.kind}/layer_{picture.layer}/{example}", picture.image, step)
+
+
+def add_hyperparameters(
+    writer: Any, values: Mapping[str, bool | int | float | str], figures: Mapping[str, float]
+) -> None:
+    """Make the run a row of TensorBoard's HPARAMS: its hyperparameters, and scalars of the run as its figures.
+
+    Args:
+        writer: a torch.utils.tensorboard.SummaryWriter.
+        values: hyperparameters, flat.
+        figures: what came of them, by the tags under which they are to be written.
+    """
+    from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
+
+    for tag, value in figures.items():
+        writer.add_scalar(tag, value, 0)
+    ended = plugin_data_pb2.HParamsPluginData(session_end_info=plugin_data_pb2.SessionEndInfo(status="STATUS_SUCCESS"))
+    end = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=metadata.create_summary_metadata(ended))
+    for summary in (summary_v2.hparams_pb(dict(values), trial_id=writer.get_logdir()), Summary(value=[end])):
+        writer._get_file_writer().add_summary(summary)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

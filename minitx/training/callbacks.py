@@ -9,11 +9,11 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from minitx.config import AttentionLogConfig
+from minitx.config import AttentionLogConfig, Config
 from minitx.data.examples import Masked, Pairs
 from minitx.evaluation import evaluating
 from minitx.predictor import Predictor
-from minitx.tensorboard.writer import add_attention, markdown_table
+from minitx.tensorboard.writer import add_attention, add_hyperparameters, markdown_table
 from minitx.training.module import TransformerModule
 
 
@@ -23,6 +23,31 @@ class RunLogger(TensorBoardLogger):
     def save(self) -> None:
         """Write out what is buffered."""
         self.experiment.flush()
+
+    def finalize(self, status: str) -> None:
+        """Stay open after training: the final figures belong into the same file, which a second writer would hide."""
+        self.save()
+
+    def finish(self, config: Config, figures: dict[str, Any]) -> None:
+        """Write the hyperparameters and the final figures, and close."""
+        told = {f"final/{name}": value for name, value in figures.items() if isinstance(value, float)}
+        add_hyperparameters(self.experiment, hyperparameters(config), told)
+        self.experiment.close()
+
+
+def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
+    """A config with dotted keys and simple values: without what is not set, and where a run lands or what it logs."""
+    found: dict[str, bool | int | float | str] = {}
+
+    def walk(key: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(f"{key}.{name}" if key else name, inner)
+        elif value is not None and not key.startswith(("log.", "run.folder")):
+            found[key] = value if isinstance(value, bool | int | float | str) else str(value)
+
+    walk("", config.to_dict())
+    return found
 
 
 class LookInside(Callback):

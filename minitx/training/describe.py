@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -10,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitx.config import Config, TrainerConfig
 from minitx.data.framing import IGNORE, Batch, frame
-from minitx.data.tasks import generator
+from minitx.data.tasks import Task, generator
 from minitx.inspection.kernels import attention_kernels
+from minitx.models import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import schedule
 from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
@@ -21,18 +23,33 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
+class Cost(NamedTuple):
+    """What a run takes, whatever it runs on."""
+
+    parameters: int
+    tokens: int  # predicted in the first optimiser step
+    flops: int  # of one optimiser step, forward and backward
+
+
+def first_batch(config: Config, task: Task) -> Batch:
+    """The first batch that a run trains on."""
+    examples = task.batch(generator(config.run.seed, 0, 0), task.batch_size)
+    return frame(examples, config.model.architecture, task.vocabulary.special)
+
+
+def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
+    """The cost of a run, from its resolved config, its model and one batch."""
+    times = config.trainer.accumulate_grad_batches
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Cost(parameters, int((batch.labels != IGNORE).sum()) * times, step_flops(model, batch) * times)
+
+
 def describe(config: Config) -> str:
     """Parameters by part, FLOPs and tokens of a step, attention kernels and the learning-rate curve, as text."""
     config, task, model = prepare(config)
-    batch = frame(
-        task.batch(generator(config.run.seed, 0, 0), task.batch_size),
-        config.model.architecture,
-        task.vocabulary.special,
-    )
+    batch = first_batch(config, task)
+    total, tokens, flops = cost(config, model, batch)
     times = config.trainer.accumulate_grad_batches
-    tokens = int((batch.labels != IGNORE).sum()) * times
-    flops = step_flops(model, batch) * times
-    total = sum(parameter.numel() for parameter in model.parameters())
     lines = [
         f"{config.run.name}: {config.model.architecture} on {config.data['name']}",
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import lightning.pytorch as pl
@@ -38,6 +39,12 @@ class TransformerModule(pl.LightningModule):
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
         self.validated: dict[str, float] = {}  # the latest validation's figures
         self._scores = Scores()
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since this module was made, and those of the runs before that were resumed, up to their last save."""
+        return time.perf_counter() - self._began
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout as a function of (seed, batch, rank), so that a resumed run draws the same."""
@@ -107,3 +114,8 @@ class TransformerModule(pl.LightningModule):
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
         """Make the file self-contained."""
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
+        contents["seconds"] = self.seconds
+
+    def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
+        """Go on counting seconds."""
+        self._began -= contents.get("seconds", 0.0)

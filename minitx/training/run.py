@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import os
-import time
 import warnings
 from typing import Any
 
@@ -18,6 +17,7 @@ from minitx.data import framing
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.evaluation import BATCH
+from minitx.files import written_whole
 from minitx.models import Transformer, build_model, max_positions
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.options import build, resolve
@@ -153,14 +153,13 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         first=lambda: trainer.global_step * accumulate,
         total=settings.max_steps * accumulate,
     )
-    began = time.perf_counter()
     trainer.fit(
         module,
         batches,
         FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
         ckpt_path=resumed,
     )
-    seconds = time.perf_counter() - began
+    seconds = module.seconds
     if stop.received is not None:
         print(f"stopped at step {trainer.global_step:,}; go on with --resume", flush=True)
         raise SystemExit(128 + stop.received)
@@ -170,7 +169,9 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         predictor.task = task  # the corpus is open already
         report = evaluation_report(predictor)
         results |= report
-        (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        with written_whole(folder / "results.json") as file:
+            file.write(f"{json.dumps(results, indent=2)}\n".encode())
+        trainer.logger.finish(config, results)
         print(f"{folder}: trained in {seconds:.1f} s\n{table(report)}", flush=True)
     return results
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
 from minitx.options import config_from_dict
@@ -27,6 +28,17 @@ def events(folder: Path) -> EventAccumulator:
     accumulator = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
     accumulator.Reload()
     return accumulator
+
+
+def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
+    """What TensorBoard's HPARAMS reads: hyperparameters and final figures."""
+    contents = log.PluginTagToContent("hparams")
+    start = plugin_data_pb2.HParamsPluginData.FromString(contents["_hparams_/session_start_info"]).session_start_info
+    end = plugin_data_pb2.HParamsPluginData.FromString(contents["_hparams_/session_end_info"]).session_end_info
+    assert end.status == api_pb2.STATUS_SUCCESS
+    assert start.group_name.endswith("small/v0"), "runs of other folders are rows of their own"
+    values = {key: getattr(value, str(value.WhichOneof("kind"))) for key, value in start.hparams.items()}
+    return values, {tag: log.Scalars(tag)[-1].value for tag in log.Tags()["scalars"] if tag.startswith("final/")}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -63,6 +75,14 @@ def test_a_run_learns_reversal_and_writes_what_it_should(small: Any, tmp_path: P
     assert len(list(folder.glob("events.*"))) == 1, "a second writer hides data"
     answers = log.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert all(word in answers for word in ("input", "expected", "generated"))
+
+    hyperparameters, final = session(log)
+    assert (hyperparameters["model.architecture"], hyperparameters["optimizer.lr"]) == (architecture, 5e-3)
+    assert (hyperparameters["data.length"], hyperparameters["run.seed"]) == ("[4, 4]" if fixed else "[1, 5]", 1)
+    assert hyperparameters["model.norm_first"] is True
+    assert not [key for key in hyperparameters if key.startswith(("log.", "run.folder")) or key == "model.window"]
+    assert final["final/exact_match"] == pytest.approx(results["exact_match"])
+    assert final["final/seconds"] == pytest.approx(results["seconds"])
 
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -137,6 +157,17 @@ def test_resume_refuses_another_model_and_a_missing_run(small: Any) -> None:
     train(small())
     with pytest.raises(ValueError, match=r"model\.d_ff 64, not 32"):
         train(small(model={"d_ff": 32}), resume=True)
+
+
+def test_seconds_go_on_where_an_interrupted_run_stopped(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = {"trainer": {"max_steps": 6, "val_every_n_steps": 6}}
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 2, signal.SIGTERM)
+        patch.setattr(TransformerModule, "seconds", property(lambda self: 1000.0))
+        with pytest.raises(SystemExit):
+            train(small(**sections))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert 1000.0 < train(small(**sections), resume=True)["seconds"] < 1100.0
 
 
 def test_each_run_has_its_own_folder(small: Any, tmp_path: Path) -> None:

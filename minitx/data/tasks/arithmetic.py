@@ -61,6 +61,11 @@ class Addition(QuestionTask):
         """The second operand counts anew too: written from the lowest digit, equal places bear equal numbers."""
         return [*super().boundaries, PLUS]
 
+    @property
+    def trained_lengths(self) -> tuple[int, int]:
+        """data.digits."""
+        return self.digits
+
     def of_length(self, length: int) -> Self:
         """The same task with operands of that many digits only."""
         return dataclasses.replace(self, digits=(length, length))

@@ -130,6 +130,11 @@ class QuestionTask(Task):
     enlarge: ClassVar[str] = "data.symbols or data.length"
     """The options to make larger when there are too few different questions."""
 
+    @property
+    def trained_lengths(self) -> tuple[int, int] | None:
+        """The shortest and longest question of training, in the unit of of_length; None where there is no such unit."""
+        return None
+
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Draw questions: ids and keep, each [N, L]."""
         raise NotImplementedError
@@ -181,6 +186,11 @@ class LengthTask(QuestionTask):
     def longest(self) -> tuple[int, int]:
         """An answer is as long as its question."""
         return self.length[1], self.length[1]
+
+    @property
+    def trained_lengths(self) -> tuple[int, int]:
+        """data.length."""
+        return self.length
 
     def of_length(self, length: int) -> Self:
         """The same task with questions of one length only."""

@@ -97,6 +97,11 @@ class AssociativeRecall(QuestionTask):
         """All questions are equally long, and so are all answers."""
         return 2 * self.pairs + self.queries, self.queries
 
+    @property
+    def trained_lengths(self) -> tuple[int, int]:
+        """data.pairs."""
+        return self.pairs, self.pairs
+
     def of_length(self, length: int) -> Self:
         """The same task with that many pairs, and no more queries than that."""
         return dataclasses.replace(self, pairs=length, queries=min(self.queries, length))

@@ -1,0 +1,74 @@
+"""Means and deviations over seeds, as people and programs read them."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitx.sweeps import tables
+from minitx.sweeps.tables import Summary
+
+
+def row(scheme: str, seed: int, exact: float, by_length: dict[str, float] | None = None) -> dict[str, Any]:
+    lengths = {key: {"examples": 5, "exact_match": value} for key, value in (by_length or {}).items()}
+    return {
+        "settings": {"scheme": scheme},
+        "seed": seed,
+        "figures": {"exact_match": exact, "loss": 1.5},
+        "seconds": 10.0 * seed,
+        "parameters": 1234,
+        "flops": 2e9,
+        "by_length": lengths or None,
+    }
+
+
+ROWS = [
+    row("rope", 1, 0.5, {"1": 1.0, "2": 0.5, "3": 0.0}),
+    row("none|x", 1, 0.1, {"1": 0.5, "3": 0.25}),
+    row("rope", 2, 0.7, {"1": 1.0, "2": 0.7, "3": 0.2}),
+]
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
+def test_a_summary_is_mean_and_deviation_of_a_sample(values: list[float]) -> None:
+    mean = sum(values) / len(values)
+    found = Summary.of(values)
+    assert found.mean == pytest.approx(mean)
+    assert found.deviation == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)))
+    assert Summary.of(values[:1]).deviation is None
+
+
+def test_markdown_has_a_line_for_each_setting() -> None:
+    head, _, rope, none = tables.markdown(["scheme"], tables.lines(ROWS, range(1, 4)), (1, 2)).splitlines()
+    assert head.endswith("| exact match, length 1-2 | exact match, length 3-3 |")
+    # Within: (1.0 + 0.5) / 2 and (1.0 + 0.7) / 2; beyond: 0.0 and 0.2.
+    figures = "60.00 ± 14.14 % | 1.5000 ± 0.0000 | 15.0 ± 7.1 | 1,234 | 2e+09 | 80.00 ± 7.07 % | 10.00 ± 14.14 %"
+    assert rope == f"| rope | 2 | {figures} |"
+    assert none == "| none\\|x | 1 | 10.00 % | 1.5000 | 10.0 | 1,234 | 2e+09 | 50.00 % | 25.00 % |"
+    assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS), (1, 2))
+    assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS, range(1, 4)), None)
+
+
+def test_files_hold_full_precision(tmp_path: Path) -> None:
+    names = tables.write(tmp_path / "out", ["scheme"], tables.lines(ROWS, range(1, 4)), (1, 2))
+    assert [file.name for file in names] == ["table.csv", "table.md", "lengths.csv"]
+    whole, _, lengths = ([*csv.DictReader(file.open(newline=""))] if file.suffix == ".csv" else [] for file in names)
+    assert float(whole[0]["exact_match_mean"]) == pytest.approx(0.6)
+    assert float(whole[0]["exact_match_std"]) == pytest.approx(math.sqrt(0.02))
+    assert whole[1]["exact_match_std"] == ""
+    assert [(line["scheme"], line["length"]) for line in lengths] == [
+        ("rope", "1"), ("rope", "2"), ("rope", "3"), ("none|x", "1"), ("none|x", "3"),
+    ]  # fmt: skip
+    assert float(lengths[2]["exact_match_mean"]) == pytest.approx(0.1)
+    assert [file.name for file in tables.write(tmp_path, [], tables.lines(ROWS), None)] == ["table.csv", "table.md"]
+
+
+def test_a_length_that_one_seed_lacks_is_a_mean_of_the_others() -> None:
+    (line,) = tables.lines([row("a", 1, 0.5, {"1": 0.5}), row("a", 2, 0.5, {"1": 0.7, "2": 0.1})], range(1, 9))
+    assert {length: part["exact_match"].values for length, part in line.by_length.items()} == {
+        1: (0.5, 0.7), 2: (0.1,),
+    }  # fmt: skip
