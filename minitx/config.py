@@ -46,7 +46,7 @@ class ModelConfig:
     d_head: int | None = None
     """Width of one head. Default: d_model / n_heads."""
     d_ff: int | None = None
-    """Inner width of the feed-forward networks. Default: 4 x d_model."""
+    """Inner width of the feed-forward networks; 0: none, attention alone. Default: 4 x d_model."""
     position: Options = field(default_factory=lambda: {"name": "sinusoidal"})
     """How positions are told: a registered `name` (minitx list) and its own options."""
     position_ids: Options = field(default_factory=lambda: {"name": "consecutive"})

@@ -66,7 +66,9 @@ def _attention(config: ModelConfig, position: NoPositions | None) -> MultiHeadAt
     )
 
 
-def _ffn(config: ModelConfig) -> FeedForward:
+def _ffn(config: ModelConfig) -> FeedForward | None:
+    if config.d_ff == 0:
+        return None
     d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
     return FeedForward(config.d_model, d_ff, config.activation, config.dropout, config.bias)
 

@@ -254,7 +254,7 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architectur
         ({"n_heads": 3}, "model.n_heads", "3"),
         ({"n_heads": -2}, "model.n_heads", "-2"),
         ({"n_kv_heads": 3}, "model.n_kv_heads", "3"),
-        ({"d_ff": 0}, "model.d_ff", "0"),
+        ({"d_ff": -1}, "model.d_ff", "-1"),
         ({"window": 0}, "model.window", "0"),
         ({"vocab_size": 0}, "model.vocab_size", "0"),
         ({"d_model": 0}, "model.d_model", "0"),
@@ -436,3 +436,19 @@ def test_the_public_names_are_these(tiny) -> None:
     assert [type(tiny(name)) for name in ARCHITECTURES] == [
         minitx.EncoderDecoder, minitx.DecoderOnly, minitx.EncoderOnly,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
+def test_without_feed_forward_networks_attention_alone_is_left(architecture: str, norm_first: bool, tiny) -> None:
+    model = tiny(architecture, "rope", d_ff=0, norm_first=norm_first)
+    assert not any("ffn" in name for name, _ in model.named_parameters())
+    ids = torch.randint(6, 11, (2, 5))
+    inputs = (ids, ids) if architecture == "encoder_decoder" else (ids,)
+    logits = model(*inputs)
+    for name, parameter in model.named_parameters():
+        if ".o_proj." in name:
+            parameter.data.zero_()
+    alone = [model(*(part[:, i : i + 1] for part in inputs)) for i in range(5)]  # each token as if it were the only one
+    assert not torch.allclose(model(*inputs), logits)
+    torch.testing.assert_close(model(*inputs), torch.cat(alone, dim=1), atol=1e-5, rtol=1e-5)

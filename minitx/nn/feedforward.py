@@ -51,7 +51,7 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             raise ValueError(f"model.activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         if d_ff < 1:
-            raise ValueError(f"model.d_ff must be positive, got {d_ff}")
+            raise ValueError(f"model.d_ff must be positive (or 0 for attention alone), got {d_ff}")
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.activation = ACTIVATIONS[activation]()

@@ -18,7 +18,7 @@ class EncoderLayer(nn.Module):
 
     Args:
         self_attn: its attention.
-        ffn: its feed-forward network.
+        ffn: its feed-forward network; None for attention alone.
         d_model: width D.
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of each sublayer's output in training.
@@ -28,7 +28,7 @@ class EncoderLayer(nn.Module):
     def __init__(
         self,
         self_attn: MultiHeadAttention,
-        ffn: FeedForward,
+        ffn: FeedForward | None,
         d_model: int,
         norm_first: bool = True,
         dropout: float = 0.0,
@@ -38,12 +38,12 @@ class EncoderLayer(nn.Module):
         self.self_attn = self_attn
         self.ffn = ffn
         self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm)
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm)
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm) if ffn is not None else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, pos: Tensor | None = None) -> Tensor:
         """x [B, T, D], mask broadcastable to [B, H, T, T], position ids [B, T] or [1, T]; returns [B, T, D]."""
         x = self.add_norm_attn(x, lambda h: self.self_attn(h, mask=mask, pos=pos))
-        return self.add_norm_ffn(x, self.ffn)
+        return x if self.ffn is None or self.add_norm_ffn is None else self.add_norm_ffn(x, self.ffn)
 
 
 class DecoderLayer(nn.Module):
@@ -51,7 +51,7 @@ class DecoderLayer(nn.Module):
 
     Args:
         self_attn: its causal self-attention.
-        ffn: its feed-forward network.
+        ffn: its feed-forward network; None for attention alone.
         d_model: width D.
         cross_attn: its attention to the encoder's output; None for a decoder alone (GPT).
         norm_first: pre-norm if True, else post-norm.
@@ -62,7 +62,7 @@ class DecoderLayer(nn.Module):
     def __init__(
         self,
         self_attn: MultiHeadAttention,
-        ffn: FeedForward,
+        ffn: FeedForward | None,
         d_model: int,
         cross_attn: MultiHeadAttention | None = None,
         norm_first: bool = True,
@@ -75,7 +75,7 @@ class DecoderLayer(nn.Module):
         self.ffn = ffn
         self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm)
         self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm) if cross_attn is not None else None
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm)
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm) if ffn is not None else None
 
     def forward(
         self,
@@ -105,4 +105,4 @@ class DecoderLayer(nn.Module):
         if self.cross_attn is not None and self.add_norm_cross is not None:
             attend = self.cross_attn
             x = self.add_norm_cross(x, lambda h: attend(h, memory, mask=memory_mask, cache=cache))
-        return self.add_norm_ffn(x, self.ffn)
+        return x if self.ffn is None or self.add_norm_ffn is None else self.add_norm_ffn(x, self.ffn)
