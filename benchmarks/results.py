@@ -1,0 +1,158 @@
+"""What minitx reaches, beside what others have published: trains the rows of benchmarks/targets.py and keeps figures.
+
+    python -m benchmarks.results reverse copy --seeds 3      train, and keep benchmarks/results/runs/<name>.json
+    python -m benchmarks.results                             only write docs/results.md from what is kept
+
+A run that was interrupted is continued. Further words are for this machine (--data.path FILE, --trainer.accelerator
+gpu); whatever else makes another experiment is a row of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from benchmarks.common import DOCS, RESULTS, table
+from benchmarks.measures import MEANINGS, MEASURES
+from benchmarks.targets import TARGETS, Target
+from minitx import load
+from minitx.options import config_parser, did_you_mean, to_config
+from minitx.sweeps.plan import plan
+from minitx.sweeps.run import sweep
+from minitx.sweeps.tables import SHARES, Summary, shown
+
+RUNS = RESULTS / "runs"
+CONFIGS = DOCS.parent / "configs"
+LOCAL = ("--data.path", "--trainer.accelerator", "--trainer.precision", "--run.folder")
+KEPT = (
+    "seed", "figures", "by_length", "steps", "seconds", "precision", "split", "examples", "parameters",
+    "flops_per_step", "flops", "machine",
+)  # fmt: skip
+
+
+def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
+    """Train a row with the seeds 1, 2, ... and keep what came of it."""
+    words = ["--config", str(CONFIGS / f"{target.stem}.yaml"), *target.overrides]
+    words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
+
+    def configured(more: list[str]) -> Any:
+        parser = config_parser()
+        return to_config(parser, parser.parse_args([*words, *more]))
+
+    rows, failed = sweep(plan(configured, {}, seeds, target.lengths), jobs)
+    if failed:
+        raise SystemExit("\n".join(failed))
+    kept = []
+    for row in rows:
+        measured = {name: MEASURES[name](load(row["folder"])) for name in target.measures}
+        kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
+    record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}
+    RUNS.mkdir(parents=True, exist_ok=True)
+    (RUNS / f"{target.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def kept(target: Target) -> list[dict[str, Any]]:
+    """What is kept of a row; nothing where it was not run, or was another experiment then.
+
+    Raises:
+        ValueError: kept figures of another experiment.
+    """
+    file = RUNS / f"{target.name}.json"
+    if not file.exists():
+        return []
+    record = json.loads(file.read_text())
+    then = (record["config"], tuple(record["overrides"]), record["lengths"])
+    if then != (target.stem, target.overrides, target.lengths):
+        raise ValueError(f"{file.name} holds figures of {then}: run `python -m benchmarks.results {target.name}` again")
+    rows: list[dict[str, Any]] = record["rows"]
+    return rows
+
+
+def figure(row: dict[str, Any], name: str) -> float:
+    """One figure of one run: by its name, or name@from-to, the mean over these lengths, each counted alike."""
+    plain, _, lengths = name.partition("@")
+    if not lengths:
+        return {**row["figures"], **row["measured"]}[name]
+    first, last = map(int, lengths.split("-"))
+    found = [part[plain] for length, part in row["by_length"].items() if first <= int(length) <= last]
+    return sum(found) / len(found)
+
+
+def said(rows: list[dict[str, Any]], name: str) -> str:
+    """A figure over the seeds of a row, as people read it."""
+    plain, _, lengths = name.partition("@")
+    share = plain in SHARES or plain in MEASURES
+    told = shown("exact_match" if share else plain, Summary.of(figure(row, name) for row in rows))
+    label = MEANINGS.get(plain, plain.replace("_", " "))
+    return f"{label}{f', length {lengths}' if lengths else ''}: {told}"
+
+
+def missing(target: Target) -> str:
+    """Why a row has no figures."""
+    if not (CONFIGS / f"{target.stem}.yaml").exists():
+        return "not run: there is no config yet"
+    return f"not run: needs {target.needs}" if target.needs else "not run"
+
+
+def page() -> str:
+    """docs/results.md."""
+    summary, details, machines = [], [], []
+    for target in TARGETS:
+        rows = kept(target)
+        seconds = shown("seconds", Summary.of(row["seconds"] for row in rows)) if rows else ""
+        cost = (
+            f"{len(rows)} x {seconds} s; {rows[0]['parameters']:,} parameters; {rows[0]['flops']:.2g} FLOP"
+            if rows
+            else ""
+        )
+        measured = "<br>".join(said(rows, name) for name in target.headline) if rows else missing(target)
+        summary.append([f"`{target.name}`", target.what, target.reference, target.target, measured, cost])
+        for row in rows:
+            figures = "; ".join(said([row], name) for name in target.headline)
+            examples = f"{row['examples']:,} of {row['split']}"
+            took = [f"{row['steps']:,}", f"{row['seconds']:.1f}", row["precision"]]
+            details.append([f"`{target.name}`", row["seed"], figures, examples, *took])
+        if rows:
+            on = rows[0]["machine"]
+            where = f"{on['device']}; torch {on['torch']}; Python {on['python']}; {on['date']}"
+            how = " ".join([f"configs/{target.stem}.yaml", *target.overrides])
+            machines.append([f"`{target.name}`", f"`{how}`", where])
+    parts = [
+        "# What is reached",
+        "Each row is a config, or a variant of one, beside what others have published for the same experiment. Exact "
+        "match is free-running: the model writes the whole answer, its end included, to examples that training has "
+        "never seen. Figures are means over seeds with the standard deviation of a sample; FLOP are those of the whole "
+        "training, forward and backward, as torch counts them.",
+        "`python -m benchmarks.results NAME` trains a row and keeps its figures; this page is written from what is "
+        "kept in `benchmarks/results/runs`, none of it by hand.",
+        table(["row", "experiment", "reference", "target", "measured", "cost of a run"], summary),
+        "## Each run",
+        table(["row", "seed", "figures", "examples", "steps", "seconds", "precision"], details),
+        "## Where and how",
+        table(["row", "config and overrides", "measured on"], machines),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="rows of benchmarks/targets.py to train")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1)
+    chosen, local = parser.parse_known_args()
+    known = {target.name: target for target in TARGETS}
+    for name in chosen.names:
+        if name not in known:
+            parser.error(f"there is no row {name}: {did_you_mean(name, known)}")
+    for word in local:
+        if word.startswith("--") and word.partition("=")[0] not in LOCAL:
+            parser.error(f"{word} makes another experiment: give it a row of its own in benchmarks/targets.py")
+    for name in chosen.names:
+        train(known[name], chosen.seeds, chosen.jobs, local)
+    (DOCS / "results.md").write_text(page())
+    print(DOCS / "results.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""What minitx wants to reach, and what others have published: one entry for each row of docs/results.md.
+
+A new config gets an entry here. Variants of a config are entries with overrides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    """Of the row, and of results/runs/<name>.json: the config's own name, or config-variant."""
+    what: str
+    """The experiment in a few words."""
+    reference: str
+    """What others have published or what was measured for them."""
+    target: str
+    """What is to be reached."""
+    config: str = ""
+    """Stem of the file in configs/; default: the name up to the first hyphen."""
+    overrides: tuple[str, ...] = ()
+    """--section.key=value, which make the variant."""
+    lengths: str | None = None
+    """from:to, to measure by length of the question as well."""
+    headline: tuple[str, ...] = ("exact_match",)
+    """The figures to show: a name, or name@from-to, its mean over these lengths; those of `measures` too."""
+    measures: tuple[str, ...] = ()
+    """Names of benchmarks/measures.py: what is to be measured of each trained model besides."""
+    needs: str = ""
+    """What this row needs that not every machine has."""
+
+    @property
+    def stem(self) -> str:
+        return self.config or self.name.partition("-")[0]
+
+
+GPU = "a GPU"
+TARGETS = (
+    Target(
+        "reverse",
+        "encoder-decoder, 10 symbols, length 1-16",
+        "nobody publishes free-running exact match",
+        "100.0 % of 10,000 in 30 s of training on two CPU cores; a cross-attention head with the largest weight of "
+        ">= 99 % of its rows on the anti-diagonal",
+        headline=("exact_match", "antidiagonal"),
+        measures=("antidiagonal",),
+    ),
+    Target(
+        "reverse_encoder",
+        "encoder alone, 1 layer with 1 head of width 32, 10 symbols, length 16 (UvA deep-learning tutorial 6)",
+        "100.00 % of tokens after 10 epochs; 55 s measured for it",
+        "100.00 % exact in 15 s on two CPU cores",
+    ),
+    Target(
+        "copy",
+        "encoder-decoder, 10 symbols, length 10 (the Annotated Transformer)",
+        "no score is published",
+        ">= 99.9 % exact; a cross-attention head on the diagonal in >= 99 % of its rows",
+        headline=("exact_match", "diagonal"),
+        measures=("diagonal",),
+    ),
+    Target(
+        "copy-twice",
+        "16 symbols, 32 in, the same twice out (x-transformers' toy task)",
+        "no score is published",
+        ">= 99.9 % exact",
+        overrides=("--data.name=copy_twice", "--data.symbols=16", "--data.length=[32,32]"),
+    ),
+    Target(
+        "reverse_words",
+        "50 symbols, trained on length 1-25, tested on 1-30 (JoeyNMT)",
+        "a recurrent network: BLEU 95.42 on the mixed test",
+        ">= 99.9 % exact at 1-25; 26-30 apart",
+        lengths="1:30",
+        headline=("exact_match@1-25", "exact_match@26-30"),
+    ),
+    Target("sort", "3 symbols, length 6 (minGPT)", "5000 of 5000", "5000 of 5000"),
+    Target(
+        "sort-long",
+        "50 symbols, trained up to length 20, tested on 21-40",
+        "none",
+        "a curve for each position scheme",
+        overrides=("--data.symbols=50", "--data.length=[1,20]"),
+        lengths="1:40",
+        headline=("exact_match@1-20", "exact_match@21-40"),
+    ),
+    Target("addition", "2 digits (minGPT)", "all right", "all right"),
+    Target(
+        "addition-3",
+        "3 digits, the sum from its lowest digit",
+        "1000 of 1000 with 200,000 parameters",
+        "1000 of 1000",
+        overrides=("--data.digits=[3,3]", "--data.reverse=true"),
+    ),
+    Target(
+        "addition-10",
+        "10 digits (AdderBoard)",
+        ">= 99 % of 10,000 with 6,080 parameters",
+        ">= 99 % of 10,000 with no more parameters",
+        overrides=("--data.digits=[10,10]", "--data.reverse=true"),
+    ),
+    Target(
+        "induction",
+        "a random string, and its last symbol's successor; 2 layers of attention alone",
+        "about 100 %",
+        "about 100 %; an induction head of score >= 0.9 above a previous-token head",
+    ),
+    Target("induction-1", "the same with 1 layer", "fails", "fails", overrides=("--model.n_layers=1",)),
+    Target(
+        "associative_recall",
+        "256 symbols, length 64, 4 pairs (MQAR)",
+        "about 100 %",
+        "about 100 %",
+    ),
+    Target(
+        "markov",
+        "a Markov source of known entropy",
+        "the entropy itself",
+        "a loss within 1 % of the entropy, never below it beyond noise",
+        headline=("loss", "floor"),
+    ),
+    Target(
+        "shakespeare",
+        "characters, nanoGPT's CPU size: 2,000 steps of 12 x 64, judged on the whole held-out tenth",
+        "1.88 published; 1.874 measured for it, 1.758 with its learning rate raised",
+        "<= 1.70 nats per character",
+        headline=("loss",),
+        needs="the text, see data/README.md",
+    ),
+    Target(
+        "python_code",
+        "characters of the Python standard library's source, on every machine without a download",
+        "none",
+        "published here, bits per character",
+        headline=("loss", "bits_per_character"),
+    ),
+    Target(
+        "multi30k_de_en",
+        "German to English; 3+3 layers of width 256, greedy",
+        "BLEU 36.52 (spaCy's tokens, lower case)",
+        "the same, sacreBLEU with its signature",
+        headline=("bleu",),
+        needs=GPU,
+    ),
+    Target(
+        "multi30k_en_de",
+        "English to German; 4+4 layers of width 128, beam 5",
+        "BLEU 41.02 (tokenised, lower case, averaged checkpoints)",
+        "the same, sacreBLEU with its signature",
+        headline=("bleu",),
+        needs=GPU,
+    ),
+    Target(
+        "copy_lengths",
+        "decoder alone, 100 symbols, trained up to length 20, tested on 21-40 (Kazemnejad et al. 2023)",
+        "T5 54.9 %, ALiBi 42.7, none 39.3, sinusoidal 3.4, RoPE 1.5, with 108M parameters; 0 % at 40",
+        "the same order; >= 95 % with one scheme",
+        lengths="1:40",
+        headline=("exact_match@1-20", "exact_match@21-40"),
+    ),
+    Target(
+        "reverse_lengths",
+        "the same for reversal",
+        "T5 24.2 %, none 23.0, ALiBi 17.1, RoPE 7.7, sinusoidal 2.3, with 108M parameters; 0 % at 40",
+        "the same order",
+        lengths="1:40",
+        headline=("exact_match@1-20", "exact_match@21-40"),
+    ),
+    Target(
+        "reverse_binary_lengths",
+        "encoder alone, 2 symbols, trained on length 1-40, tested on 41-100; 5 layers of width 64 (Ruoss et al. 2023)",
+        "randomised positions gain 12 points on average over the unseen lengths (per token, chance is 50 %)",
+        "a gain of >= 12 points",
+        lengths="1:100",
+        headline=("token_accuracy@1-40", "token_accuracy@41-100", "exact_match@41-100"),
+    ),
+    Target(
+        "grokking",
+        "a + b modulo 97, half of the table for training, 2 layers of width 128, weight decay 1",
+        "100 % in training long before validation",
+        "training 100 %, validation >= 99 %, the gap visible in the curves",
+    ),
+)

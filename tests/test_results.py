@@ -1,0 +1,115 @@
+"""docs/results.md says what is kept, and every config has its row."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import results
+from benchmarks.measures import MEANINGS, MEASURES
+from benchmarks.targets import TARGETS, Target
+from minitx.data.tasks import TASKS
+from minitx.options import config_parser, resolve, to_config
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = {path.stem: path for path in (ROOT / "configs").glob("*.yaml")}
+
+
+def test_the_page_is_what_the_command_writes() -> None:
+    assert (ROOT / "docs/results.md").read_text() == results.page(), "run python -m benchmarks.results"
+
+
+def test_every_config_has_a_row() -> None:
+    assert set(CONFIGS) <= {target.stem for target in TARGETS}
+    assert len({target.name for target in TARGETS}) == len(TARGETS)
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if target.stem in CONFIGS], ids=lambda t: t.name)
+def test_a_row_is_a_config_with_overrides_that_fit(target: Target) -> None:
+    parser = config_parser()
+    config = to_config(parser, parser.parse_args(["--config", str(CONFIGS[target.stem]), *target.overrides]))
+    resolve(TASKS, config.data, "data")
+    assert set(target.measures) <= set(MEASURES) == set(MEANINGS)
+    assert target.lengths or not any("@" in name for name in target.headline)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_kept_figures_are_of_the_row_as_it_stands(target: Target) -> None:
+    for row in results.kept(target):
+        for name in target.headline:
+            assert results.said([row], name) in results.page()
+
+
+def row(seed: int, exact: float) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "figures": {"exact_match": exact, "loss": 2.0},
+        "by_length": {"1": {"exact_match": 1.0}, "2": {"exact_match": exact}, "3": {"exact_match": 0.0}},
+        "measured": {"diagonal": 0.5},
+        "steps": 7, "seconds": 12.5 * seed, "precision": "32-true", "split": "test", "examples": 100,
+        "parameters": 12345, "flops_per_step": 10, "flops": 7e12,
+        "machine": {"device": "a machine", "torch": "2", "lightning": "2", "python": "3", "date": "2026-01-01"},
+    }  # fmt: skip
+
+
+def test_what_is_kept_is_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headline = ("exact_match", "exact_match@2-3", "loss", "diagonal")
+    target = Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=3",), lengths="1:3", headline=headline)
+    gpu = Target("copy-y", "w", "ref", "goal", needs="a GPU")
+    absent = Target("nowhere", "w", "ref", "goal")
+    monkeypatch.setattr(results, "RUNS", tmp_path)
+    monkeypatch.setattr(results, "TARGETS", (target, gpu, absent, Target("copy", "w", "ref", "goal")))
+    record = {"config": "copy", "overrides": ["--data.symbols=3"], "lengths": "1:3", "rows": [row(1, 0.9), row(2, 0.7)]}
+    (tmp_path / "copy-x.json").write_text(json.dumps(record))
+    first, second, third, fourth = [line for line in results.page().splitlines() if line.startswith("| `")][:4]
+    assert "| exact match: 80.00 ± 14.14 %<br>exact match, length 2-3: 40.00 ± 7.07 %<br>" in first
+    assert "<br>loss: 2.0000 ± 0.0000<br>rows on the diagonal: 50.00 ± 0.00 % |" in first
+    assert first.endswith("| 2 x 18.8 ± 8.8 s; 12,345 parameters; 7e+12 FLOP |")
+    assert "| not run: needs a GPU |" in second
+    assert "| not run: there is no config yet |" in third
+    assert "| not run |" in fourth
+    assert (
+        "| `copy-x` | `configs/copy.yaml --data.symbols=3` | a machine; torch 2; Python 3; 2026-01-01 |"
+        in results.page()
+    )
+
+    monkeypatch.setattr(results, "TARGETS", (Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=4",)),))
+    with pytest.raises(ValueError, match="holds figures of"):
+        results.page()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["revers"], "did you mean reverse?"),
+        (["reverse", "--model.n_heads=4"], "a row of its own"),
+        (["reverse", "--model.n_heads", "4"], "a row of its own"),
+    ],
+)
+def test_another_experiment_is_another_row(
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["results", *words])
+    with pytest.raises(SystemExit):
+        results.main()
+    assert sentence in capsys.readouterr().err
+
+
+def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def swept(plan: Any, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
+        assert [point.seed for point in plan.points] == [1, 2]
+        assert plan.points[0].config.data["symbols"] == 5
+        assert plan.lengths == range(1, 4)
+        return [{**row(seed, 0.5), "folder": f"v{seed}", "config": {}} for seed in (1, 2)], []
+
+    monkeypatch.setattr(results, "sweep", swept)
+    monkeypatch.setattr(results, "RUNS", tmp_path)
+    monkeypatch.setattr(results, "load", lambda folder: folder)
+    monkeypatch.setitem(results.MEASURES, "diagonal", lambda folder: {"v1": 0.25, "v2": 0.75}[folder])
+    target = Target("copy-x", "w", "r", "t", "copy", ("--data.symbols=5",), "1:3", measures=("diagonal",))
+    results.train(target, 2, 1, [])
+    kept = results.kept(target)
+    assert [(each["seed"], each["measured"]) for each in kept] == [(1, {"diagonal": 0.25}), (2, {"diagonal": 0.75})]
+    assert "folder" not in kept[0]
+    assert "config" not in kept[0], "paths of a machine are nobody's business"
