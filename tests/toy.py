@@ -20,7 +20,7 @@ PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs"
 
 FEW: dict[str, dict[str, Any]] = {
     **{name: {"symbols": 3, "length": (1, 5)} for name in STRING_TASKS},
-    "induction": {"symbols": 4, "length": (3, 5)},
+    "induction": {"symbols": 6, "length": (3, 5)},
     "parity": {"length": (1, 7)},
     "dyck": {"length": (1, 8), "depth": 3},
     "addition": {"digits": (1, 2)},
@@ -86,10 +86,10 @@ def addition(task: Any, question: list[str]) -> list[str]:
 
 def induction(task: Any, question: list[str]) -> list[str]:
     *before, last = question
-    assert before.count(last) == 1, question
-    after = question[before.index(last) + 1]
-    assert after != last
-    return [after]
+    assert len({*before}) == len(before), question
+    after = before[before.index(last) + 1 :]
+    assert after
+    return after
 
 
 def associative_recall(task: Any, question: list[str]) -> list[str]:

@@ -20,40 +20,47 @@ from minitx.data.tokenizers import Tokenizer
 @register("induction")
 @dataclass(kw_only=True)
 class Induction(SequenceTask):
-    """7 2 9 4 2 -> 9, what followed the last symbol where it stood before.
+    """7 2 9 4 2 -> 9 4, how the string went on where its last symbol stood before.
 
-    The last symbol has stood before exactly once, at a random place, and something else followed it there. The others
-    are random (the task of the induction heads of Olsson et al. 2022).
+    The symbols of the string are all different, but for the last one, which is one of them again (the task of the
+    induction heads of Olsson et al. 2022: find where this symbol stood, and say what came next).
     """
 
     shortest: ClassVar[int] = 3
 
+    symbols: int = 20
+    """Number of different symbols, at least as many as the longest question but one: "0", "1", ..."""
     length: tuple[int, int] = (3, 16)
     """Shortest and longest question, both included; every length is equally likely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 2)
+        check_at_least("symbols", self.symbols, self.length[1] - 1)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """An answer is one symbol."""
-        return self.length[1], 1
+        """An answer ends before the question does, and its symbol has stood before."""
+        return self.length[1], self.length[1] - 2
+
+    @property
+    def aligned(self) -> bool:
+        """Never: how long the answer is depends on where the symbol stood."""
+        return False
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """A string without the symbol that is asked for, then that symbol in two places."""
-        lengths, place = self.draw_lengths(generator, rows), torch.arange(self.length[1])
-        asked = torch.randint(FIRST, FIRST + self.symbols, (rows, 1), generator=generator)
-        ids = torch.randint(FIRST, FIRST + self.symbols - 1, (rows, self.length[1]), generator=generator)
-        ids = ids + (ids >= asked)  # any symbol but the one asked for
+        """A string of different symbols, then any of them but its last."""
+        lengths, longest = self.draw_lengths(generator, rows), self.length[1]
+        ids = FIRST + _distinct(rows, longest - 1, self.symbols, generator)
         before = (torch.rand(rows, 1, generator=generator) * (lengths - 2)).long()  # 0 to lengths - 3
-        return self.padded(torch.where((place == before) | (place == lengths - 1), asked, ids), lengths)
+        ids = torch.cat((ids, ids[:, :1]), dim=1).scatter(1, lengths - 1, ids.gather(1, before))
+        return self.padded(ids, lengths)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The symbol behind the first that equals the last."""
-        last = source.gather(1, keep.sum(dim=1, keepdim=True) - 1)
-        first = (source == last).long().argmax(dim=1, keepdim=True)
-        return source.gather(1, first + 1), torch.ones_like(first, dtype=torch.bool)
+        """What stands between the symbol and its second place."""
+        lengths = keep.sum(dim=1, keepdim=True)
+        first = (source == source.gather(1, lengths - 1)).long().argmax(dim=1, keepdim=True)
+        places = first + 1 + torch.arange(self.longest[1])  # [N, T]
+        return self.padded(source.gather(1, places.clamp(max=source.size(1) - 1)), lengths - 2 - first)
 
 
 @register("associative_recall")

@@ -12,9 +12,10 @@ from minitx.data.tasks.recall import _distinct
 from toy import check_answers, make, spelt
 
 
-@given(symbols=st.integers(2, 12), shortest=st.integers(3, 8), more=st.integers(0, 6))
+@given(spare=st.integers(0, 5), shortest=st.integers(3, 8), more=st.integers(0, 6))
 @settings(max_examples=30, deadline=None)
-def test_what_followed_is_asked_for_once(symbols: int, shortest: int, more: int) -> None:
+def test_a_string_of_different_symbols_goes_on(spare: int, shortest: int, more: int) -> None:
+    symbols = shortest + more - 1 + spare
     task = make("induction", symbols=symbols, length=(shortest, shortest + more))
     check_answers("induction", task, task.answered(*task.question(generator(symbols, shortest), 100)))
 
@@ -61,7 +62,7 @@ def test_the_task_with_so_many_pairs() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "key"),
     [
-        ("induction", {"symbols": 1}, r"data\.symbols .* got 1"),
+        ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, got 4"),
         ("induction", {"length": (2, 5)}, r"data\.length .* got \[2, 5\]"),
         ("associative_recall", {"symbols": 7}, r"data\.symbols .* got 7"),
         ("associative_recall", {"symbols": 0}, r"data\.symbols .* got 0"),
