@@ -134,7 +134,7 @@ TARGETS = (
         "characters of the Python standard library's source, on every machine without a download",
         "none",
         "published here, bits per character",
-        headline=("loss", "bits_per_token"),
+        headline=("loss", "bits_per_character"),
     ),
     Target(
         "multi30k_de_en",

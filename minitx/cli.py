@@ -121,18 +121,28 @@ def _evaluate_arguments(parser: Parser) -> None:
     parser.add_argument("--split", type=str, default=None, help="test (default), validation")
     parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
     parser.add_argument("--path", type=str, default=None, help="another text to evaluate a language model on")
+    parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+    parser.add_argument("--plot", type=str, default=None, help="with --lengths: draw the accuracy into this .png file")
 
 
 def _evaluate(parser: Parser, parsed: Namespace) -> None:
     import minitx
-    from minitx.report import evaluation_report, table
+    from minitx.report import draw_lengths, evaluation_report, table
 
     out = _writable(parsed.json) if parsed.json else None
-    report = evaluation_report(minitx.load(parsed.checkpoint, parsed.device), parsed.split, parsed.lengths, parsed.path)
+    if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
+        raise ValueError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
+    picture = _writable(parsed.plot) if parsed.plot else None
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride)
     if out is not None:
         out.write_text(json.dumps(report, indent=2) + "\n")
     print(table(report))
+    if picture is not None:
+        if not report["by_length"]:
+            raise ValueError(f"--plot: there is no question of a length in {parsed.lengths}")
+        draw_lengths(report, predictor, picture)
 
 
 def _generate_arguments(parser: Parser) -> None:

@@ -98,7 +98,7 @@ def _draw(axes: object, curve: Curve, number: int, total: int) -> None:
     colour = COLOURS[number % len(COLOURS)]
     means = [100 * statistics.fmean(values) for values in curve.values]
     spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in curve.values]
-    every = math.ceil(len(means) / 20)
+    every = math.ceil(len(means) / 30)
     if any(spread):
         low = [max(0.0, mean - deviation) for mean, deviation in zip(means, spread, strict=True)]
         high = [min(100.0, mean + deviation) for mean, deviation in zip(means, spread, strict=True)]

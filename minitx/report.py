@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
 
 from minitx.data.corpora import CORPORA
+from minitx.data.examples import Stream
 from minitx.data.framing import positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
@@ -14,6 +16,8 @@ from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
 from minitx.models import max_positions
 from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.perplexity import strided, text_figures
+from minitx.plots import Curve, accuracy_by_length
 from minitx.predictor import Predictor
 
 PER_LENGTH = 500
@@ -21,7 +25,11 @@ PER_LENGTH = 500
 
 
 def evaluation_report(
-    predictor: Predictor, split: str | None = None, lengths: str | None = None, path: str | None = None
+    predictor: Predictor,
+    split: str | None = None,
+    lengths: str | None = None,
+    path: str | None = None,
+    stride: int | None = None,
 ) -> dict[str, Any]:
     """Figures on a held-out split, and by length.
 
@@ -30,9 +38,10 @@ def evaluation_report(
         split: test or validation; by default test, or validation for a text without a test part.
         lengths: "from:to", both included.
         path: another text, for a language model.
+        stride: tokens between overlapping windows, for a language model; see perplexity.strided.
 
     Raises:
-        ValueError: an unknown split, lengths or a path where they make no sense.
+        ValueError: an unknown split, lengths, a path or a stride where they make no sense.
     """
     task = predictor.task
     asked = None if lengths is None else length_range(lengths, task)
@@ -42,7 +51,18 @@ def evaluation_report(
         task = dataclasses.replace(task, path=path)
         task.vocabulary = predictor.tokenizer
     held_out = _split(task, split)
-    report: dict[str, Any] = {"split": held_out, **_figures(_measure(predictor, task.examples(held_out)))}
+    examples = task.examples(held_out)
+    if stride is None:
+        scores = _measure(predictor, examples)
+    elif isinstance(examples, Stream):
+        scores = strided(predictor.model, examples, stride, predictor.architecture, predictor.tokenizer.special)
+    else:
+        raise ValueError(f"--stride is for language models of text; this model was trained on {_registered(task)}")
+    report: dict[str, Any] = {"split": held_out, **_figures(scores)}
+    if isinstance(task, Text) and isinstance(examples, Stream):
+        report |= text_figures(scores, examples, predictor.tokenizer)
+    if stride is not None:
+        report["stride"] = stride
     if task.floor is not None:
         report["floor"] = task.floor
     if asked is not None:
@@ -66,6 +86,19 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             break  # learned positions end here
         figures[length] = _figures(_measure(predictor, examples))
     return figures
+
+
+def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> None:
+    """Draw accuracy against length, from a report that has figures by length."""
+    by_length = report["by_length"]
+    curves = [
+        Curve(
+            f"{name.replace('_', ' ')} ({_MEANINGS[name]})", [*by_length], [[part[name]] for part in by_length.values()]
+        )
+        for name in ("exact_match", "token_accuracy")
+    ]
+    title = f"{predictor.config.run.name}: accuracy by length"
+    accuracy_by_length(path, curves, title, getattr(predictor.task, "trained_lengths", None))
 
 
 def length_range(lengths: str, task: Task) -> range:
@@ -124,6 +157,10 @@ _MEANINGS = {
     "token_accuracy": "teacher-forced",
     "loss": "nats per token, teacher-forced",
     "bits_per_token": "the same in bits",
+    "bits_per_character": "of the text itself, whatever the tokens",
+    "bits_per_byte": "of the text in UTF-8",
+    "perplexity": "per token",
+    "stride": "tokens between overlapping windows",
     "floor": "nats per token, what no model can beat",
 }
 
@@ -133,6 +170,8 @@ def _spelt(name: str) -> str:
 
 
 def _shown(name: str, value: float) -> str:
+    if name == "stride":
+        return str(value)
     return f"{100 * value:.2f} %" if name in ("exact_match", "token_accuracy") else f"{value:.4f}"
 
 

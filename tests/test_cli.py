@@ -196,6 +196,10 @@ def test_bad_checkpoints(
         (["evaluate", "RUN", "--lengths", "5:1"], "--lengths must be FROM:TO"),
         (["evaluate", "RUN", "--split", "training"], "--split must be test or validation"),
         (["evaluate", "RUN", "--path", "x.txt"], "--path is for language models"),
+        (["evaluate", "RUN", "--stride", "3"], "--stride is for language models"),
+        (["evaluate", "RUN", "--plot", "a.png"], "--plot takes a .png file, and --lengths"),
+        (["evaluate", "RUN", "--lengths", "1:2", "--plot", "a.pdf"], "--plot takes a .png file"),
+        (["evaluate", "RUN", "--lengths", "1:2", "--plot", "nowhere/a.png"], "cannot be written"),
         (["evaluate", "RUN", "--json", "nowhere/x.json"], "cannot be written"),
     ],
 )
@@ -269,7 +273,9 @@ def test_generate_text_streams_the_same(text_run: Path, capsys: pytest.CaptureFi
 
 
 def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["evaluate", str(run), "--lengths", "3:4", "--json", str(tmp_path / "out.json")])
+    plot = ["--plot", str(tmp_path / "out.png")]
+    main(["evaluate", str(run), "--lengths", "3:4", "--json", str(tmp_path / "out.json"), *plot])
+    assert Image.open(tmp_path / "out.png").width > 800
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["split"] == "test"
     assert report["examples"] == 50
@@ -287,6 +293,25 @@ def test_evaluate_a_language_model_on_another_text(
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["loss"] > 0
     assert report["bits_per_token"] == pytest.approx(report["loss"] / 0.6931471805599453)
+    assert report["bits_per_character"] == pytest.approx(report["bits_per_token"]), "a character is a token here"
+    assert report["perplexity"] == pytest.approx(2 ** report["bits_per_token"])
+
+
+def test_evaluate_a_language_model_with_overlapping_windows(
+    text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = {}
+    for stride in (None, 64, 8):
+        words = [] if stride is None else ["--stride", str(stride)]
+        main(["evaluate", str(text_run), *words, "--json", str(tmp_path / "out.json")])
+        report = json.loads((tmp_path / "out.json").read_text())
+        assert report.get("stride") == stride
+        losses[stride] = report["loss"]
+    assert losses[64] == pytest.approx(losses[None])
+    assert losses[8] != pytest.approx(losses[None], rel=1e-5)
+    out = capsys.readouterr().out
+    assert "stride (tokens between overlapping windows)   8\n" in out
+    assert "perplexity (per token)" in out
 
 
 def test_attend_draws_a_picture_and_logs_it(run: Path, tmp_path: Path) -> None:
