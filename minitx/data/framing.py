@@ -28,6 +28,7 @@ class Batch(NamedTuple):
     tgt_keep: Tensor | None  # [N, T]; None where causality alone hides the padding, which stands on the right
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
     prefix: Tensor | None = None  # [N], how many tgt tokens are the question, <sep> included; for a prefix LM
+    step_labels: Tensor | None = None  # [], labels in all batches of the optimiser step, in this process; for training
 
     def inputs(self) -> tuple[Tensor | None, ...]:
         """The arguments of the model's forward."""

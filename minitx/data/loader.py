@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
+
 from minitx.data.examples import Examples, count, rows
-from minitx.data.framing import Batch, frame
+from minitx.data.framing import IGNORE, Batch, frame
 from minitx.data.tasks import Task, generator
 
 
@@ -19,21 +21,36 @@ class TrainingBatches:
         rank: of this process; each draws its own batches.
         first: tells the number of the first batch, when iteration starts.
         total: number of batches in the whole run.
+        accumulate: batches whose gradients make one optimiser step. They are drawn together, so that each knows how
+            many labels the step has: a mean over them all, and not a mean of means, is what a larger batch would give.
     """
 
     def __init__(
-        self, task: Task, architecture: str, seed: int, rank: int, first: Callable[[], int], total: int
+        self,
+        task: Task,
+        architecture: str,
+        seed: int,
+        rank: int,
+        first: Callable[[], int],
+        total: int,
+        accumulate: int = 1,
     ) -> None:
         self.task, self.architecture = task, architecture
-        self.seed, self.rank, self.first, self.total = seed, rank, first, total
+        self.seed, self.rank, self.first, self.total, self.accumulate = seed, rank, first, total, accumulate
 
     def __len__(self) -> int:
         return self.total
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in range(self.first(), self.total):
-            examples = self.task.batch(generator(self.seed, number, self.rank), self.task.batch_size)
-            yield frame(examples, self.architecture, self.task.vocabulary.special)
+        for start in range(self.first(), self.total, self.accumulate):
+            step = [self._batch(number) for number in range(start, min(start + self.accumulate, self.total))]
+            labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
+            for batch in step:
+                yield batch._replace(step_labels=labels)
+
+    def _batch(self, number: int) -> Batch:
+        examples = self.task.batch(generator(self.seed, number, self.rank), self.task.batch_size)
+        return frame(examples, self.architecture, self.task.vocabulary.special)
 
 
 class FixedBatches:
@@ -41,14 +58,15 @@ class FixedBatches:
 
     Args:
         examples: all of them.
-        size: examples in a slice.
+        size: examples in a slice, at most.
         rank: of this process.
         world_size: number of processes.
     """
 
     def __init__(self, examples: Examples, size: int, rank: int = 0, world_size: int = 1) -> None:
-        self.examples, self.size = examples, size
-        self.starts = range(0, count(examples), size)[rank::world_size]
+        # Smaller slices where there would be fewer than processes: an empty share is an error to Lightning.
+        self.examples, self.size = examples, min(size, max(1, count(examples) // world_size))
+        self.starts = range(0, count(examples), self.size)[rank::world_size]
 
     def __len__(self) -> int:
         return len(self.starts)

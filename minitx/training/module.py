@@ -16,7 +16,7 @@ from minitx.data.framing import Batch
 from minitx.data.tasks import Task, mixed
 from minitx.evaluation import Scores, score
 from minitx.models import Transformer
-from minitx.training.losses import cross_entropy
+from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 
 SELECTION = "validation/selection"
@@ -52,10 +52,19 @@ class TransformerModule(pl.LightningModule):
             torch.manual_seed(mixed(self.config.run.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
+        """This batch's share in the mean loss over all labels of the optimiser step.
+
+        Lightning divides by the number of batches, and the processes' gradients are averaged: to weigh each label
+        alike, whatever batch and process it is in, both are made up for here.
+        """
         loss = cross_entropy(self.model(*batch.inputs()), batch.labels, self.config.trainer.label_smoothing)
-        self.loss = loss.detach()
-        return loss
+        labels = count(batch.labels)
+        self.loss = loss.detach() / labels
+        if batch.step_labels is not None:
+            labels = batch.step_labels.clamp(min=1)
+        if self.trainer.world_size > 1:
+            labels = self.trainer.strategy.reduce(labels.clone(), reduce_op="sum")
+        return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
 
     def on_validation_epoch_start(self) -> None:
         """Begin to add up."""

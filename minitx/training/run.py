@@ -152,6 +152,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         trainer.global_rank,
         first=lambda: trainer.global_step * accumulate,
         total=settings.max_steps * accumulate,
+        accumulate=accumulate,
     )
     trainer.fit(
         module,

@@ -91,3 +91,11 @@ def test_answers_are_on_the_text_page(address: str, browser: Any) -> None:
     page.goto(f"{address}#text", wait_until="networkidle")
     page.get_by_text("expected").first.wait_for(timeout=60_000)
     page.get_by_text("generated").first.wait_for(timeout=60_000)
+
+
+def test_hyperparameters_and_final_figures_are_on_the_hparams_page(address: str, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 1400})
+    page.goto(f"{address}#hparams", wait_until="networkidle")
+    frame = page.frame_locator("iframe[src*=hparams]")
+    frame.get_by_text("model.n_heads").first.wait_for(timeout=60_000)
+    frame.get_by_text("final/exact_match").first.wait_for(timeout=60_000)

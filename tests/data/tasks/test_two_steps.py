@@ -14,7 +14,7 @@ from minitx.data.tasks import generator
 from minitx.generation.options import GenerationOptions
 from minitx.predictor import Predictor
 from minitx.report import evaluation_report, table
-from minitx.training.losses import cross_entropy
+from minitx.training.losses import count, cross_entropy
 from minitx.training.run import prepare
 from toy import FEW, PAIR_TASKS
 
@@ -50,7 +50,7 @@ def test_two_steps(name: str, architecture: str, position_ids: str) -> None:
     before = [weight.clone() for weight in model.parameters()]
     for number in range(2):
         batch = frame(task.batch(generator(number), task.batch_size), architecture, task.vocabulary.special)
-        loss = cross_entropy(model(*batch.inputs()), batch.labels, 0.0)
+        loss = cross_entropy(model(*batch.inputs()), batch.labels, 0.0) / count(batch.labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

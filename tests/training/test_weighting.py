@@ -1,0 +1,195 @@
+"""Every label weighs alike: whatever batch it stands in, however it is padded, wherever it is computed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx import evaluation
+from minitx.data.examples import Pairs, count, rows
+from minitx.data.framing import IGNORE, Batch
+from minitx.data.loader import FixedBatches, TrainingBatches
+from minitx.data.tasks import Reverse
+from minitx.evaluation import Scores, evaluate
+from minitx.training.losses import cross_entropy
+from minitx.training.module import TransformerModule
+from minitx.training.run import prepare, train
+
+ROOT = Path(__file__).parents[2]
+
+
+def deal(patch: pytest.MonkeyPatch) -> None:
+    """Let batch n of process r hold the examples from (n + r) x size on, so that larger batches hold the same ones."""
+    cards = Reverse(symbols=6, length=(1, 5)).batch(torch.Generator().manual_seed(3), 64)
+    order = cards.source_keep.sum(dim=1).argsort()
+    order = torch.cat((order[:8], order[-8:], order[8:-8]))  # the first batch short, the second long
+    cards = Pairs(*(part[order] for part in cards))
+
+    def batch(self: Reverse, number: Any, size: int) -> Pairs:
+        number = number if isinstance(number, int) else 0
+        dealt = rows(cards, number * size, (number + 1) * size)
+        assert isinstance(dealt, Pairs)
+        return dealt
+
+    patch.setattr("minitx.data.loader.generator", lambda seed, number, rank: number + rank)
+    patch.setattr(Reverse, "batch", batch)
+
+
+def gradients(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """The gradients of each optimiser step of a run, before clipping."""
+    found: list[dict[str, Tensor]] = []
+
+    def keep(self: TransformerModule, *rest: Any, **more: Any) -> None:
+        found.append({name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None})
+
+    with monkeypatch.context() as patch:
+        deal(patch)
+        patch.setattr(TransformerModule, "configure_gradient_clipping", keep)
+        train(config)
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_accumulated_batches_have_the_gradient_of_one_large_batch(
+    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str, smoothing: float
+) -> None:
+    def run(batch_size: int, accumulate: int) -> list[dict[str, Tensor]]:
+        trainer = {"max_steps": 2, "val_every_n_steps": 2, "precision": "32-true", "label_smoothing": smoothing}
+        config = small(
+            run={"name": f"x{accumulate}"},
+            data={"batch_size": batch_size},
+            model={"architecture": architecture},
+            trainer={**trainer, "accumulate_grad_batches": accumulate},
+            log={"attention": {"every_n_validations": 0}},
+        )
+        return gradients(config, monkeypatch)
+
+    whole = run(16, 1)
+    for found in (run(8, 2), run(4, 4)):
+        assert len(found) == len(whole) == 2
+        for name, expected in whole[0].items():  # the second step's weights differ by rounding that AdamW enlarges
+            torch.testing.assert_close(found[0][name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loader_tells_how_many_labels_a_step_has() -> None:
+    task = Reverse(symbols=6, length=(1, 5), batch_size=3)
+    drawn = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8, accumulate=2))
+    labels = [int((batch.labels != IGNORE).sum()) for batch in drawn]
+    assert len(set(labels)) > 1
+    told = [int(batch.step_labels) for batch in drawn]  # type: ignore[arg-type]
+    assert told == [sum(labels[step : step + 2]) for step in (0, 2, 4) for _ in range(2)]
+    plain = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8))
+    assert all(torch.equal(one.labels, other.labels) for one, other in zip(drawn, plain, strict=True))
+
+
+class Processes:
+    """In place of Lightning's Trainer: what other processes add."""
+
+    def __init__(self, others: int, accumulate: int = 1) -> None:
+        self.world_size, self.accumulate_grad_batches = 2, accumulate
+        self.strategy = SimpleNamespace(reduce=lambda mine, reduce_op: mine + others)
+
+
+def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
+    config, task, model = prepare(small())
+    module = TransformerModule(model, task, config)
+    module._trainer = Processes(others=70, accumulate=3)  # type: ignore[assignment]
+    (batch, *_) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 3, 3)
+    assert batch.step_labels is not None
+    before = int(batch.step_labels)
+    loss = cross_entropy(model(*batch.inputs()), batch.labels)
+    torch.testing.assert_close(module.training_step(batch, 0), loss * 3 * 2 / (before + 70))
+    assert int(batch.step_labels) == before
+    assert module.loss is not None
+    torch.testing.assert_close(module.loss, loss.detach() / (batch.labels != IGNORE).sum())
+
+
+def test_a_step_without_labels_has_no_loss(small: Any) -> None:
+    config, task, model = prepare(small())
+    module = TransformerModule(model, task, config)
+    module._trainer = SimpleNamespace(world_size=1, accumulate_grad_batches=1)  # type: ignore[assignment]
+    (batch,) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 1)
+    empty: Batch = batch._replace(labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
+    assert module.training_step(empty, 0).item() == 0.0
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
+def test_figures_do_not_depend_on_batches_padding_or_processes(
+    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    _, task, model = prepare(small(model={"architecture": architecture}, data={"length": [3, 5]}))
+    pairs = task.examples("validation")
+    assert isinstance(pairs, Pairs)
+    special = task.vocabulary.special
+    whole = evaluate(model, pairs, architecture, special)
+    assert 0 < whole.correct < whole.tokens
+
+    def check(found: Scores) -> None:
+        assert (found.examples, found.exact, found.tokens, found.correct) == (
+            whole.examples, whole.exact, whole.tokens, whole.correct,
+        )  # fmt: skip
+        assert found.loss == pytest.approx(whole.loss, rel=1e-5)
+
+    wider = Pairs(
+        *(
+            torch.nn.functional.pad(part, (0, 4), value=False if part.dtype == torch.bool else special.pad)
+            for part in pairs
+        )
+    )
+    check(evaluate(model, wider, architecture, special))
+    for size in (1, 7, 64, 1000):
+        monkeypatch.setattr(evaluation, "BATCH", size)
+        check(evaluate(model, pairs, architecture, special))
+    for world_size in (2, 3, 5):
+        shares = [
+            evaluation.score(model.eval(), part, architecture, special)
+            for rank in range(world_size)
+            for part in FixedBatches(pairs, 9, rank, world_size)
+        ]
+        assert sum(part.examples for part in shares) == count(pairs)
+        check(sum(shares, Scores()))
+
+
+SCRIPT = """
+import json, pytest, sys, torch
+from minitx.options import config_from_dict
+from tests.training.test_weighting import gradients
+with pytest.MonkeyPatch.context() as patch:
+    found = gradients(config_from_dict(json.loads(sys.argv[1])), patch)
+torch.save(found, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_gradient_of_one_large_batch(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(batch_size: int, **trainer: Any) -> Any:
+        return small(
+            data={"batch_size": batch_size},
+            trainer={"max_steps": 1, "val_every_n_steps": 1, "precision": "32-true", **trainer},
+            log={"attention": {"every_n_validations": 0}},
+        )
+
+    (whole,) = gradients(config(16), monkeypatch)
+    script = tmp_path / "two.py"
+    script.write_text(SCRIPT)
+    plain = json.dumps(config(8, devices=2, strategy="ddp").to_dict())
+    command = [sys.executable, str(script), plain, str(tmp_path / "found.pt")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    (found,) = torch.load(tmp_path / "found.pt")
+    for name, expected in whole.items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
