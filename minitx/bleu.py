@@ -57,7 +57,9 @@ def written(predictor: Predictor, texts: Sequence[str], options: GenerationOptio
     result = [""] * len(texts)
     for start in range(0, len(order), size):
         places = order[start : start + size]
-        generations = predictor.generations([texts[place] for place in places], options)
+        # Not as a prompt that somebody types: what training has never seen is unknown, and not refused.
+        ids = predictor.tokenizer.encode_batch([texts[place] for place in places])
+        generations = predictor.generations_of(ids, options)
         for place, (best, *_) in zip(places, generations, strict=True):
             result[place] = best.text
     return result

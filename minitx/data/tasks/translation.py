@@ -116,7 +116,7 @@ class Translation(Task):
         notes = [f"{pairs:,} pairs to train on" + (f"; left out: {left_out}" if left_out else "")]
         for split in self._held_out:
             empty = len(self._read(split)) - len(self._whole(split))
-            notes += [f"{empty:,} pairs with an empty side left out of {split}"] if empty else []
+            notes += [f"left out of {split}: {empty:,} with an empty side"] if empty else []
         return notes
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
