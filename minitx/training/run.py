@@ -155,11 +155,12 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         first=lambda: trainer.global_step * accumulate,
         total=settings.max_steps * accumulate,
     )
+    share = max(len(validation[0]) // trainer.world_size, 1)  # no process may be without a slice
     began = time.perf_counter()
     trainer.fit(
         module,
         batches,
-        FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
+        FixedBatches(validation, min(BATCH, share), trainer.global_rank, trainer.world_size),
         ckpt_path=resumed,
     )
     seconds = time.perf_counter() - began
