@@ -116,12 +116,17 @@ def _checkpoint_argument(parser: Parser) -> None:
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, ...")
 
 
+EVALUATED = ("num_beams", "length_penalty", "early_stopping")
+"""The options of writing that `evaluate` takes, for tasks whose answers are judged as texts."""
+
+
 def _evaluate_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("--split", type=str, default=None, help="test (default), validation")
     parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
     parser.add_argument("--path", type=str, default=None, help="another text to evaluate a language model on")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
+    add_options(parser, GenerationOptions, EVALUATED)
     parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
     parser.add_argument("--plot", type=str, default=None, help="with --lengths: draw the accuracy into this .png file")
 
@@ -130,12 +135,13 @@ def _evaluate(parser: Parser, parsed: Namespace) -> None:
     import minitx
     from minitx.report import draw_lengths, evaluation_report, table
 
+    options = GenerationOptions(**{name: parsed[name] for name in EVALUATED})
     out = _writable(parsed.json) if parsed.json else None
     if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
         raise ValueError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
     picture = _writable(parsed.plot) if parsed.plot else None
     predictor = minitx.load(parsed.checkpoint, parsed.device)
-    report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride)
+    report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
     if out is not None:
         out.write_text(json.dumps(report, indent=2) + "\n")
     print(table(report))

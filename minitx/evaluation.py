@@ -45,7 +45,7 @@ class Scores:
     """Sums over examples; add them up, then read the means."""
 
     examples: int = 0
-    exact: int | None = None  # None for running text, which has no answers
+    exact: int | None = None  # None for running text, which has no answers, and where nothing was written
     tokens: int = 0
     correct: int = 0
     loss: float = 0.0
@@ -64,14 +64,14 @@ class Scores:
         return {"exact_match": self.exact / max(self.examples, 1), **result}
 
 
-def score(model: Transformer, examples: Examples, architecture: str, special: SpecialIds) -> Scores:
-    """Scores of one batch of examples; the model is used as it is (call eval() first)."""
+def score(model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True) -> Scores:
+    """Scores of one batch of examples, without free-running ones if not `free`; call eval() first."""
     device = next(model.parameters()).device
     examples = type(examples)(*(tensor.to(device) for tensor in examples))
     with torch.inference_mode():
         scores = teacher_forced(model, frame(examples, architecture, special))
         exact = None
-        if isinstance(examples, Pairs):
+        if free and isinstance(examples, Pairs):
             exact = int(exact_matches(model, examples, architecture, special).sum())
     return dataclasses.replace(scores, examples=examples[0].size(0), exact=exact)
 
@@ -119,12 +119,14 @@ def write(
     )
 
 
-def evaluate(model: Transformer, examples: Examples, architecture: str, special: SpecialIds) -> Scores:
-    """Scores over any number of examples, in batches, in evaluation mode."""
+def evaluate(
+    model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True
+) -> Scores:
+    """Scores over any number of examples, in batches, in evaluation mode; free as for score."""
     total = Scores()
     with evaluating(model):
         for part in FixedBatches(examples, BATCH):
-            total = total + score(model, part, architecture, special)
+            total = total + score(model, part, architecture, special, free)
     return total
 
 

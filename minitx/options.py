@@ -123,11 +123,13 @@ def config_parser(**kwargs: Any) -> Parser:
     return parser
 
 
-def add_options(parser: Parser, kind: type) -> None:
-    """Every field of a dataclass as `--field`, explained by its docstring; one that is False by default is a flag."""
+def add_options(parser: Parser, kind: type, names: Iterable[str] | None = None) -> None:
+    """Every field of a dataclass, or those named, as `--field`, explained by its docstring; False makes a flag."""
     explained = {entry.arg_name: entry.description for entry in docstring_parser.parse_from_object(kind).params}
     types = get_type_hints(kind)
     for field in dataclasses.fields(kind):
+        if names is not None and field.name not in names:
+            continue
         told: dict[str, Any] = {"help": explained[field.name]}
         if field.default is False:
             told |= {"action": "store_true"}

@@ -92,9 +92,12 @@ class Predictor:
 
     def generations(self, prompts: list[str], options: GenerationOptions) -> list[list[Generation]]:
         """What generate returns, with token ids, log-probability and the reason for the end."""
-        if not prompts:
+        return self.generations_of([self._encode(text) for text in prompts], options)
+
+    def generations_of(self, ids: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
+        """The same for prompts that are token ids already, none empty; <unk> may be among them."""
+        if not ids:
             return []
-        ids = [self._encode(text) for text in prompts]
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             return [[generation] for generation in self._fill(ids)]
         return self._writer().write(ids, options)

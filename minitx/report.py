@@ -7,6 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from minitx.bleu import text_scores
 from minitx.data.corpora import CORPORA
 from minitx.data.examples import Stream
 from minitx.data.framing import positions
@@ -14,6 +15,7 @@ from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
+from minitx.generation.options import GenerationOptions
 from minitx.models import max_positions
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.perplexity import strided, text_figures
@@ -30,6 +32,7 @@ def evaluation_report(
     lengths: str | None = None,
     path: str | None = None,
     stride: int | None = None,
+    options: GenerationOptions | None = None,
 ) -> dict[str, Any]:
     """Figures on a held-out split, and by length.
 
@@ -39,12 +42,17 @@ def evaluation_report(
         lengths: "from:to", both included.
         path: another text, for a language model.
         stride: tokens between overlapping windows, for a language model; see perplexity.strided.
+        options: how to write, for tasks whose answers are judged as texts (BLEU); greedily if left out.
 
     Raises:
-        ValueError: an unknown split, lengths, a path or a stride where they make no sense.
+        ValueError: an unknown split; lengths, a path, a stride or options where they make no sense.
     """
     task = predictor.task
     asked = None if lengths is None else length_range(lengths, task)
+    if options not in (None, GenerationOptions()) and not task.metrics:
+        raise ValueError(
+            f"--num_beams is for answers that are judged as texts (BLEU); this model was trained on {_registered(task)}"
+        )
     if path is not None:
         if not isinstance(task, Text):
             raise ValueError(f"--path is for language models of text; this model was trained on {_registered(task)}")
@@ -63,6 +71,8 @@ def evaluation_report(
         report |= text_figures(scores, examples, predictor.tokenizer)
     if stride is not None:
         report["stride"] = stride
+    if task.metrics:
+        report |= text_scores(predictor, task.sentences(held_out), options)
     if task.floor is not None:
         report["floor"] = task.floor
     if asked is not None:
@@ -119,7 +129,8 @@ def length_range(lengths: str, task: Task) -> range:
 
 
 def _measure(predictor: Predictor, examples: Any) -> Scores:
-    return evaluate(predictor.model, examples, predictor.architecture, predictor.tokenizer.special)
+    special, free = predictor.tokenizer.special, not predictor.task.metrics  # texts are written apart, and only once
+    return evaluate(predictor.model, examples, predictor.architecture, special, free)
 
 
 def _figures(scores: Scores) -> dict[str, Any]:
@@ -143,6 +154,9 @@ def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     lines = [f"{report['examples']:,} examples held out for {report['split']}"]
     lines += [f"  {_spelt(name):<45} {_shown(name, report[name])}" for name in _MEANINGS if name in report]
+    if "signatures" in report:
+        lines += [f"  written {report['decoding']}; sacreBLEU's signatures:"]
+        lines += [f"    {name:<15} {signature}" for name, signature in report["signatures"].items()]
     if report.get("by_length"):
         names = [name for name in _MEANINGS if name in next(iter(report["by_length"].values()))]
         lines += ["", "  length  examples  " + "  ".join(f"{name:>14}" for name in names)]
@@ -153,6 +167,9 @@ def table(report: dict[str, Any]) -> str:
 
 
 _MEANINGS = {
+    "bleu": "free-running, 0 to 100",
+    "bleu_lowercase": "the same in lower case",
+    "chrf": "free-running, 0 to 100",
     "exact_match": "free-running, <eos> included",
     "token_accuracy": "teacher-forced",
     "loss": "nats per token, teacher-forced",
@@ -172,6 +189,8 @@ def _spelt(name: str) -> str:
 def _shown(name: str, value: float) -> str:
     if name == "stride":
         return str(value)
+    if name in ("bleu", "bleu_lowercase", "chrf"):
+        return f"{value:.2f}"
     return f"{100 * value:.2f} %" if name in ("exact_match", "token_accuracy") else f"{value:.4f}"
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from minitx.options import config_parser, to_config
 from minitx.training.run import train
+from parallel_files import write_split
 
 FOLDER = Path(__file__).parent.parent / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -29,6 +30,12 @@ def test_trains_two_steps(path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             text = tmp_path / "text.txt"
             text.write_text("What a piece of work is a man!\n" * 400)
             words += ["--data.path", str(text)]
+    if data["name"] == "translation" and data["path"].startswith("data/"):  # files that the reader brings
+        pairs = [(f"Zeile {number} aus einer Datei.", f"Line {number} of a file.") for number in range(40)]
+        write_split(tmp_path, "train", pairs[:30], (data["source"], data["target"]))
+        write_split(tmp_path, "val", pairs[30:35], (data["source"], data["target"]))
+        write_split(tmp_path, data["test"], pairs[35:], (data["source"], data["target"]))
+        words += ["--data.path", str(tmp_path)]
     parser = config_parser()
     results = train(to_config(parser, parser.parse_args(words)))
     assert results["steps"] == 2

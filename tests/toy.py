@@ -16,7 +16,8 @@ SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task,
 STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})
 """Those to which any string of symbols is a question."""
 QUESTION_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, QuestionTask))
-PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs")
+PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs" and not hasattr(task, "path"))
+"""Those whose questions are drawn and not read from files."""
 
 FEW: dict[str, dict[str, Any]] = {
     **{name: {"symbols": 3, "length": (1, 5)} for name in STRING_TASKS},

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 
 class SpecialIds(NamedTuple):
@@ -92,6 +92,12 @@ class Tokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Each token as it is spelt in the vocabulary, special ones too: labels for pictures."""
         return [str(self._backend.id_to_token(token)) for token in ids]
+
+    def lowercased(self) -> Tokenizer:
+        """The same vocabulary, for text that is turned into lower case first."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        backend.normalizer = normalizers.Lowercase()
+        return Tokenizer(backend)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -9,13 +9,14 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from minitx import checkpoint
+from minitx import bleu, checkpoint
 from minitx.config import Config
 from minitx.data.examples import Examples
 from minitx.data.framing import Batch
 from minitx.data.tasks import Task, mixed
 from minitx.evaluation import Scores, score
 from minitx.models import Transformer
+from minitx.predictor import Predictor
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 
@@ -71,14 +72,17 @@ class TransformerModule(pl.LightningModule):
         self._scores = Scores()
 
     def validation_step(self, examples: Examples, batch_idx: int) -> None:
-        """Free-running exact match, and beside it the teacher-forced figures."""
-        self._scores += score(self.model, examples, self.config.model.architecture, self.task.vocabulary.special)
+        """Free-running exact match, and beside it the teacher-forced figures; texts are written at the end instead."""
+        special, free = self.task.vocabulary.special, not self.task.metrics
+        self._scores += score(self.model, examples, self.config.model.architecture, special, free)
 
     def on_validation_epoch_end(self) -> None:
         """Add up over processes, log the means, and choose.
 
         The best model is the one with the most exact matches and, among equals, the least loss; for running text the
-        one with the least loss. A thousandth of a match outweighs any sensible loss.
+        one with the least loss. A thousandth of a match outweighs any sensible loss. Where answers are judged as texts
+        hardly any matches, and BLEU on the validation set, written greedily, takes the place of the matches: it is
+        what such a model is measured by, and goes on rising when the loss has turned.
         """
         scores = self._scores
         if self.trainer.world_size > 1:
@@ -88,9 +92,23 @@ class TransformerModule(pl.LightningModule):
             examples, exact, tokens, correct = (int(value) for value in total[:4])
             scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])
         self.validated = scores.means()
+        if self.task.metrics:
+            self.validated["bleu"] = self._bleu()
         self.log_dict({f"validation/{name}": value for name, value in self.validated.items()})
-        selection = self.validated.get("exact_match", 0.0) - 1e-4 * self.validated["loss"]
+        matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)
+        selection = matches - 1e-4 * self.validated["loss"]
         self.log(SELECTION, selection, logger=False)
+
+    def _bleu(self) -> float:
+        """BLEU of the validation set, every process writing its share."""
+        predictor = Predictor(self.model, self.task.vocabulary, self.config)
+        sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
+        lowercase = getattr(self.task, "lowercase", False)
+        texts = bleu.written(predictor, [source for source, _ in sentences])
+        sums = torch.tensor(bleu.statistics(texts, [target for _, target in sentences], lowercase), device=self.device)
+        if self.trainer.world_size > 1:
+            sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        return bleu.bleu(sums.tolist())
 
     def configure_gradient_clipping(
         self,

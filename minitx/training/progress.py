@@ -83,6 +83,8 @@ class ProgressLine(Callback):
 
 def described(figures: dict[str, float]) -> str:
     """The figures of a validation as people read them."""
+    if "bleu" in figures:
+        return f"validation BLEU {figures['bleu']:.2f}, loss {figures['loss']:.4f}"
     if "exact_match" in figures:
         return f"exact match {100 * figures['exact_match']:.2f} %"
     if "loss" in figures:

@@ -72,7 +72,7 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
     model = build_model(model_config)
     build_optimizer(model, config.optimizer)
     schedule(config.optimizer.schedule, trainer.max_steps)
-    limit, needed = max_positions(model), framing.positions(model_config.architecture, task.longest)
+    limit, needed = max_positions(model), framing.positions(model_config.architecture, task.reach)
     if limit is not None and needed > limit:
         if position_ids["name"] == "consecutive":
             raise ValueError(
@@ -143,6 +143,8 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=False))
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
+        for note in task.notes:
+            print(note, flush=True)
     module = TransformerModule(model, task, config)
     accumulate = settings.accumulate_grad_batches
     batches = TrainingBatches(

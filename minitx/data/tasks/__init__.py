@@ -19,6 +19,7 @@ from minitx.data.tasks.markov import Markov
 from minitx.data.tasks.recall import AssociativeRecall, Induction
 from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
 from minitx.data.tasks.text import MaskedText, Text
+from minitx.data.tasks.translation import Translation
 
 __all__ = [
     "TASKS",
@@ -39,6 +40,7 @@ __all__ = [
     "Sort",
     "Task",
     "Text",
+    "Translation",
     "generator",
     "mixed",
     "register",

@@ -62,6 +62,8 @@ class Task:
     """What it yields."""
     separator: ClassVar[str] = ""
     """What stands between the beginning of a running text and how it goes on."""
+    metrics: ClassVar[tuple[str, ...]] = ()
+    """Scores of what a model writes as a whole, for answers that may be worded otherwise: bleu, chrf (bleu.py)."""
 
     batch_size: int = 64
     """Examples in one batch."""
@@ -84,6 +86,16 @@ class Task:
     def longest(self) -> tuple[int, int]:
         """The most source and target symbols that an example can have; (0, T) for a stream."""
         raise NotImplementedError
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The same for every example there is; differs from longest where held-out ones in files are longer."""
+        return self.longest
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the data that whoever trains should read."""
+        return []
 
     @property
     def aligned(self) -> bool:
@@ -115,6 +127,10 @@ class Task:
         Raises:
             ValueError: this task has no such split.
         """
+        raise NotImplementedError
+
+    def sentences(self, split: Split, limit: int | None = None) -> list[tuple[str, str]]:
+        """The same examples as texts, questions with their answers; for tasks with metrics."""
         raise NotImplementedError
 
     def held_out(self, split: Split, limit: int | None = None) -> int:

@@ -1,0 +1,207 @@
+"""Translation, learnt from pairs of sentences in files.
+
+Legend: N examples, S source tokens, T target tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from minitx.config import Options
+from minitx.data import parallel
+from minitx.data.buckets import Buckets, Rows
+from minitx.data.examples import Pairs
+from minitx.data.parallel import Sentences
+from minitx.data.splits import Split
+from minitx.data.tasks.base import Task, check_at_least, register
+from minitx.data.tokenizers import TOKENIZERS, Tokenizer
+from minitx.options import build
+
+ROWS_AT_ONCE = 1000
+
+
+class _Training(NamedTuple):
+    """What is left to train on, and how many pairs of the file are not."""
+
+    sentences: Sentences
+    empty: int
+    held_out: int
+
+
+@register("translation")
+@dataclass(kw_only=True)
+class Translation(Task):
+    """Ein Hund rennt. -> A dog runs.
+
+    Validation and test are the files, in their order, but for pairs with an empty side. A training pair is left out if
+    either of its sentences is one of theirs, upper case and white space aside. A batch is drawn, with replacement, from
+    pairs of about the same length; over many batches every pair is as likely as any other.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
+
+    path: str = "data/multi30k"
+    """The folder of the files."""
+    source: str = "de"
+    """The language that is read: the ending of its files (train.de), or its column."""
+    target: str = "en"
+    """The language that is written, likewise."""
+    training: str = "train"
+    """Name of the training files without the language, or of one file with both: .tsv, .csv (named columns), .jsonl."""
+    validation: str = "val"
+    """The same for validation."""
+    test: str | None = "test"
+    """The same for the test; null where there is none: a finished run is then measured on validation."""
+    tokenizer: Options = field(default_factory=lambda: {"name": "bpe", "size": 8000})
+    """How text becomes tokens: a registered `name` and its own options. One for both languages, trained on training."""
+    lowercase: bool = False
+    """Read and write lower case only."""
+    max_tokens: int = 100
+    """Longest sentence to train on; pairs with a longer side are left out of training, and kept in validation and
+    test. Also as far as a translation goes at most, unless its sentence is longer."""
+    buckets: int = 40
+    """Into how many groups of about equal length the training pairs are sorted, as long as a group holds a batch; 1
+    mixes all lengths in a batch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("max_tokens", self.max_tokens, 1)
+        check_at_least("buckets", self.buckets, 1)
+        if self.source == self.target:
+            raise ValueError(f"data.source and data.target must be two languages, both are {self.source}")
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Trained on both sides of the training pairs, and on nothing else."""
+        trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
+        return trained.lowercased() if self.lowercase else trained
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """As long as a training pair may be; told without reading a file."""
+        return self.max_tokens, self.max_tokens
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Held-out sentences may be longer."""
+        sources, targets = zip(*map(self._encoded, self._held_out), strict=True)
+        source, target = (max(int(rows.lengths.max()) for rows in side) for side in (sources, targets))
+        return max(self.max_tokens, source), max(self.max_tokens, target)
+
+    @property
+    def aligned(self) -> bool:
+        """Never: how long a translation is, is part of it."""
+        return False
+
+    @property
+    def final_split(self) -> Split:
+        """Validation where there is no test."""
+        return "validation" if self.test is None else "test"
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out of the files."""
+        training, pairs = self._training, len(self._pairs[0])
+        reasons = {
+            "with an empty side": training.empty,
+            "with a sentence of validation or test": training.held_out,
+            f"longer than data.max_tokens {self.max_tokens}": len(training.sentences) - pairs,
+        }
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+        notes = [f"{pairs:,} pairs to train on" + (f"; left out: {left_out}" if left_out else "")]
+        for split in self._held_out:
+            empty = len(self._read(split)) - len(self._whole(split))
+            notes += [f"left out of {split}: {empty:,} with an empty side"] if empty else []
+        return notes
+
+    def batch(self, generator: torch.Generator, size: int) -> Pairs:
+        """Training pairs of about the same length."""
+        source, target = self._pairs
+        return self._padded(source, target, self._buckets.draw(generator, size))
+
+    def examples(self, split: Split, limit: int | None = None) -> Pairs:
+        """The pairs of a held-out file, or the first `limit` of them."""
+        source, target = self._encoded(split)
+        return self._padded(source, target, torch.arange(min(len(source), self.held_out(split, limit))))
+
+    def sentences(self, split: Split, limit: int | None = None) -> Sentences:
+        """The same as examples, as they are written in the file."""
+        return self._whole(split)[: self.held_out(split, limit)]
+
+    # ---- from files to ids -------------------------------------------------------------------------------------------
+
+    @property
+    def _held_out(self) -> tuple[Split, ...]:
+        return ("validation",) if self.test is None else ("validation", "test")
+
+    @cached_property
+    def _files(self) -> dict[Split, Sentences]:
+        return {}
+
+    def _read(self, split: Split) -> Sentences:
+        """All pairs of a split's files, read once."""
+        if split not in self._files:
+            name = getattr(self, split)
+            if not name:
+                raise ValueError(f"data.{split} names no file; give the name of one to measure on {split}")
+            self._files[split] = parallel.read(self.path, name, self.source, self.target, split)
+        return self._files[split]
+
+    def _whole(self, split: Split) -> Sentences:
+        return [pair for pair in self._read(split) if all(pair)]
+
+    @cached_property
+    def _training(self) -> _Training:
+        known = [{_content(pair[side]) for split in self._held_out for pair in self._whole(split)} for side in (0, 1)]
+        whole = self._whole("training")
+        kept = [
+            pair
+            for pair in whole
+            if not any(_content(text) in held_out for text, held_out in zip(pair, known, strict=True))
+        ]
+        if not kept:
+            raise ValueError(f"data.training: every pair of {self.training} has a sentence of validation or test")
+        return _Training(kept, len(self._read("training")) - len(whole), len(whole) - len(kept))
+
+    def _training_texts(self) -> Iterator[list[str]]:
+        pairs = self._training.sentences
+        for start in range(0, len(pairs), ROWS_AT_ONCE):
+            texts = [text for pair in pairs[start : start + ROWS_AT_ONCE] for text in pair]
+            yield [text.lower() for text in texts] if self.lowercase else texts
+
+    def _encode(self, sentences: Sentences) -> list[tuple[list[int], list[int]]]:
+        source, target = ([pair[side] for pair in sentences] for side in (0, 1))
+        return [*zip(self.vocabulary.encode_batch(source), self.vocabulary.encode_batch(target), strict=True)]
+
+    def _encoded(self, split: Split) -> tuple[Rows, Rows]:
+        """Both sides of a held-out split."""
+        pairs = self._encode(self._whole(split))
+        return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
+
+    @cached_property
+    def _pairs(self) -> tuple[Rows, Rows]:
+        """Both sides of what is trained on."""
+        pairs = [pair for pair in self._encode(self._training.sentences) if max(map(len, pair)) <= self.max_tokens]
+        if not pairs:
+            raise ValueError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
+        return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
+
+    @cached_property
+    def _buckets(self) -> Buckets:
+        source, target = (rows.lengths for rows in self._pairs)
+        longer, both = torch.maximum(source, target), source + target  # both sides are padded: the longer one counts
+        return Buckets(longer * (2 * self.max_tokens + 1) + both, min(self.buckets, len(both) // self.batch_size))
+
+    def _padded(self, source: Rows, target: Rows, which: torch.Tensor) -> Pairs:
+        pad = self.vocabulary.special.pad
+        return Pairs(*source.padded(which, pad), *target.padded(which, pad))
+
+
+def _content(sentence: str) -> str:
+    """What makes two sentences the same: upper case and white space do not tell them apart."""
+    return " ".join(sentence.casefold().split())

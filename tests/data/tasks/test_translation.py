@@ -1,0 +1,260 @@
+"""Made-up languages: a sentence of numbers in words, and the same numbers in other words."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.config import Config, ModelConfig
+from minitx.data import parallel
+from minitx.data.examples import Pairs
+from minitx.data.tasks import Translation, generator
+from minitx.generation.options import GenerationOptions
+from minitx.predictor import Predictor
+from minitx.training.run import prepare
+from parallel_files import made_up, make_files, write_split
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_files(tmp_path)
+
+
+def make(folder: Path, **options: Any) -> Translation:
+    return Translation(path=str(folder), **{"tokenizer": {"name": "bpe", "size": 300}, **options})
+
+
+def spelt(task: Translation, ids: Tensor, keep: Tensor) -> list[str]:
+    return [task.vocabulary.decode(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
+
+
+def pairs_of(task: Translation, pairs: Pairs) -> list[tuple[str, str]]:
+    return list(zip(spelt(task, *pairs[:2]), spelt(task, *pairs[2:]), strict=True))
+
+
+def drawn(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[str, str]]:
+    return {pair for step in range(batches) for pair in pairs_of(task, task.batch(generator(1, step, 0), size))}
+
+
+def padding(pairs: Pairs) -> float:
+    kept = [*pairs.source_keep.flatten(), *pairs.target_keep.flatten()]
+    return 1 - float(torch.stack(kept).float().mean())
+
+
+def same(one: Pairs, other: Pairs) -> bool:
+    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
+
+
+# ---- what is trained on, and what is held out ------------------------------------------------------------------------
+
+
+def test_training_draws_every_pair_of_the_file_and_no_other(folder: Path) -> None:
+    task = make(folder)
+    assert drawn(task, batches=200) == set(parallel.read(str(folder), "train", "de", "en", "training"))
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_held_out_examples_are_the_file_in_its_order(folder: Path, split: Any) -> None:
+    task = make(folder)
+    names = {"validation": "val", "test": "test"}
+    whole = parallel.read(str(folder), names[split], "de", "en", split)
+    assert pairs_of(task, task.examples(split)) == task.sentences(split) == whole
+    assert pairs_of(task, task.examples(split, 5)) == task.sentences(split, 5) == whole[:5]
+    fewer = make(folder, validation_size=7, test_size=7)
+    assert pairs_of(fewer, fewer.examples(split)) == fewer.sentences(split) == whole[:7]
+
+
+def test_names_and_directions_of_files_are_options(folder: Path) -> None:
+    write_split(folder, "dev", [("sea", "mar")])
+    backwards = make(folder, source="en", target="de", validation="dev")
+    assert backwards.sentences("validation") == [("mar", "sea")]
+    assert {(target, source) for source, target in drawn(backwards, 200)} == drawn(make(folder), 200)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("name", ["val", "test"])
+def test_a_held_out_sentence_is_never_trained_on(folder: Path, name: str, side: int) -> None:
+    training = made_up(40, seed=1)
+    known = parallel.read(str(folder), name, "de", "en", name)[3][side]
+    smuggled = ["ganz " + text for text in training[0]]
+    smuggled[side] = f"  {known.upper().replace(' ', '   ')}\t"  # the same but for case and white space
+    write_split(folder, "train", [*training, (smuggled[0], smuggled[1]), (smuggled[0], smuggled[1])])
+    task = make(folder)
+    assert drawn(task, 200) == set(training)
+    assert "40 pairs to train on; left out: 2 with a sentence of validation or test" in task.notes
+    assert "ganz" not in " ".join(text for batch in task._training_texts() for text in batch), "nor is the tokenizer"
+
+
+def test_nothing_left_to_train_on_is_refused(folder: Path) -> None:
+    write_split(folder, "train", parallel.read(str(folder), "val", "de", "en", "validation"))
+    with pytest.raises(ValueError, match=r"data\.training: every pair of train"):
+        make(folder).batch(generator(1), 2)
+
+
+def test_pairs_with_an_empty_side_are_left_out_and_counted(folder: Path) -> None:
+    write_split(folder, "train", [("uno", ""), *made_up(40, seed=1), (" ", "one"), ("", "")])
+    write_split(folder, "val", [("", "x y"), ("sechs sieben", "x y")])
+    task = make(folder)
+    assert drawn(task, 200) == set(made_up(40, seed=1))
+    assert task.sentences("validation") == pairs_of(task, task.examples("validation")) == [("sechs sieben", "x y")]
+    assert task.notes == [
+        "40 pairs to train on; left out: 3 with an empty side",
+        "left out of validation: 1 with an empty side",
+    ]
+
+
+def test_a_long_sentence_is_not_trained_on_but_measured(folder: Path) -> None:
+    long = " ".join(["acht"] * 70), "eight"
+    write_split(folder, "train", [*made_up(40, seed=1), long, long[::-1]])
+    write_split(folder, "test", [("drei elf", "three eleven"), (long[0] + " neun", "nine eleven")])
+    task = make(folder, max_tokens=60)
+    assert drawn(task, 200) == set(made_up(40, seed=1))
+    assert task.notes == ["40 pairs to train on; left out: 2 longer than data.max_tokens 60"]
+    assert task.longest == (60, 60)
+    test = task.examples("test")
+    assert pairs_of(task, test)[1][0] == long[0] + " neun"
+    assert task.reach == (test.source.size(1), 60)
+    assert task.reach[0] > 60
+    write_split(folder, "train", [long])
+    with pytest.raises(ValueError, match=r"data\.max_tokens: no training pair has at most 60 tokens"):
+        make(folder, max_tokens=60).batch(generator(1), 2)
+
+
+def test_a_sentence_as_long_as_allowed_is_trained_on(folder: Path) -> None:
+    pairs = parallel.read(str(folder), "train", "de", "en", "training")
+    vocabulary = make(folder).vocabulary
+    longest = max(len(vocabulary.encode(text)) for pair in pairs for text in pair)
+    assert make(folder, max_tokens=longest).notes == [f"{len(pairs)} pairs to train on"]
+    assert "longer than" in make(folder, max_tokens=longest - 1).notes[0]
+
+
+def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
+    (folder / "test.de").unlink()
+    task = make(folder, test=None)
+    assert task.final_split == "validation"
+    assert task.reach == (100, 100)
+    assert drawn(task, 5)
+    with pytest.raises(ValueError, match=r"data\.test names no file"):
+        task.examples("test")
+    assert make(folder).final_split == "test"
+    with pytest.raises(ValueError, match=r"data\.test: there is no file"):
+        make(folder).batch(generator(1), 2)
+
+
+# ---- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_tokenizer_for_both_languages_knows_training_only(folder: Path) -> None:
+    write_split(folder, "val", [("zzqq zzqq zzqq", "xxjj xxjj xxjj")] * 50)
+    tokens = set(make(folder, tokenizer={"name": "word", "size": 1000}).vocabulary.alphabet)
+    training = parallel.read(str(folder), "train", "de", "en", "training")
+    assert tokens == {word for pair in training for text in pair for word in text.split()} | {" "}
+
+
+def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
+    write_split(folder, "train", [(a.upper(), b.title()) for a, b in made_up(40, seed=1)])
+    write_split(folder, "val", [("DREI Ä", "Three Ä")])
+    task = make(folder, lowercase=True)
+    assert drawn(task, 200) == {(a.lower(), b.lower()) for a, b in made_up(40, seed=1)}
+    assert pairs_of(task, task.examples("validation")) == [("drei ä", "three ä")]
+    assert task.sentences("validation") == [("DREI Ä", "Three Ä")], "what is compared with stays as it was written"
+    merged = [token.strip("Ġ") for token in task.vocabulary.alphabet if len(token) > 2]
+    assert merged
+    assert all(token == token.lower() for token in merged)
+    as_written = make(folder)
+    assert any(
+        token.strip("Ġ") != token.strip("Ġ").lower() for token in as_written.vocabulary.alphabet if len(token) > 2
+    )
+    assert pairs_of(as_written, as_written.examples("validation")) == [("DREI Ä", "Three Ä")]
+    again = type(task.vocabulary).from_dict(task.vocabulary.to_dict())
+    assert again.decode(again.encode("DREI vier")) == "drei vier", "also from a checkpoint"
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_a_function_of_seed_step_and_rank(folder: Path) -> None:
+    task, twin = make(folder), make(folder)
+    first = task.batch(generator(1, 5, 0), 16)
+    task.batch(generator(7), 3)
+    torch.manual_seed(3)
+    assert same(first, twin.batch(generator(1, 5, 0), 16))
+    for other in ((2, 5, 0), (1, 6, 0), (1, 5, 1)):
+        assert not same(first, task.batch(generator(*other), 16))
+
+
+def test_rows_of_a_batch_are_about_equally_long(folder: Path) -> None:
+    write_split(folder, "train", made_up(2000, seed=3, longest=30))
+    bucketed, mixed = make(folder, batch_size=32), make(folder, batch_size=32, buckets=1)
+    shares = []
+    for task in (bucketed, mixed):
+        batches = [task.batch(generator(1, step, 0), 32) for step in range(40)]
+        shares.append(sum(map(padding, batches)) / len(batches))
+    assert shares[0] < 0.2 < 0.4 < shares[1]
+    lengths = {task.batch(generator(1, step, 0), 32).source.size(1) for step in range(40)}
+    assert len(lengths) > 10, "batches are of all lengths"
+
+
+def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
+    task = make(folder, batch_size=64)
+    pairs = len(parallel.read(str(folder), "train", "de", "en", "training"))
+    assert pairs < 2 * 64
+    several = [len({*pairs_of(task, task.batch(generator(step), 64))}) for step in range(5)]
+    assert min(several) > 64 / 3, "few pairs in many groups would be the same sentence again and again"
+    few = make(folder, batch_size=4)
+    assert len({*pairs_of(few, few.batch(generator(1), 64))}) <= 5
+
+
+# ---- numbers and models ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"max_tokens": 0}, r"data\.max_tokens must be at least 1, got 0"),
+        ({"buckets": 0}, r"data\.buckets must be at least 1, got 0"),
+        ({"source": "en"}, r"data\.source and data\.target must be two languages, both are en"),
+        ({"batch_size": 0}, r"data\.batch_size"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        Translation(**options)
+
+
+def config(folder: Path, architecture: Any, **model: Any) -> Config:
+    data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}}
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1}
+    return Config(data=data, model=ModelConfig(architecture=architecture, **sizes, **model))
+
+
+def test_an_encoder_alone_cannot_translate_and_says_so_before_reading(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only answers place by place"):
+        prepare(config(tmp_path / "nowhere", "encoder_only"))
+
+
+def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Path) -> None:
+    write_split(folder, "test", [(" ".join(["acht"] * 150), "eight")])
+    needed = make(folder).reach[0]
+    assert needed > 101
+    fits = {"name": "learned", "max_len": needed}
+    prepare(config(folder, "encoder_decoder", position=fits))
+    with pytest.raises(ValueError, match=rf"model\.position\.max_len must be at least {needed}"):
+        prepare(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: str) -> None:
+    whole, task, model = prepare(config(folder, architecture))
+    vocabulary = task.vocabulary
+    elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/was/here/when/it/was/trained"})
+    predictor = Predictor(model.eval(), vocabulary, elsewhere)
+    several = predictor.generate(["drei vier", "neun"], num_beams=2)
+    assert len(several) == 2
+    assert all(isinstance(text, str) for text in several)
+    assert len(predictor.generations(["drei"], GenerationOptions(min_new_tokens=101))[0][0].ids) == 101, "no further"
