@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from minitx.config import AttentionLogConfig
-from minitx.data.examples import Masked, Pairs
+from minitx.data.examples import Masked, PackedMasked, Pairs
 from minitx.evaluation import evaluating
 from minitx.predictor import Predictor
 from minitx.tensorboard.writer import add_attention, markdown_table
@@ -54,7 +55,7 @@ class LookInside(Callback):
                 add_attention(writer, maps.pictures(example), f"example_{example + 1}", trainer.global_step)
             if expected is None:
                 header: tuple[str, ...] = ("prompt", "continuation, sampled")
-                prompts = [text[: len(text) // 2] for text in texts]
+                prompts = [text[: max(1, len(text) // 2)] for text in texts]
                 written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
                 table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
             else:
@@ -63,16 +64,26 @@ class LookInside(Callback):
         writer.add_text("answers", markdown_table(header, table), trainer.global_step)
 
     def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
-        """Questions and answers, or pieces of text without answers."""
+        """Questions and answers, or pieces of text without answers; of packed documents, the longest in each row."""
         examples = module.task.examples("validation", self.config.examples)
         decode = module.task.vocabulary.decode
         if isinstance(examples, Pairs):
             return [decode(row) for row in examples.source.tolist()], [decode(row) for row in examples.target.tolist()]
-        shown = self.config.max_tokens
-        if isinstance(examples, Masked):
-            hidden = [module.task.vocabulary.decode_masked(row[:shown]) for row in examples.source.tolist()]
-            return hidden, [decode(row[:shown]) for row in examples.target.tolist()]
-        return [decode(row[:shown]) for row in examples.ids.tolist()], None
+        shown, end = self.config.max_tokens, module.task.vocabulary.special.eos
+        if isinstance(examples, Masked | PackedMasked):
+            rows = examples.target.tolist()
+            places = [_longest_document(row[:shown], end) for row in rows]
+            sources = zip(examples.source.tolist(), places, strict=True)
+            hidden = [module.task.vocabulary.decode_masked(row[place]) for row, place in sources]
+            return hidden, [decode(row[place]) for row, place in zip(rows, places, strict=True)]
+        return [decode(row[_longest_document(row[:shown], end)]) for row in examples[0].tolist()], None
+
+
+def _longest_document(row: list[int], end: int) -> slice:
+    """Where the longest run of tokens without `end` stands."""
+    borders = [-1, *(place for place, token in enumerate(row) if token == end), len(row)]
+    start, stop = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
+    return slice(start + 1, stop)
 
 
 class StopOnSignal(Callback):
