@@ -139,7 +139,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
         datasets = _datasets()
         options: dict[str, Any] = {"split": "train", "streaming": True, "cache_dir": str(cache_folder() / "datasets")}
         if kind in ("csv", "tsv"):  # no word of it is a number, nor does any stand for nothing
-            options |= {"converters": {column: str}, "sep": "\t" if kind == "tsv" else ","}
+            options |= {"converters": {column: str}, "keep_default_na": False, "sep": "\t" if kind == "tsv" else ","}
         loader = "csv" if kind == "tsv" else kind
         for file in files:
             try:
@@ -165,8 +165,8 @@ def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool)
         raise _Wrong(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
     for rows in table.select_columns([column]).iter(batch_size=ROWS):  # type: ignore[attr-defined]
         texts = [text for text in rows[column] if text is not None]
-        if wrong := next((text for text in texts if not isinstance(text, str)), None):
-            raise _Wrong(f"data.column: in {name} the column {column!r} holds {type(wrong).__name__}, not text")
+        if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
+            raise _Wrong(f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text")
         texts = [text for text in texts if text.strip()]
         size = sum(map(len, texts))
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)

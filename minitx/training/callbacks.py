@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from minitx.config import AttentionLogConfig
 from minitx.data.examples import Masked, PackedMasked, Pairs
+from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import evaluating
 from minitx.predictor import Predictor
 from minitx.tensorboard.writer import add_attention, markdown_table
@@ -50,17 +51,22 @@ class LookInside(Callback):
         with evaluating(module.model):
             predictor = Predictor(module.model, module.task.vocabulary, module.config)
             texts, expected = self._examples(module)
+            readable = [place for place, text in enumerate(texts) if _is_readable(text, module.task.vocabulary)]
+            if not readable:
+                return
+            texts = [texts[place] for place in readable]
             maps = predictor.attend(texts)
             for example in range(len(texts)):
                 add_attention(writer, maps.pictures(example), f"example_{example + 1}", trainer.global_step)
             if expected is None:
                 header: tuple[str, ...] = ("prompt", "continuation, sampled")
-                prompts = [text[: max(1, len(text) // 2)] for text in texts]
+                prompts = [_half(text, module.task.vocabulary) for text in texts]
                 written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
                 table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
             else:
                 header = ("input", "expected", "generated")
-                table = list(zip(texts, expected, predictor.generate(texts), strict=True))
+                answers = [expected[place] for place in readable]
+                table = list(zip(texts, answers, predictor.generate(texts), strict=True))
         writer.add_text("answers", markdown_table(header, table), trainer.global_step)
 
     def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
@@ -77,6 +83,20 @@ class LookInside(Callback):
             hidden = [module.task.vocabulary.decode_masked(row[place]) for row, place in sources]
             return hidden, [decode(row[place]) for row, place in zip(rows, places, strict=True)]
         return [decode(row[_longest_document(row[:shown], end)]) for row in examples[0].tolist()], None
+
+
+def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
+    """Whether a text that was written out can be read again: not when words have lost what stood between them."""
+    try:
+        return bool(vocabulary.encode_masked(text))
+    except ValueError:
+        return False
+
+
+def _half(text: str, vocabulary: Tokenizer) -> str:
+    """The first half of a text, at least one token of it."""
+    ids = vocabulary.encode(text)
+    return vocabulary.decode(ids[: max(1, len(ids) // 2)])
 
 
 def _longest_document(row: list[int], end: int) -> slice:
