@@ -170,6 +170,14 @@ def test_only_characters_and_bytes_have_a_table() -> None:
     assert lookup(tokenizers.symbols(["a", "b"])) is None
 
 
+def test_bytes_that_are_joined_have_none() -> None:
+    """As GPT-2's tokenizer, which knows nothing of lines."""
+    plain = BPETokenizer(300).train([["some text some text"]]).to_dict()
+    plain["pre_tokenizer"] = plain["pre_tokenizer"]["pretokenizers"][1]
+    assert plain["pre_tokenizer"]["type"] == "ByteLevel"
+    assert lookup(Tokenizer.from_dict(plain)) is None
+
+
 def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "PIECE", 4)
     tokenizer = BPETokenizer(262).train([["x"]])

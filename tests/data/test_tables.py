@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +85,11 @@ def test_another_column(tmp_path: Path, suffix: str) -> None:
 @every_format
 def test_empty_rows_are_skipped(tmp_path: Path, suffix: str) -> None:
     assert documents(corpora.load(table(tmp_path, suffix, ["", "a", "  \n", "b", ""]))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_words_are_no_numbers_even_if_all_look_like_some(tmp_path: Path, suffix: str) -> None:
+    assert documents(corpora.load(table(tmp_path, suffix, ["007", "1e3", "12"]))) == ["007", "1e3", "12"]
 
 
 def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
@@ -171,12 +179,18 @@ def test_a_column_of_numbers(tmp_path: Path, suffix: str) -> None:
         ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
     ],
 )
-def test_a_broken_table(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, content: bytes, sentence: str
-) -> None:
+def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
     (tmp_path / name).write_bytes(content)
     refused(str(tmp_path / name), rf"data\.path: .*{sentence}")
-    assert capfd.readouterr() == ("", ""), "the library says nothing of its own"
+
+
+def test_of_a_broken_table_nobody_else_speaks(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    data = ["--data.name", "text", "--data.path", str(tmp_path / "x.jsonl"), "--model.architecture", "decoder_only"]
+    command = [sys.executable, "-c", "from minitx.cli import main; main()", "describe", *data]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", said.stderr)
 
 
 def test_a_folder_of_several_kinds(tmp_path: Path) -> None:
