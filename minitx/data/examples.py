@@ -34,7 +34,24 @@ class Masked(NamedTuple):
     chosen: Tensor  # [N, T], True for a token that is to be predicted
 
 
-Examples = Pairs | Stream | Masked
+class PackedStream(NamedTuple):
+    """A Stream in which the documents of a row do not see each other."""
+
+    ids: Tensor  # [N, T + 1]
+    documents: Tensor  # [N, T + 1], a number for each token's
+
+
+class PackedMasked(NamedTuple):
+    """Masked in which the documents of a row do not see each other."""
+
+    source: Tensor  # [N, T]
+    source_keep: Tensor  # [N, T]
+    target: Tensor  # [N, T]
+    chosen: Tensor  # [N, T]
+    documents: Tensor  # [N, T], a number for each token's
+
+
+Examples = Pairs | Stream | Masked | PackedStream | PackedMasked
 Kind = Literal["pairs", "stream", "masked"]
 """What a task yields."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minitx.data.examples import Examples, Kind, Masked, Pairs, Stream
+from minitx.data.examples import Examples, Kind, Masked, PackedMasked, PackedStream, Pairs, Stream
 from minitx.data.tokenizers import SpecialIds
 
 IGNORE = -100
@@ -28,14 +28,16 @@ class Batch(NamedTuple):
     tgt_keep: Tensor | None  # [N, T]; None where causality alone hides the padding, which stands on the right
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
     prefix: Tensor | None = None  # [N], how many tgt tokens are the question, <sep> included; for a prefix LM
+    documents: Tensor | None = None  # [N, T], a number for each token's, where packed documents do not see each other
     step_labels: Tensor | None = None  # [], labels in all batches of the optimiser step, in this process; for training
 
     def inputs(self) -> tuple[Tensor | None, ...]:
         """The arguments of the model's forward."""
+        packed = () if self.documents is None else (self.documents,)
         if self.src is None:
-            return self.tgt, self.tgt_keep, None, self.prefix
+            return self.tgt, self.tgt_keep, None, self.prefix, *packed
         if self.tgt is None:
-            return self.src, self.src_keep
+            return self.src, self.src_keep, *packed
         return self.src, self.tgt, self.src_keep, self.tgt_keep
 
 
@@ -93,7 +95,11 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
     | decoder_only    | source <sep> target; or the stream | target <eos>; or the next token   |
     | encoder_only    | source                             | target, place by place            |
     | encoder_only    | text with tokens hidden            | those tokens                      |
+
+    Where documents do not see each other, nothing is predicted across their border either.
     """
+    if isinstance(examples, PackedStream | PackedMasked):
+        return _frame_packed(examples, architecture, special)
     if isinstance(examples, Masked):
         return Batch(examples.source, examples.source_keep, None, None, _labels(examples.target, examples.chosen))
     if isinstance(examples, Stream):
@@ -111,6 +117,15 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
     answer_starts = source_keep.sum(dim=1, keepdim=True) + 1  # after <sep>
     predicted = (place >= answer_starts) & (place < lengths)
     return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:], answer_starts[:, 0])
+
+
+def _frame_packed(examples: PackedStream | PackedMasked, architecture: str, special: SpecialIds) -> Batch:
+    *others, documents = examples
+    if isinstance(examples, PackedMasked):
+        return frame(Masked(*others), architecture, special)._replace(documents=documents)
+    batch = frame(Stream(*others), architecture, special)
+    labels = _labels(batch.labels, documents[:, 1:] == documents[:, :-1])
+    return batch._replace(labels=labels, documents=documents[:, :-1])
 
 
 def prompt(source: Tensor, keep: Tensor, architecture: str, special: SpecialIds) -> Prompt:

@@ -6,11 +6,15 @@ A tokenizer turns into plain JSON and back, so a checkpoint carries it and needs
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from minitx.data.reading import pieces
 
 
 class SpecialIds(NamedTuple):
@@ -27,6 +31,7 @@ class SpecialIds(NamedTuple):
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
 MASK = "<mask>"
+_ANY_CHARACTER = r"[\s\S]"
 
 
 class Tokenizer:
@@ -47,6 +52,15 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of tokens, special ones included."""
         return self._backend.get_vocab_size()
+
+    @property
+    def unit(self) -> Literal["character", "byte"] | None:
+        """What is one token each, whatever stands beside it; None where tokens are found by cutting text."""
+        plain = self.to_dict()
+        cut, model = plain["pre_tokenizer"] or {}, plain["model"]
+        if model["type"] == "WordLevel" and cut.get("pattern") == {"Regex": _ANY_CHARACTER}:
+            return "character"
+        return "byte" if model["type"] == "BPE" and not model["merges"] and cut.get("type") == "ByteLevel" else None
 
     @property
     def alphabet(self) -> list[str]:
@@ -73,7 +87,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, for a corpus: unknown pieces become <unk>."""
-        return [encoding.ids for encoding in self._backend.encode_batch(list(texts))]
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts))]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without the special tokens."""
@@ -116,25 +130,37 @@ class Tokenizer:
             raise ValueError(f"the tokenizer cannot be read: {error}") from None
 
     def _listing(self) -> str:
-        return " ".join(repr(token) if token.isspace() else token for token in self.alphabet)
+        return " ".join(
+            token if token.isprintable() and not token.isspace() else repr(token) for token in self.alphabet
+        )
+
+
+SAMPLE = 100
+"""Megabytes of text that a tokenizer is trained on, at most, unless told otherwise."""
 
 
 class CharTokenizer:
     """One token for each character of the corpus; newlines and spaces are characters like any other."""
 
+    sample: ClassVar[int | None] = None
+    """Megabytes of text to be trained on, at most; None for all there are, so that no character is unknown."""
+
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Collect the characters of batches of texts."""
-        characters: set[str] = set()
+        seen = np.zeros(sys.maxunicode + 1, dtype=bool)
         for batch in texts:
-            characters.update(*batch)
-        backend = _word_level(sorted(characters))
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+            seen[code_points("".join(batch))] = True
+        backend = _word_level([chr(number) for number in seen.nonzero()[0]])
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(_ANY_CHARACTER), "isolated")
         backend.decoder = decoders.Fuse()
         return Tokenizer(backend)
 
 
 class ByteTokenizer:
     """One token for each byte of the text in UTF-8: any text, 256 tokens."""
+
+    sample: ClassVar[int | None] = None
+    """Nothing is read at all."""
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Nothing has to be learned."""
@@ -147,10 +173,11 @@ class WordTokenizer:
 
     Args:
         size: the most words.
+        sample: megabytes of text to be trained on, at most; of a longer text evenly spread.
     """
 
-    def __init__(self, size: int = 10_000) -> None:
-        self.size = _at_least(1, size)
+    def __init__(self, size: int = 10_000, sample: int = SAMPLE) -> None:
+        self.size, self.sample = _at_least(1, size), _at_least(1, sample, "sample")
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
@@ -170,10 +197,12 @@ class BPETokenizer:
 
     Args:
         size: number of tokens, the 256 bytes and the special ones included.
+        sample: megabytes of text to be trained on, at most; of a longer text evenly spread.
     """
 
-    def __init__(self, size: int = 4096) -> None:
+    def __init__(self, size: int = 4096, sample: int = SAMPLE) -> None:
         self.size = _at_least(256 + len(SPECIAL_TOKENS), size)
+        self.sample = _at_least(1, sample, "sample")
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the pairs."""
@@ -199,10 +228,12 @@ class UnigramTokenizer:
 
     Args:
         size: number of tokens, the 256 bytes and the special ones included.
+        sample: megabytes of text to be trained on, at most; of a longer text evenly spread.
     """
 
-    def __init__(self, size: int = 4096) -> None:
+    def __init__(self, size: int = 4096, sample: int = SAMPLE) -> None:
         self.size = _at_least(256 + len(SPECIAL_TOKENS), size)
+        self.sample = _at_least(1, sample, "sample")
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the pieces."""
@@ -240,10 +271,17 @@ def symbols(names: Sequence[str]) -> Tokenizer:
     return Tokenizer(backend)
 
 
-def _at_least(least: int, size: int) -> int:
-    if size < least:
-        raise ValueError(f"data.tokenizer.size must be at least {least}, got {size}")
-    return size
+def code_points(text: str) -> np.ndarray:
+    """The number of each character."""
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), np.uint8)
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def _at_least(least: int, value: int, name: str = "size") -> int:
+    if value < least:
+        raise ValueError(f"data.tokenizer.{name} must be at least {least}, got {value}")
+    return value
 
 
 def _numbered(words: Sequence[str]) -> dict[str, int]:
@@ -253,15 +291,21 @@ def _numbered(words: Sequence[str]) -> dict[str, int]:
 
 def _learned(backend: tokenizers.Tokenizer, trainer: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
     """What a trainer makes of texts. Without special tokens: the library would find them in text that spells them."""
-    backend.train_from_iterator(iter(texts), trainer)
+    backend.train_from_iterator(([piece for text in batch for piece in pieces(text)] for batch in texts), trainer)
     learned: dict[str, Any] = json.loads(backend.to_str())["model"]
     return learned
 
 
 def _byte_level(model: Any, split: bool = True) -> tokenizers.Tokenizer:
-    """A tokenizer that works on the bytes of the text, cut into words first or not; nothing is lost on the way back."""
+    """A tokenizer that works on the bytes of the text, cut into words first or not; nothing is lost on the way back.
+
+    No word goes on behind a line break: wherever a text is cut at one, its tokens are the same.
+    """
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split)
+    if split:
+        lines = pre_tokenizers.Split("\n", "merged_with_previous")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([lines, backend.pre_tokenizer])
     backend.decoder = decoders.ByteLevel()
     return backend
 

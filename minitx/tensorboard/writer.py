@@ -71,6 +71,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _cell(text: str) -> str:
     """Text that stays what it is: every sign that HTML or Markdown may take for its own as a character reference."""
     signs = string.punctuation + "\r\n\t"
+    text = text.replace("\0", r"\x00")  # the one character that HTML cannot hold
     marked = "".join(f"&#{ord(char)};" if char in signs else char for char in text)
     lines = re.sub(r"&#13;&#10;|&#13;|&#10;", "<br>", marked)
     return f"<code>{lines.replace('  ', '&#160; ')}</code>"

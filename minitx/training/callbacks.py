@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,7 +11,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from minitx.config import AttentionLogConfig, Config
-from minitx.data.examples import Masked, Pairs
+from minitx.data.examples import Masked, PackedMasked, Pairs
+from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import evaluating
 from minitx.predictor import Predictor
 from minitx.tensorboard.writer import add_attention, add_hyperparameters, markdown_table
@@ -74,30 +76,59 @@ class LookInside(Callback):
         with evaluating(module.model):
             predictor = Predictor(module.model, module.task.vocabulary, module.config)
             texts, expected = self._examples(module)
+            readable = [place for place, text in enumerate(texts) if _is_readable(text, module.task.vocabulary)]
+            if not readable:
+                return
+            texts = [texts[place] for place in readable]
             maps = predictor.attend(texts)
             for example in range(len(texts)):
                 add_attention(writer, maps.pictures(example), f"example_{example + 1}", trainer.global_step)
             if expected is None:
                 header: tuple[str, ...] = ("prompt", "continuation, sampled")
-                prompts = [text[: len(text) // 2] for text in texts]
+                prompts = [_half(text, module.task.vocabulary) for text in texts]
                 written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
                 table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
             else:
                 header = ("input", "expected", "generated")
-                table = list(zip(texts, expected, predictor.generate(texts), strict=True))
+                answers = [expected[place] for place in readable]
+                table = list(zip(texts, answers, predictor.generate(texts), strict=True))
         writer.add_text("answers", markdown_table(header, table), trainer.global_step)
 
     def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
-        """Questions and answers, or pieces of text without answers."""
+        """Questions and answers, or pieces of text without answers; of packed documents, the longest in each row."""
         examples = module.task.examples("validation", self.config.examples)
         decode = module.task.vocabulary.decode
         if isinstance(examples, Pairs):
             return [decode(row) for row in examples.source.tolist()], [decode(row) for row in examples.target.tolist()]
-        shown = self.config.max_tokens
-        if isinstance(examples, Masked):
-            hidden = [module.task.vocabulary.decode_masked(row[:shown]) for row in examples.source.tolist()]
-            return hidden, [decode(row[:shown]) for row in examples.target.tolist()]
-        return [decode(row[:shown]) for row in examples.ids.tolist()], None
+        shown, end = self.config.max_tokens, module.task.vocabulary.special.eos
+        if isinstance(examples, Masked | PackedMasked):
+            rows = examples.target.tolist()
+            places = [_longest_document(row[:shown], end) for row in rows]
+            sources = zip(examples.source.tolist(), places, strict=True)
+            hidden = [module.task.vocabulary.decode_masked(row[place]) for row, place in sources]
+            return hidden, [decode(row[place]) for row, place in zip(rows, places, strict=True)]
+        return [decode(row[_longest_document(row[:shown], end)]) for row in examples[0].tolist()], None
+
+
+def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
+    """Whether a text that was written out can be read again: not when words have lost what stood between them."""
+    try:
+        return bool(vocabulary.encode_masked(text))
+    except ValueError:
+        return False
+
+
+def _half(text: str, vocabulary: Tokenizer) -> str:
+    """The first half of a text, at least one token of it."""
+    ids = vocabulary.encode(text)
+    return vocabulary.decode(ids[: max(1, len(ids) // 2)])
+
+
+def _longest_document(row: list[int], end: int) -> slice:
+    """Where the longest run of tokens without `end` stands."""
+    borders = [-1, *(place for place, token in enumerate(row) if token == end), len(row)]
+    start, stop = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
+    return slice(start + 1, stop)
 
 
 class StopOnSignal(Callback):

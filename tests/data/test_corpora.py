@@ -1,4 +1,4 @@
-"""Text files to rows (corpora.py), and rows to one flat file of ids (encoded.py)."""
+"""Text files to chunks (corpora.py, reading.py), and chunks to one flat file of ids (encoded.py)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from minitx.data import corpora, encoded, tokenizers
+from minitx.data import corpora, encoded, reading, tokenizers
+from minitx.data.reading import Chunk, Corpus
 from minitx.data.tokenizers import CharTokenizer, Tokenizer
 
 datasets = pytest.importorskip("datasets")
@@ -42,12 +43,17 @@ def file(tmp_path: Path) -> Callable[[str | bytes], str]:
     return write
 
 
-def text(table: object) -> str:
-    return "".join(table["text"])  # type: ignore[index]
+def text(corpus: Corpus) -> str:
+    return "".join(text for chunk in corpus.chunks() for text in chunk.texts)
 
 
-def trained(table: object) -> Tokenizer:
-    return CharTokenizer().train([table["text"]])  # type: ignore[index]
+def trained(corpus: Corpus) -> Tokenizer:
+    return CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
+
+
+def running(text: str) -> Corpus:
+    """A corpus of one chunk."""
+    return Corpus("key", lambda: iter([Chunk([text], True, 1)]))
 
 
 # ---- corpora ---------------------------------------------------------------------------------------------------------
@@ -72,10 +78,6 @@ def test_a_file_is_given_back_with_its_line_breaks(file: Callable, content: str)
 @pytest.mark.parametrize("ending", ["\r\n", "\r", "\n"])
 def test_every_line_ends_alike(file: Callable, ending: str) -> None:
     assert text(corpora.load(file(f"one{ending}{ending}two{ending}"))) == "one\n\ntwo\n"
-
-
-def test_one_line_is_one_row(file: Callable) -> None:
-    assert corpora.load(file("one\ntwo\n\nthree"))["text"][:] == ["one\n", "two\n", "\n", "three"]
 
 
 def test_a_folder_is_all_its_txt_files_in_order(tmp_path: Path) -> None:
@@ -192,17 +194,16 @@ def test_a_file_here_is_read_without_the_network(file: Callable, tmp_path: Path)
     assert said.stdout == ""
 
 
-def test_a_hub_table_without_text_is_refused_and_one_with_text_is_reduced_to_it(
+def test_a_hub_table_without_text_is_refused_and_one_with_text_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     columns = {"label": [1, 2]}
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: datasets.Dataset.from_dict(columns))
-    with pytest.raises(ValueError, match=r"data\.path: some/labels has no column `text`, only label"):
-        corpora.load("some/labels")
+    corpus = corpora.load("some/labels")
+    with pytest.raises(ValueError, match=r"data\.column: some/labels has no column 'text'; known are: label"):
+        next(corpus.chunks())
     columns["text"] = ["a", "b"]  # type: ignore[list-item]
-    table = corpora.load("some/labels")
-    assert table.column_names == ["text"]
-    assert text(table) == "ab"
+    assert text(corpora.load("some/labels")) == "ab"
 
 
 def test_the_standard_library_is_ascii_files_in_a_stable_order() -> None:
@@ -235,26 +236,26 @@ def test_a_registered_corpus_is_a_path(file: Callable, monkeypatch: pytest.Monke
 
 
 def test_a_corpus_is_its_ids_in_a_row(file: Callable) -> None:
-    table = corpora.load(file("to be\nor not\n\nto be"))
-    tokenizer = trained(table)
-    ids = encoded.encode(table, tokenizer)
-    assert tokenizer.decode(ids.tolist()) == text(table)
-    assert ids.dtype == np.uint16
+    corpus = corpora.load(file("to be\nor not\n\nto be"))
+    tokenizer = trained(corpus)
+    ids = encoded.encode(corpus, tokenizer)
+    assert tokenizer.decode(ids.tolist()) == text(corpus)
+    assert ids.dtype == np.uint8
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 0
 
 
-def test_rows_are_all_there_whatever_the_piece_size(file: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoded, "ROWS_AT_ONCE", 3)
-    table = corpora.load(file("".join(f"line {number}\n" for number in range(10))))
-    tokenizer = trained(table)
-    assert tokenizer.decode(encoded.encode(table, tokenizer).tolist()) == text(table)
+def test_all_is_there_whatever_the_size_of_a_chunk(file: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK", 3)
+    corpus = corpora.load(file("".join(f"line {number}\n" for number in range(10))))
+    tokenizer = trained(corpus)
+    assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == text(corpus)
 
 
 def test_a_large_vocabulary_gets_larger_numbers() -> None:
     names = [str(number) for number in range(2**16)]  # with the special tokens, more than two bytes can tell apart
     tokenizer = tokenizers.symbols(names)
-    ids = encoded.encode(datasets.Dataset.from_dict({"text": ["65535 0", "65535"]}), tokenizer)
+    ids = encoded.encode(running("65535 0 65535"), tokenizer)
     assert ids.dtype == np.uint32
     assert tokenizer.tokens(ids.tolist()) == ["65535", "0", "65535"]
 
@@ -262,16 +263,16 @@ def test_a_large_vocabulary_gets_larger_numbers() -> None:
 def test_the_largest_vocabulary_of_two_bytes() -> None:
     tokenizer = tokenizers.symbols([str(number) for number in range(2**16 - len(tokenizers.SPECIAL_TOKENS))])
     last = tokenizer.alphabet[-1]
-    ids = encoded.encode(datasets.Dataset.from_dict({"text": [last]}), tokenizer)
+    ids = encoded.encode(running(last), tokenizer)
     assert ids.dtype == np.uint16
     assert tokenizer.tokens(ids.tolist()) == [last]
 
 
 def test_a_second_run_does_not_tokenise(file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file("once and for all\n")
-    table = corpora.load(path)
-    first = encoded.encode(table, trained(table)).tolist()
-    monkeypatch.setattr(Tokenizer, "encode_batch", lambda *args: pytest.fail("tokenised again"))
+    corpus = corpora.load(path)
+    first = encoded.encode(corpus, trained(corpus)).tolist()
+    monkeypatch.setattr(encoded, "_encoded", lambda *args: pytest.fail("tokenised again"))
     again = corpora.load(path)
     assert encoded.encode(again, trained(again)).tolist() == first
     assert len(list(caches.glob("*.uint*"))) == 1
@@ -279,15 +280,15 @@ def test_a_second_run_does_not_tokenise(file: Callable, caches: Path, monkeypatc
 
 def test_another_process_finds_the_file_too(file: Callable, caches: Path) -> None:
     path = file("once and for all\n")
-    table = corpora.load(path)
-    ids = encoded.encode(table, trained(table)).tolist()
+    corpus = corpora.load(path)
+    ids = encoded.encode(corpus, trained(corpus)).tolist()
     code = (
         "from minitx.data import corpora, encoded\n"
-        "from minitx.data.tokenizers import CharTokenizer, Tokenizer\n"
-        f"table = corpora.load({path!r})\n"
-        "tokenizer = CharTokenizer().train([table['text']])\n"
-        "Tokenizer.encode_batch = None\n"
-        "print(encoded.encode(table, tokenizer).tolist())"
+        "from minitx.data.tokenizers import CharTokenizer\n"
+        f"corpus = corpora.load({path!r})\n"
+        "tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())\n"
+        "encoded._encoded = None\n"
+        "print(encoded.encode(corpus, tokenizer).tolist())"
     )
     environment = {**os.environ, "HF_DATASETS_CACHE": str(datasets.config.HF_DATASETS_CACHE), "PYTHONHASHSEED": "77"}
     fresh = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -297,16 +298,16 @@ def test_another_process_finds_the_file_too(file: Callable, caches: Path) -> Non
 
 def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:
     for content in ("ab ab\n", "ba ba\n"):  # of the same length and alphabet
-        table = corpora.load(file(content))
-        tokenizer = trained(table)
-        assert tokenizer.decode(encoded.encode(table, tokenizer).tolist()) == content
+        corpus = corpora.load(file(content))
+        tokenizer = trained(corpus)
+        assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == content
     assert len(list(caches.glob("*.uint*"))) == 2
 
 
 def test_another_tokenizer_gets_another_file(file: Callable, caches: Path) -> None:
-    table = corpora.load(file("ab\n"))
-    for tokenizer in (trained(table), CharTokenizer().train([["abc\n"]]), tokenizers.symbols(["ab"])):
-        assert tokenizer.decode(encoded.encode(table, tokenizer).tolist()).strip() == "ab"
+    corpus = corpora.load(file("ab\n"))
+    for tokenizer in (trained(corpus), CharTokenizer().train([["abc\n"]]), tokenizers.symbols(["ab"])):
+        assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()).strip() == "ab"
     assert len(list(caches.glob("*.uint*"))) == 3
 
 
@@ -315,36 +316,34 @@ def test_a_text_without_tokens_is_an_empty_array(file: Callable) -> None:
 
 
 def fail_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode_batch, calls = Tokenizer.encode_batch, []
+    work = encoded._encoded
 
-    def encode(self: Tokenizer, texts: list[str]) -> list[list[int]]:
-        calls.append(texts)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return encode_batch(self, texts)
+    def interrupted(*args: object) -> Iterator[np.ndarray]:
+        yield next(work(*args))  # type: ignore[arg-type]
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(encoded, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(Tokenizer, "encode_batch", encode)
+    monkeypatch.setattr(reading, "CHUNK", 8)
+    monkeypatch.setattr(encoded, "_encoded", interrupted)
 
 
 def test_an_interrupted_run_is_not_taken_for_a_finished_one(file: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = corpora.load(file("first\nsecond\n"))
-    tokenizer = trained(table)
+    corpus = corpora.load(file("first\nsecond\n"))
+    tokenizer = trained(corpus)
     with monkeypatch.context() as patch:
         fail_half_way(patch)
         with pytest.raises(KeyboardInterrupt):
-            encoded.encode(table, tokenizer)
-    assert tokenizer.decode(encoded.encode(table, tokenizer).tolist()) == "first\nsecond\n"
+            encoded.encode(corpus, tokenizer)
+    assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == "first\nsecond\n"
 
 
 def test_an_interrupted_run_leaves_nothing_behind(
     file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = corpora.load(file("first\nsecond\n"))
-    tokenizer = trained(table)
+    corpus = corpora.load(file("first\nsecond\n"))
+    tokenizer = trained(corpus)
     fail_half_way(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        encoded.encode(table, tokenizer)
+        encoded.encode(corpus, tokenizer)
     assert list(caches.glob("*.uint*")) == []
 
 

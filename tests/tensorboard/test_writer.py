@@ -153,6 +153,10 @@ def test_no_text_breaks_out_of_its_cell(texts: list[str]) -> None:
     assert [plain(Visible(cell).text) for cell in cells] == [plain(text) for text in texts]
 
 
+def test_the_character_that_html_cannot_hold_is_spelt() -> None:
+    assert Visible(rows(markdown_table(["column"], [["a\0b"]]))[2][0]).text == r"a\x00b"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from minitx.config import Options
 from minitx.data import corpora, encoded, masking
-from minitx.data.examples import Examples, Kind, Stream
+from minitx.data.examples import Examples, Kind, Masked, PackedMasked, PackedStream, Stream
+from minitx.data.reading import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, generator, register
-from minitx.data.tokenizers import TOKENIZERS, Tokenizer
-from minitx.options import build
-
-if TYPE_CHECKING:
-    import numpy as np
+from minitx.data.tokenizers import Tokenizer
 
 
 @register("text")
@@ -32,7 +29,17 @@ class Text(Task):
     kind: ClassVar[Kind] = "stream"
 
     path: str = "python_code"
-    """A text file, a folder of .txt files, owner/name on the hub, or a named corpus (minitx list)."""
+    """A file of text, JSON, CSV or Parquet, a folder of them, owner/name on the hub, or a corpus of `minitx list`."""
+    column: str = "text"
+    """Of a table: what the text stands in. Each row is a document, empty ones are skipped."""
+    documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
+    """What is a document; <eos> stands between two of them. auto: a row of a table, and for text files whole: none."""
+    isolate: bool = False
+    """Whether documents in one block do not see each other, instead of only being told apart by <eos>."""
+    subset: str | None = None
+    """Of a data set on the hub that has several."""
+    streaming: bool = False
+    """Read a data set on the hub as it comes, without a copy of it on disk."""
     tokenizer: Options = field(default_factory=lambda: {"name": "char"})
     """How text becomes tokens: a registered `name` and its own options."""
     block: int = 128
@@ -44,6 +51,8 @@ class Text(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.isolate and self.documents == "whole":
+            raise ValueError("data.isolate: data.documents whole is one running text, with nothing to keep apart")
         if self.block < 1:
             raise ValueError(f"data.block must be at least 1, got {self.block}")
         for name in ("validation_share", "test_share"):
@@ -53,19 +62,23 @@ class Text(Task):
             raise ValueError("data.validation_share and data.test_share leave nothing for training")
 
     @cached_property
-    def _table(self) -> Any:
-        return corpora.load(self.path)
+    def _corpus(self) -> Corpus:
+        corpus = corpora.load(self.path, self.column, self.documents, self.subset, self.streaming)
+        if self.isolate and not corpus.packed:
+            raise ValueError(
+                f"data.isolate: {self.path} is read as one running text; let data.documents tell what is a document"
+            )
+        return corpus
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Trained on the whole text, so that no held-out character is unknown."""
-        trainer = build(TOKENIZERS, self.tokenizer, "data.tokenizer")
-        return trainer.train(rows["text"] for rows in self._table.iter(batch_size=encoded.ROWS_AT_ONCE))
+        """Trained on the text with its held-out parts, so that no held-out character is unknown."""
+        return encoded.train_tokenizer(self._corpus, self.tokenizer)
 
     @cached_property
     def _parts(self) -> dict[Split, np.ndarray]:
         """The ids of each split."""
-        ids = encoded.encode(self._table, self.vocabulary)
+        ids = encoded.encode(self._corpus, self.vocabulary)
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
         parts: dict[Split, np.ndarray] = {
@@ -91,23 +104,35 @@ class Text(Task):
         return "test" if self.test_share else "validation"
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Blocks from random places."""
+        """Blocks from random places; none reaches into what is held out."""
         ids = self._parts["training"]
         starts = torch.randint(0, len(ids) - self.block, (size,), generator=generator).numpy()
-        return Stream(_blocks(ids, starts, self.block))
+        return self._blocks(ids, starts)
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The whole held-out text, cut into blocks that do not overlap; or `limit` of them, evenly spread."""
-        import numpy as np
+        """The held-out text, cut into blocks that do not overlap: all, or at most `limit` of them, evenly spread.
 
+        Without a limit, at most data.test_size.
+        """
         ids = self._parts[split]
         if len(ids) < 2:
             raise ValueError(f"data.{split}_share leaves no text for {split}; make it larger than 0")
         starts = np.arange(0, len(ids) - 1, self.block)
-        if limit is not None and limit < len(starts):
+        limit = self.test_size if limit is None else limit
+        if limit < len(starts):
             starts = starts[np.linspace(0, len(starts) - 1, limit).astype(int)]
-        padding = np.full(self.block, self.vocabulary.special.pad, dtype=ids.dtype)  # after the end of the text
-        return Stream(_blocks(np.concatenate((ids, padding)), starts, self.block))
+        return self._blocks(ids, starts)
+
+    def _blocks(self, ids: np.ndarray, starts: np.ndarray) -> Stream | PackedStream:
+        """ids[start : start + block + 1] for each start; padding after the end of the text."""
+        special = self.vocabulary.special
+        places = starts[:, None] + np.arange(self.block + 1)  # [N, T + 1]
+        blocks = torch.from_numpy(ids[np.minimum(places, len(ids) - 1)].astype(np.int64))
+        blocks.masked_fill_(torch.from_numpy(places >= len(ids)), special.pad)
+        if not self.isolate:
+            return Stream(blocks)
+        ends = (blocks == special.eos).long()
+        return PackedStream(blocks, ends.cumsum(dim=1) - ends)  # <eos> belongs to the document that it ends
 
 
 @register("masked_text")
@@ -138,13 +163,8 @@ class MaskedText(Text):
         """Blocks as for running text, with the same tokens hidden each time."""
         return self._hide(super().examples(split, limit), generator(*split.encode()))
 
-    def _hide(self, stream: Examples, generator: torch.Generator) -> Examples:
+    def _hide(self, stream: Examples, generator: torch.Generator) -> Masked | PackedMasked:
+        ids, *documents = (tensor[:, :-1] for tensor in stream)
         vocabulary = self.vocabulary
-        return masking.hide(stream[0][:, :-1], vocabulary.special, vocabulary.vocab_size, self.mask_share, generator)
-
-
-def _blocks(ids: np.ndarray, starts: np.ndarray, block: int) -> Tensor:
-    """ids[start : start + block + 1] for each start, [N, T + 1]."""
-    import numpy as np
-
-    return torch.from_numpy(ids[starts[:, None] + np.arange(block + 1)].astype(np.int64))
+        hidden = masking.hide(ids, vocabulary.special, vocabulary.vocab_size, self.mask_share, generator)
+        return PackedMasked(*hidden, *documents) if documents else hidden

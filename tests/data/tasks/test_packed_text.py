@@ -1,0 +1,154 @@
+"""Documents in one stream, told apart by <eos>, and isolated from one another where that is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minitx.data.examples import PackedMasked, PackedStream, Stream, rows
+from minitx.data.framing import IGNORE, frame
+from minitx.data.tasks import TASKS, Text, generator
+from minitx.nn import POSITIONS
+
+DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """make(name, **options): the task on a table of DOCUMENTS, or of others."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+    def task(name: str = "text", documents_are: list[str] = DOCUMENTS, **options: object) -> Any:
+        path = tmp_path / "table.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents_are))
+        return TASKS[name](path=str(path), **{"block": 12, "validation_share": 0.3, **options})  # type: ignore[arg-type]
+
+    return task
+
+
+def spelt(task: Text, ids: list[int]) -> str:
+    return "".join(task.vocabulary.tokens(ids))
+
+
+def test_an_end_token_stands_between_two_documents(make: Callable) -> None:
+    task = make()
+    stream = torch.cat([torch.from_numpy(task._parts[part].astype("int64")) for part in ("training", "validation")])
+    assert spelt(task, stream.tolist()) == "<eos>".join(DOCUMENTS)
+
+
+def test_together_all_is_predicted(make: Callable) -> None:
+    task = make()
+    stream = task.batch(generator(1), 50)
+    assert isinstance(stream, Stream)
+    batch = frame(stream, "decoder_only", task.vocabulary.special)
+    assert torch.equal(batch.labels, stream.ids[:, 1:])
+    assert len(batch.inputs()) == 4
+
+
+def test_isolated_nothing_is_predicted_across_a_border(make: Callable) -> None:
+    task = make(isolate=True)
+    stream = task.batch(generator(1), 50)
+    assert isinstance(stream, PackedStream)
+    assert torch.equal(stream.ids, make().batch(generator(1), 50).ids)
+    batch = frame(stream, "decoder_only", task.vocabulary.special)
+    end = task.vocabulary.special.eos
+    assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "what follows on an end begins another document"
+    assert torch.equal(batch.labels[batch.labels != IGNORE], stream.ids[:, 1:][batch.tgt != end])
+    assert (batch.labels == end).any(), "that a document ends is predicted"
+    assert torch.equal(batch.inputs()[-1], stream.documents[:, :-1])
+    for row, numbers in zip(batch.tgt.tolist(), batch.documents.tolist(), strict=True):
+        for place in range(1, len(row)):
+            assert numbers[place] == numbers[place - 1] + (row[place - 1] == end)
+
+
+def test_padding_is_still_not_predicted(make: Callable) -> None:
+    task = make(isolate=True)
+    stream = task.examples("validation")
+    batch = frame(stream, "decoder_only", task.vocabulary.special)
+    padding = stream.ids[:, 1:] == task.vocabulary.special.pad
+    assert padding.any()
+    assert (batch.labels[padding] == IGNORE).all()
+    part = frame(rows(stream, 2, 4), "decoder_only", task.vocabulary.special)
+    assert all(torch.equal(one[2:4], other) for one, other in zip(batch, part, strict=True) if one is not None)
+
+
+def parts(ids: torch.Tensor, end: int) -> list[slice]:
+    ends = [place + 1 for place, token in enumerate(ids.tolist()) if token == end]
+    borders = [0, *ends] if ends and ends[-1] == len(ids) else [0, *ends, len(ids)]
+    return [slice(a, b) for a, b in pairwise(borders)]
+
+
+@pytest.mark.parametrize("scheme", [*POSITIONS])
+@pytest.mark.parametrize(("name", "architecture"), [("text", "decoder_only"), ("masked_text", "encoder_only")])
+def test_isolated_documents_are_read_as_if_alone(
+    make: Callable, tiny: Any, name: str, architecture: str, scheme: str
+) -> None:
+    task = make(name, isolate=True, block=20, documents_are=["abc", "d", "cadbac", "ba", "abcdabc"] * 6)
+    model = tiny(architecture, scheme)
+    batch = frame(task.batch(generator(1), 4), architecture, task.vocabulary.special)
+    ids = batch.tgt if batch.src is None else batch.src
+    together = model(*batch._replace(documents=None).inputs())
+    packed = model(*batch.inputs())
+    apart, differs = 0, False
+    for row in range(4):
+        answers = task.vocabulary.special.eos
+        for place in parts(ids[row], answers):
+            alone = model(ids[row : row + 1, place])[0]
+            torch.testing.assert_close(packed[row, place], alone, rtol=1e-5, atol=1e-5)
+            differs |= not torch.allclose(together[row, place], alone, rtol=1e-3, atol=1e-3)
+            apart += 1
+    assert apart > 8
+    assert differs, "without isolation they see each other"
+
+
+def test_masked_documents_are_numbered_too(make: Callable) -> None:
+    task = make("masked_text", isolate=True)
+    masked = task.batch(generator(1), 50)
+    assert isinstance(masked, PackedMasked)
+    end = task.vocabulary.special.eos
+    before = (masked.target == end).long().cumsum(1) - (masked.target == end).long()
+    assert torch.equal(masked.documents, before)
+    assert not (masked.chosen & (masked.target == end)).any(), "the end is told"
+    assert make("masked_text").batch(generator(1), 2)._fields == ("source", "source_keep", "target", "chosen")
+
+
+def test_nothing_to_isolate_is_refused(tmp_path: Path, make: Callable) -> None:
+    with pytest.raises(ValueError, match=r"data\.isolate: data\.documents whole"):
+        make(isolate=True, documents="whole")
+    (tmp_path / "x.txt").write_text("some text\n\nand more\n\n" * 20)
+    task = Text(path=str(tmp_path / "x.txt"), isolate=True, block=4)
+    with pytest.raises(ValueError, match=r"data\.isolate: .*x\.txt is read as one running text; let data\.documents"):
+        _ = task.vocabulary
+    assert Text(path=str(tmp_path / "x.txt"), isolate=True, block=4, documents="paragraph").batch(generator(1), 2)
+
+
+# ---- what is held out ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_training_never_reaches_into_what_is_held_out(make: Callable, isolate: bool) -> None:
+    words = [chr(0x4E00 + place) * 3 for place in range(60)]
+    task = make(documents_are=words, isolate=isolate, block=7, test_share=0.2)
+    held_out = set().union(*(task.examples(split).ids.flatten().tolist() for split in ("test", "validation")))
+    border = len(task._parts["training"])
+    assert border == int(len("_".join(words)) * 0.7) - int(len("_".join(words)) * 0.2)
+    seen = set(task.batch(generator(1), 3000).ids.flatten().tolist())
+    shared = {token for token in seen & held_out if token not in task.vocabulary.special}
+    assert len(shared) <= 1, "no more than the document through which the border runs"
+    assert spelt(task, sorted(seen - {*task.vocabulary.special})) == "".join(word[0] for word in words[: len(seen) - 1])
+
+
+def test_a_long_held_out_text_is_sampled_evenly(make: Callable) -> None:
+    task = make(test_size=3)
+    everything, some = make().examples("validation").ids, task.examples("validation").ids
+    assert len(some) == 3 < len(everything)
+    assert torch.equal(some[0], everything[0])
+    assert torch.equal(some[-1], everything[-1])
+    assert len(task.examples("validation", 100).ids) == len(everything), "a limit is a limit of its own"

@@ -1,0 +1,124 @@
+"""Packed documents from a config to a checkpoint that is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import minitx
+from minitx.cli import main
+from minitx.config import Config
+from minitx.data.framing import frame
+from minitx.evaluation import evaluate
+from minitx.options import config_from_dict
+from minitx.training.callbacks import _longest_document
+from minitx.training.describe import describe
+from minitx.training.run import prepare, train
+
+
+@pytest.fixture
+def packed(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
+    """A Config of language modelling on a table of short documents."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+    def make(architecture: str = "decoder_only", texts: list[str] | None = None, **data: Any) -> Config:
+        texts = ["the cat sat", "on\x00 a mat", "x", "and slept.\nAll day"] * 40 if texts is None else texts
+        lines = (json.dumps({"text": text}) for text in texts)
+        (tmp_path / "table.jsonl").write_text("\n".join(lines))
+        plain = small().to_dict()
+        plain["data"] = {
+            "name": "text" if architecture == "decoder_only" else "masked_text", "path": str(tmp_path / "table.jsonl"),
+            "block": 24, "validation_size": 20, "batch_size": 8, "isolate": True, **data,
+        }  # fmt: skip
+        plain["model"]["architecture"] = architecture
+        plain["trainer"] |= {"max_steps": 2, "val_every_n_steps": 2, "precision": "32-true"}
+        return config_from_dict(plain)
+
+    return make
+
+
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only"])
+def test_a_run_with_its_pictures_and_its_report(
+    packed: Callable, tmp_path: Path, architecture: str, capsys: Any
+) -> None:
+    results = train(packed(architecture))
+    events = EventAccumulator(str(tmp_path / "runs/small/v0"), size_guidance={"tensors": 0, "images": 0})
+    events.Reload()
+    assert events.Tags()["images"]
+    assert "answers/text_summary" in events.Tags()["tensors"]
+    predictor = minitx.load(tmp_path / "runs/small", device="cpu")
+    task = predictor.task
+    scores = evaluate(predictor.model, task.examples("validation"), architecture, task.vocabulary.special)
+    assert scores.means()["loss"] == pytest.approx(results["loss"], abs=1e-5)
+    main(["evaluate", str(tmp_path / "runs/small")])
+    assert f"{results['loss']:.4f}" in capsys.readouterr().out
+    batch = frame(task.examples("validation", 3), architecture, task.vocabulary.special)
+    with torch.no_grad(), minitx.record_attention(predictor.model) as maps:
+        predictor.model(*batch.inputs())
+    other = batch.documents[:, None, :, None] != batch.documents[:, None, None, :]
+    for weights in maps.values():
+        assert (weights[other.expand_as(weights)] == 0).all(), "no head looks into another document"
+    assert "parameters" in describe(packed(architecture))
+
+
+def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) -> None:
+    config = packed(texts=["abcde", "fgh"] * 100, batch_size=32)
+    plain = config.to_dict()
+    plain["trainer"] |= {"max_steps": 60, "val_every_n_steps": 60}
+    plain["optimizer"]["lr"] = 1e-2
+    results = train(config_from_dict(plain))
+    assert results["loss"] < 0.1, "nothing is left to guess inside a document"
+    predictor = minitx.load(tmp_path / "runs/small", device="cpu")
+    assert predictor.generate(["a", "f"]) == ["bcde", "gh"]
+
+
+SIZES = {"char": {}, "byte": {}, "bpe": {"size": 270}, "word": {"size": 5}, "unigram": {"size": 270}}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only"])
+def test_any_tokenizer(packed: Callable, architecture: str, name: str) -> None:
+    """Also one that cannot read what it wrote: unknown words are lost, and their neighbours grow together."""
+    texts = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlonger"] * 40
+    config = packed(architecture, texts, tokenizer={"name": name, **SIZES[name]})
+    assert train(config)["loss"] > 0
+
+
+@pytest.mark.parametrize("texts", [["a", "b", "c"] * 60, ["a"] * 100])
+def test_documents_of_one_character(packed: Callable, texts: list[str]) -> None:
+    assert train(packed(texts=texts, block=2))["loss"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"), [([1, 2, 3], (0, 3)), ([9, 1, 2], (1, 3)), ([1, 9, 2, 3, 9], (2, 4)), ([9], (0, 0))]
+)
+def test_the_longest_document_of_a_row(row: list[int], expected: tuple[int, int]) -> None:
+    place = _longest_document(row, 9)
+    assert (place.start, place.stop) == expected
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "bpe"])
+def test_a_column_that_is_not_there_is_a_sentence(
+    packed: Callable, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed()
+    data = ["--data.name", "text", "--data.path", str(tmp_path / "table.jsonl"), "--data.column", "txt"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["describe", *data, "--data.tokenizer.name", tokenizer, "--model.architecture", "decoder_only"])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("minitx: data.column: ")
+    assert "has no column 'txt'; did you mean text?" in said
+    assert said.count("\n") == 1
+
+
+def test_a_wrong_kind_of_documents_is_a_sentence(packed: Callable) -> None:
+    with pytest.raises(ValueError, match=r"data\.documents: expected one of .*got 'rows'"):
+        prepare(packed(documents="rows"))
