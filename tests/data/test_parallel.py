@@ -47,6 +47,11 @@ def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, end
     assert read(str(tmp_path), name, "de", "en", "training") == expected
 
 
+def test_quotes_in_a_tsv_are_part_of_the_sentence(tmp_path: Path) -> None:
+    write(tmp_path, "all.tsv", 'de\ten\n"Ja", sagt er\t"Yes\n')
+    assert read(str(tmp_path), "all.tsv", "de", "en", "training") == [('"Ja", sagt er', '"Yes')]
+
+
 def refused(folder: Path | str, name: str = "train", key: str = "training") -> str:
     with pytest.raises(ValueError, match="data") as caught:
         read(str(folder), name, "de", "en", key)
