@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import docstring_parser
+import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
 
 from minitx.config import Config, Options
@@ -41,7 +42,14 @@ class Parser(ArgumentParser):
         """Parse the command line, and remember which keys it names."""
         self.words = sys.argv[1:] if args is None else list(args)
         self._named = [word.removeprefix("--").partition("=")[0] for word in self.words if word.startswith("--")]
-        return super().parse_args(self.words, *rest, **kwargs)
+        others, inner = _take_inner(self.words)
+        parsed = super().parse_args(others, *rest, **kwargs)
+        for section, key, option, text in sorted(inner, key=lambda one: one[2] != "name"):
+            options, value = parsed[section], yaml.safe_load(text)
+            within = options.get(key)
+            other = option == "name" and isinstance(within, dict) and within.get("name") != value
+            options[key] = {**(within if isinstance(within, dict) and not other else {}), option: value}
+        return parsed
 
     def said(self, section: str, key: str) -> bool:
         """Whether the command line itself set a key of a section, the whole section, or something below the key."""
@@ -63,9 +71,38 @@ def keys(parser: ArgumentParser) -> list[str]:
     ]
 
 
+def _take_inner(args: list[str]) -> tuple[list[str], list[tuple[str, str, str, str]]]:
+    """Take out of the words those about an option's own options, such as --data.tokenizer.size 500.
+
+    jsonargparse would set the whole option anew with each of them. A new `name` drops what belonged to another, as it
+    does for a section.
+
+    Returns:
+        The other words, and for each that was taken its section, key, option and value.
+
+    Raises:
+        ValueError: a key without a value.
+    """
+    sections = "|".join(map(re.escape, OPEN_SECTIONS))
+    others, taken = [], []
+    words = iter(args)
+    for word in words:
+        found = re.fullmatch(rf"--({sections})\.(\w+)\.(\w+)(?:=(.*))?", word, re.DOTALL)
+        if found is None:
+            others.append(word)
+            continue
+        section, key, option, value = found.groups()
+        if value is None and (value := next(words, None)) is None:
+            raise ValueError(f"{section}.{key}.{option}: expected a value")
+        taken.append((section, key, option, value))
+    return others, taken
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown name: the nearest known ones, or all when none is near."""
     known = sorted(known)
+    if not known:
+        return "it has none"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
 

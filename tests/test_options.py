@@ -456,3 +456,31 @@ def test_a_parser_raises_instead_of_leaving_the_process() -> None:
     parser.add_argument("--size", type=int)
     with pytest.raises(ValueError, match="size: expected int, got 'x'"):
         parser.parse_args(["--size", "x"])
+
+
+def data_of(*words: str) -> dict:
+    parser = config_parser()
+    return to_config(parser, parser.parse_args([*words])).data
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_an_options_own_option_is_one_key_of_it(joined: bool, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("data: {name: text, block: 8, tokenizer: {name: bpe, size: 300, sample: 2}}\n")
+
+    def said(**options: object) -> dict:
+        pairs = [(f"--data.tokenizer.{key}", str(value)) for key, value in options.items()]
+        words = ["=".join(pair) for pair in pairs] if joined else [word for pair in pairs for word in pair]
+        return data_of("--config", str(file), *words, "--data.block", "9")
+
+    assert said(size=500) == {"name": "text", "block": 9, "tokenizer": {"name": "bpe", "size": 500, "sample": 2}}
+    assert said(size=500, name="bpe")["tokenizer"] == {"name": "bpe", "size": 500, "sample": 2}
+    assert said(size=500, name="unigram")["tokenizer"] == {"name": "unigram", "size": 500}, (
+        "another class, other options"
+    )
+    assert data_of("--data.name=text", "--data.tokenizer.name", "char")["tokenizer"] == {"name": "char"}
+
+
+def test_an_options_own_option_without_a_value() -> None:
+    with pytest.raises(ValueError, match=r"^data\.tokenizer\.size: expected a value$"):
+        data_of("--data.name", "text", "--data.tokenizer.size")
