@@ -89,6 +89,15 @@ def test_a_length_without_held_out_examples_is_left_out() -> None:
     assert list(evaluation_report(predictor, lengths="1:3")["by_length"]) == there
 
 
+def test_lengths_that_learned_positions_do_not_reach_are_left_out() -> None:
+    torch.manual_seed(1)
+    position = {"name": "learned", "max_len": 11}
+    config = Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", position=position, **TINY))  # type: ignore[arg-type]
+    tokenizer = answering().tokenizer
+    predictor = Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
+    assert list(evaluation_report(predictor, lengths="4:9")["by_length"]) == [4, 5], "5, a <sep> and 5 more"
+
+
 def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
     figures = evaluation_report(reading)
     assert figures["split"] == "validation", "there is no test part"

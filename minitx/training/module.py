@@ -64,7 +64,7 @@ class TransformerModule(pl.LightningModule):
         if batch.step_labels is not None:
             labels = batch.step_labels.clamp(min=1)
         if self.trainer.world_size > 1:
-            labels = self.trainer.strategy.reduce(labels.clone(), reduce_op="sum")
+            labels = self.trainer.strategy.reduce(labels, reduce_op="sum")
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
 
     def on_validation_epoch_start(self) -> None:

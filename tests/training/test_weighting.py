@@ -95,7 +95,7 @@ class Processes:
 
     def __init__(self, others: int, accumulate: int = 1) -> None:
         self.world_size, self.accumulate_grad_batches = 2, accumulate
-        self.strategy = SimpleNamespace(reduce=lambda mine, reduce_op: mine + others)
+        self.strategy = SimpleNamespace(reduce=lambda mine, reduce_op: mine.add_(others))  # in place, as torch
 
 
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
