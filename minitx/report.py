@@ -43,7 +43,7 @@ def evaluation_report(
     if task.floor is not None:
         report["floor"] = task.floor
     if lengths is not None:
-        if not isinstance(task, QuestionTask):
+        if not (isinstance(task, QuestionTask) and task.has_lengths):
             raise ValueError(
                 "--lengths is for tasks with questions and answers of several lengths; "
                 f"this model was trained on {_name(predictor)}"
