@@ -3,7 +3,7 @@
 Babel takes some 5 us for one date, a batch of 128 half a millisecond more than it must; from the parts of dates, asked
 for once, a batch is put together without a loop.
 
-Legend: N examples, F formats of all languages, P pieces of the longest format.
+Legend: N examples, F formats of all languages, P pieces of the longest format, W characters of the longest question.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Dates(LanguageTask):
     full also where the locale's short format has two digits. Spaces of every kind are written as plain ones.
     """
 
-    known: ClassVar[tuple[str, ...]] = tuple(
-        "bg ca cs da de el en en_GB es et fi fr hr hu id is it ja ko lt lv nb nl pl pt ro ru sk sl sv tr uk vi zh".split()
-    )
+    known: ClassVar[tuple[str, ...]] = (
+        "bg", "ca", "cs", "da", "de", "el", "en", "en_GB", "es", "et", "fi", "fr", "hr", "hu", "id", "is", "it",
+        "ja", "ko", "lt", "lv", "nb", "nl", "pl", "pt", "ro", "ru", "sk", "sl", "sv", "tr", "uk", "vi", "zh",
+    )  # fmt: skip
     enlarge: ClassVar[str] = "data.years"
     has_lengths: ClassVar[bool] = False
 
@@ -81,7 +82,7 @@ class Dates(LanguageTask):
         return self._layout[0]
 
     @cached_property
-    def longest(self) -> tuple[int, int]:  # type: ignore[override]
+    def longest(self) -> tuple[int, int]:
         """The longest question of any day in any language and format; every answer is as long as 2021-05-03."""
         length = torch.tensor([*map(len, self.texts)])
         fields = _fields(torch.arange(*self._days), self.years[0])
@@ -96,19 +97,20 @@ class Dates(LanguageTask):
         return datetime.date(self.years[0], 1, 1).toordinal(), datetime.date(self.years[1] + 1, 1, 1).toordinal()
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """A day, a language and a format, [N, 3]."""
-        day = torch.randint(*self._days, (rows,), generator=generator)
-        form = torch.randint(len(self.formats), (rows,), generator=generator)
-        drawn = torch.stack((day, self.draw_language(generator, rows), form), dim=1)
-        return drawn, torch.ones_like(drawn, dtype=torch.bool)
+        """A day, then the question about it in some language and format: [N, 1 + W].
+
+        The text stands here, because two formats can write a day alike (May 3 in full and cut short): one question.
+        """
+        day = torch.randint(*self._days, (rows, 1), generator=generator)
+        way = torch.randint(len(self._layout[1]) - 1, (rows,), generator=generator)
+        pieces = self._pieces_of(_fields(day[:, 0], self.years[0]), way)
+        ids, keep = self.pieces.joined(pieces, self.longest[0])
+        return torch.cat((day, ids), dim=1), torch.cat((torch.ones_like(day, dtype=torch.bool), keep), dim=1)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Language and date, and the date alone."""
-        day, language, form = source.unbind(dim=1)
-        fields = _fields(day, self.years[0])
-        asked = self._pieces_of(fields, language * len(self.formats) + form)
-        answer = self._pieces_of(fields, torch.tensor([-1]))
-        return Pairs(*self.pieces.joined(asked, self.longest[0]), *self.pieces.joined(answer, self.longest[1]))
+        """The question, and the day in ISO 8601."""
+        pieces = self._pieces_of(_fields(source[:, 0], self.years[0]), torch.tensor([-1]))
+        return Pairs(source[:, 1:], keep[:, 1:], *self.pieces.joined(pieces, self.longest[1]))
 
     def _pieces_of(self, fields: Tensor, way: Tensor) -> Tensor:
         """The pieces of dates [N, 5], each written in its way, [N] or [1]: [N, P]."""
@@ -150,11 +152,11 @@ class _Writing:
         from babel.dates import tokenize_pattern
 
         way = [self._slot(ALWAYS, front)]
-        for kind, value in tokenize_pattern(pattern):
-            if kind == "chars":
+        for _, value in tokenize_pattern(pattern):
+            if isinstance(value, str):  # what stands between fields
                 way.append(self._slot(ALWAYS, value))
             else:
-                letter, width = value
+                letter, width = str(value[0]), int(value[1])
                 way.append(self._slot(FIELDS[letter], *self._values(letter, width, language)))
         self.ways.append(way)
 

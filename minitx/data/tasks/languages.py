@@ -28,8 +28,8 @@ from minitx.options import did_you_mean
 class LanguageTask(QuestionTask):
     """The same thing said in several languages; whether it is held out is a matter of the thing, not of the words.
 
-    A question is drawn as numbers, of which the first is the thing itself and the next the language. Only the first
-    decides on the split: what is held out in one language is held out in every language, direction and format.
+    A question is drawn with the number of the thing itself in front, which alone decides on the split: what is held out
+    in one language is held out in every language, direction and format. Languages are equally likely.
     """
 
     known: ClassVar[tuple[str, ...]]
@@ -69,10 +69,6 @@ class LanguageTask(QuestionTask):
         """What is said, however it is said."""
         return source[:, :1], keep[:, :1]
 
-    def draw_language(self, generator: torch.Generator, rows: int) -> Tensor:
-        """Places in the list of languages, [N]."""
-        return torch.randint(len(self.languages), (rows,), generator=generator)
-
 
 @register("number_words")
 @dataclass(kw_only=True)
@@ -83,9 +79,10 @@ class NumberWords(LanguageTask):
     thousands followed by those of its rest, and no two numbers have the same words.
     """
 
-    known: ClassVar[tuple[str, ...]] = tuple(
-        "be ca cs cy de en en_IN eo es fi fr fr_BE fr_CH id is it ja lt lv nl no pl pt pt_BR ro ru sk sl sv uk vi".split()
-    )
+    known: ClassVar[tuple[str, ...]] = (
+        "be", "ca", "cs", "cy", "de", "en", "en_IN", "eo", "es", "fi", "fr", "fr_BE", "fr_CH", "id", "is", "it",
+        "ja", "lt", "lv", "nl", "no", "pl", "pt", "pt_BR", "ro", "ru", "sk", "sl", "sv", "uk", "vi",
+    )  # fmt: skip
     enlarge: ClassVar[str] = "data.numbers"
     MOST: ClassVar[int] = 999_999
 
@@ -110,7 +107,7 @@ class NumberWords(LanguageTask):
         return parts + [f"{language}: " for language in self.languages]
 
     @cached_property
-    def longest(self) -> tuple[int, int]:  # type: ignore[override]
+    def longest(self) -> tuple[int, int]:
         """The longest question and answer of any number in any language."""
         number = torch.arange(self.numbers[0], self.numbers[1] + 1)
         length = torch.tensor([*map(len, self.texts)])
@@ -141,7 +138,8 @@ class NumberWords(LanguageTask):
             to_words = torch.randint(2, (rows,), generator=generator)
         else:
             to_words = torch.full((rows,), int(self.direction == "to_words"))
-        drawn = torch.stack((number, self.draw_language(generator, rows), to_words), dim=1)
+        language = torch.randint(len(self.languages), (rows,), generator=generator)
+        drawn = torch.stack((number, language, to_words), dim=1)
         return drawn, torch.ones_like(drawn, dtype=torch.bool)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
