@@ -120,7 +120,7 @@ def length_range(lengths: str, task: Task) -> range:
     first, separator, last = lengths.partition(":")
     if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
         raise ValueError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
-    if not isinstance(task, QuestionTask):
+    if not (isinstance(task, QuestionTask) and task.has_lengths):
         raise ValueError(
             "--lengths is for tasks with questions and answers of several lengths; "
             f"this model was trained on {_registered(task)}"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import calendar
+import datetime
+import itertools
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from babel.dates import format_date, get_date_format
+from num2words import num2words
 from torch import Tensor
 
 from minitx.data.examples import Pairs
@@ -27,6 +34,8 @@ FEW: dict[str, dict[str, Any]] = {
     "addition": {"digits": (1, 2)},
     "modular_addition": {"modulus": 19},
     "associative_recall": {"symbols": 8, "pairs": 2, "queries": 1},
+    "number_words": {"languages": ("en", "de"), "numbers": (0, 99)},
+    "dates": {"languages": ("en", "ja"), "formats": ("short", "full"), "years": (2021, 2021)},
 }
 """Options under which a task has a few hundred different questions or a few thousand."""
 
@@ -102,6 +111,47 @@ def associative_recall(task: Any, question: list[str]) -> list[str]:
     return [dict(zip(keys, values, strict=True))[key] for key in asked]
 
 
+@cache
+def words(language: str, number: int) -> str:
+    return str(num2words(number, lang=language))
+
+
+def number_words(task: Any, question: list[str]) -> list[str]:
+    language, said = "".join(question).split(": ")
+    if said.isdigit():
+        assert said == str(int(said)), "no zeros in front"
+        assert task.direction != "to_digits"
+        return [*words(language, int(said))]
+    assert task.direction != "to_words"
+    smallest, largest = task.numbers
+    heads = [n for n in range(largest // 1000 + 1) if not n or said.startswith(words(language, 1000 * n))]
+    rests = [n for n in range(1000) if not n or said.endswith(words(language, n))]
+    (number,) = (n for n in (1000 * head + rest for head in heads for rest in rests) if words(language, n) == said)
+    assert smallest <= number <= largest
+    return [*str(number)]
+
+
+def dates(task: Any, question: list[str]) -> list[str]:
+    language, said = "".join(question).split(": ")
+    (year,) = (int(number) for number in re.findall(r"\d+", said) if len(number) == 4)
+    assert task.years[0] <= year <= task.years[1]
+    days = {int(number) for number in re.findall(r"\d+", said)} & {*range(1, 32)}
+    found = set()
+    for month, day in itertools.product(range(1, 13), days):
+        if day <= calendar.monthrange(year, month)[1]:
+            one = datetime.date(year, month, day)
+            found |= {one.isoformat() for form in task.formats if date_text(one, language, form) == said}
+    (iso,) = found
+    return [*iso]
+
+
+def date_text(day: datetime.date, language: str, form: str) -> str:
+    """Babel's own, the year in full, plain spaces."""
+    pattern = str(get_date_format(form, language).pattern)
+    text = format_date(day, re.sub("y+", "y", pattern), language)
+    return text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
+
+
 ANSWERS: dict[str, Callable[[Any, list[str]], list[str]]] = {
     "copy": lambda task, question: question,
     "reverse": lambda task, question: question[::-1],
@@ -113,4 +163,6 @@ ANSWERS: dict[str, Callable[[Any, list[str]], list[str]]] = {
     "modular_addition": lambda task, question: [str(sum(map(int, question)) % task.modulus)],
     "induction": induction,
     "associative_recall": associative_recall,
+    "number_words": number_words,
+    "dates": dates,
 }

@@ -163,10 +163,11 @@ def _append(target: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, 
 
 
 def _join(pairs: Pairs, special: SpecialIds) -> tuple[Tensor, Tensor]:
-    """source <sep> target <eos> without gaps, padded on the right: [N, S + T + 2], and the lengths [N, 1]."""
+    """source <sep> target <eos> without gaps: [N, W], as wide as the longest needs, and the lengths [N, 1]."""
     source, source_keep, target, target_keep = pairs
     sources, targets = source_keep.sum(dim=1, keepdim=True), target_keep.sum(dim=1, keepdim=True)
-    place = torch.arange(source.size(1) + target.size(1) + 2, device=source.device)  # [S + T + 2]
+    # Where long questions have short answers and the other way round, W is about half of S + T.
+    place = torch.arange(int((sources + targets).max()) + 2, device=source.device)  # [W]
     in_source = place.expand(source.size(0), -1).clamp(max=source.size(1) - 1)
     in_target = (place - sources - 1).clamp(min=0, max=target.size(1) - 1)
     end = sources + 1 + targets

@@ -56,6 +56,7 @@ def draw_split(
     split: Split,
     distinct: bool,
     enlarge: str = "data.symbols or data.length",
+    deciding: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda ids, keep: (ids, keep),
 ) -> tuple[Tensor, Tensor]:
     """Draw until `size` examples of a split are there.
 
@@ -65,6 +66,8 @@ def draw_split(
         split: the split they must belong to.
         distinct: no example twice, for a fixed set; fewer than `size` come back where there are no more.
         enlarge: the options to make larger where there are too few, for the message.
+        deciding: from ids and keep [N, L] to that part of them, [N, K], which decides on the split; by default the
+            whole. Examples that agree in it are in the same split, however else they differ.
 
     Returns:
         ids and keep, each [size, L] or shorter.
@@ -82,11 +85,11 @@ def draw_split(
     count = idle = 0
     while count < size and idle < _PATIENCE:
         ids, keep = draw(int((size - count) / share * 1.1) + 16)
-        hashes = content_hash(ids, keep)
-        chosen = in_split(hashes, split).nonzero()[:, 0]
+        chosen = in_split(content_hash(*deciding(ids, keep)), split).nonzero()[:, 0]
         if distinct:
             new = []
-            for row, value in zip(chosen.tolist(), hashes[chosen].tolist(), strict=True):
+            whole = content_hash(ids[chosen], keep[chosen])
+            for row, value in zip(chosen.tolist(), whole.tolist(), strict=True):
                 if value not in seen:
                     seen.add(value)
                     new.append(row)

@@ -63,8 +63,8 @@ def test_decoder_only_layout() -> None:
     batch = frame(PAIRS, "decoder_only", SPECIAL)
     assert batch.src is None
     assert batch.tgt is not None
-    assert batch.tgt.tolist() == [[10, 11, 12, S, 20, 21, E], [13, S, 22, 23, 24, E, P]]
-    assert batch.labels.tolist() == [[X, X, X, 20, 21, E, X], [X, 22, 23, 24, E, X, X]]
+    assert batch.tgt.tolist() == [[10, 11, 12, S, 20, 21], [13, S, 22, 23, 24, E]]
+    assert batch.labels.tolist() == [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]]
     assert batch.inputs()[0] is batch.tgt
 
 
@@ -73,6 +73,12 @@ def test_decoder_only_layout_has_no_column_too_many() -> None:
     assert batch.tgt is not None
     assert batch.tgt.tolist() == [[10, 11, S, 20], [12, S, 21, E]]
     assert batch.labels.tolist() == [[X, X, 20, E], [X, 21, E, X]]
+
+
+def test_decoder_only_layout_is_as_wide_as_the_longest_pair_and_not_as_the_longest_of_either_side() -> None:
+    batch = frame(pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]), "decoder_only", SPECIAL)
+    assert batch.tgt is not None
+    assert batch.tgt.shape == batch.labels.shape == (3, 9 + 1 + 1)
 
 
 def test_encoder_only_layout() -> None:
@@ -129,8 +135,8 @@ def test_an_answer_may_be_empty_beside_a_longer_one() -> None:
     assert batch.labels.tolist() == [[E, X], [21, E]]
     batch = frame(rows, "decoder_only", SPECIAL)
     assert batch.tgt is not None
-    assert batch.tgt.tolist() == [[10, 11, S, E], [12, S, 21, E]]
-    assert batch.labels.tolist() == [[X, X, E, X], [X, 21, E, X]]
+    assert batch.tgt.tolist() == [[10, 11, S], [12, S, 21]]
+    assert batch.labels.tolist() == [[X, X, E], [X, 21, E]]
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])

@@ -15,6 +15,8 @@ from minitx.data.tasks.base import (
     mixed,
     register,
 )
+from minitx.data.tasks.dates import Dates
+from minitx.data.tasks.languages import LanguageTask, NumberWords
 from minitx.data.tasks.markov import Markov
 from minitx.data.tasks.recall import AssociativeRecall, Induction
 from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
@@ -27,12 +29,15 @@ __all__ = [
     "AssociativeRecall",
     "Copy",
     "CopyTwice",
+    "Dates",
     "Dyck",
     "Induction",
+    "LanguageTask",
     "LengthTask",
     "Markov",
     "MaskedText",
     "ModularAddition",
+    "NumberWords",
     "Parity",
     "QuestionTask",
     "Reverse",

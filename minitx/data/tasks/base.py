@@ -145,6 +145,8 @@ class QuestionTask(Task):
 
     enlarge: ClassVar[str] = "data.symbols or data.length"
     """The options to make larger when there are too few different questions."""
+    has_lengths: ClassVar[bool] = True
+    """Whether questions of one length can be asked for, of_length."""
 
     @property
     def trained_lengths(self) -> tuple[int, int] | None:
@@ -179,8 +181,14 @@ class QuestionTask(Task):
         """Questions [N, L] with their answers; the place to write a question otherwise than it is told apart."""
         return Pairs(source, keep, *self.answer(source, keep))
 
+    def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of questions [N, L] that decides on the split, [N, K]; by default the whole question."""
+        return source, keep
+
     def _draw(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
-        source, keep = draw_split(lambda rows: self.question(generator, rows), size, split, distinct, self.enlarge)
+        source, keep = draw_split(
+            lambda rows: self.question(generator, rows), size, split, distinct, self.enlarge, self.deciding
+        )
         return self.answered(source, keep)
 
 

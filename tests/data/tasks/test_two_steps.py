@@ -86,7 +86,7 @@ def test_figures_by_length_skip_lengths_that_a_task_does_not_have() -> None:
     assert [*report["by_length"]] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("name", ["modular_addition", "markov"])
+@pytest.mark.parametrize("name", ["modular_addition", "markov", "dates"])
 def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
     resolved, task, model = prepare(config(name, "decoder_only"))
     with pytest.raises(ValueError, match=f"--lengths .* trained on {name}"):
