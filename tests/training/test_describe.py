@@ -1,0 +1,32 @@
+"""What a run will cost, told before it is paid."""
+
+from typing import Any
+
+import pytest
+
+from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.training.describe import cost, describe, first_batch
+from minitx.training.run import prepare
+
+OPTIONS: dict[str, dict[str, Any]] = {"learned": {"max_len": 4096}, "randomized": {"range": 64, "longest": 32}}
+
+
+def flops(config: Any) -> int:
+    config, task, model = prepare(config)
+    return cost(config, model, first_batch(config, task)).flops
+
+
+@pytest.mark.parametrize("scheme", POSITIONS)
+@pytest.mark.parametrize("ids", POSITION_IDS)
+def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
+    model = {
+        "position": {"name": scheme, **OPTIONS.get(scheme, {})},
+        "position_ids": {"name": ids, **OPTIONS.get(ids, {})},
+    }
+    assert "GFLOP" in describe(small(model=model))
+
+
+def test_a_second_layer_doubles_what_layers_cost(small: Any) -> None:
+    one, two, three = (flops(small(model={"n_layers": layers})) for layers in (1, 2, 3))
+    assert two - one == three - two > 0
+    assert flops(small(trainer={"accumulate_grad_batches": 3})) == 3 * one
