@@ -1,12 +1,13 @@
 """docs/results.md says what is kept, and every config has its row."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import results
+from benchmarks import lengths, results
 from benchmarks.measures import MEANINGS, MEASURES
 from benchmarks.targets import TARGETS, Target
 from minitx.data.tasks import TASKS
@@ -18,6 +19,14 @@ CONFIGS = {path.stem: path for path in (ROOT / "configs").glob("*.yaml")}
 
 def test_the_page_is_what_the_command_writes() -> None:
     assert (ROOT / "docs/results.md").read_text() == results.page(), "run python -m benchmarks.results"
+
+
+@pytest.mark.parametrize("task", sorted(path.stem for path in lengths.KEPT.glob("*.json")))
+def test_the_page_of_lengths_is_what_its_command_writes(task: str) -> None:
+    page = (ROOT / "docs/lengths.md").read_text()
+    assert lengths.section(task) in page, "run python -m benchmarks.lengths"
+    for picture in re.findall(r"\]\((images/lengths_.*?)\)", page):
+        assert (ROOT / "docs" / picture).exists()
 
 
 def test_every_config_has_a_row() -> None:

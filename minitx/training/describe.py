@@ -85,7 +85,7 @@ def parts(model: nn.Module) -> list[tuple[str, int]]:
 
 
 def step_flops(model: nn.Module, batch: Batch) -> int:
-    """Floating-point operations of one forward and backward, counted by torch, where possible without computing them."""
+    """Floating-point operations of one forward and backward as torch counts them, where possible without computing."""
     try:
         return _flops_on("meta", model, batch)
     except RuntimeError:  # Transformer-XL looks at values: which distances occur

@@ -1,0 +1,120 @@
+"""Beyond the trained length, by position scheme and way to number: the study of Kazemnejad et al. 2023, made small.
+
+    python -m benchmarks.lengths copy reverse --jobs 2      train what is not there yet, then write docs/lengths.md
+    python -m benchmarks.lengths                            only write the page from what is kept
+
+The configs copy_lengths and reverse_lengths with fewer steps, all schemes, consecutive and randomized ids, three seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from benchmarks.common import DOCS, RESULTS, table
+from minitx.nn import POSITIONS
+from minitx.options import config_parser, to_config
+from minitx.plots import Curve, accuracy_by_length
+from minitx.sweeps.plan import plan
+from minitx.sweeps.run import sweep
+from minitx.sweeps.tables import Summary, shown
+
+TRAINED, LENGTHS, SEEDS = (1, 20), "1:40", 3
+KEPT = RESULTS / "lengths"
+PUBLISHED = {  # exact match in percent at 21 to 40, 108M parameters
+    "copy": {"t5": 54.9, "alibi": 42.7, "none": 39.3, "sinusoidal": 3.4, "rope": 1.5},
+    "reverse": {"t5": 24.2, "none": 23.0, "alibi": 17.1, "rope": 7.7, "sinusoidal": 2.3},
+}
+OVERRIDES = (
+    "--trainer.max_steps=1000", "--trainer.val_every_n_steps=1000", "--data.validation_size=200",
+    "--data.test_size=200", "--log.attention.every_n_validations=0",
+)  # fmt: skip
+SCHEMES = {name: "{name: learned, max_len: 256}" if name == "learned" else f"{{name: {name}}}" for name in POSITIONS}
+IDS = {"consecutive": "{name: consecutive}", "randomized": "{name: randomized, range: 256, longest: 96}"}
+
+
+def train(task: str, jobs: int) -> None:
+    words = ["--config", str(DOCS.parent / "configs" / f"{task}_lengths.yaml"), *OVERRIDES]
+    words += [f"--run.name={task}", "--run.folder=runs/lengths"]
+
+    def configured(more: list[str]) -> Any:
+        parser = config_parser()
+        return to_config(parser, parser.parse_args([*words, *more]))
+
+    values = {"model.position": [*SCHEMES.values()], "model.position_ids": [*IDS.values()]}
+    rows, failed = sweep(plan(configured, values, SEEDS, LENGTHS), jobs)
+    if failed:
+        raise SystemExit("\n".join(failed))
+    names = {written: name for name, written in [*SCHEMES.items(), *IDS.items()]}
+    kept = [
+        {
+            "scheme": names[row["settings"]["model.position"]],
+            "ids": names[row["settings"]["model.position_ids"]],
+            "exact_match": {length: figures["exact_match"] for length, figures in row["by_length"].items()},
+            **{key: row[key] for key in ("seed", "seconds", "steps", "parameters", "machine")},
+        }
+        for row in rows
+    ]
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / f"{task}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def mean(row: dict[str, Any], first: int, last: int) -> float | None:
+    """Exact match over lengths, each counted alike; None where the scheme does not reach."""
+    found = [share for length, share in row["exact_match"].items() if first <= int(length) <= last]
+    return sum(found) / len(found) if len(found) == last - first + 1 else None
+
+
+def spread(rows: list[dict[str, Any]], first: int, last: int) -> str:
+    means = [value for row in rows if (value := mean(row, first, last)) is not None]
+    return shown("exact_match", Summary.of(means)) if len(means) == len(rows) > 0 else "-"
+
+
+def section(task: str) -> str:
+    """The table of one task, and where its pictures are."""
+    rows = json.loads((KEPT / f"{task}.json").read_text())
+    lines = []
+    for scheme in SCHEMES:
+        by_ids = {name: [row for row in rows if (row["scheme"], row["ids"]) == (scheme, name)] for name in IDS}
+        cells = [spread(by_ids[name], *span) for name in IDS for span in (TRAINED, (21, 40))]
+        lines.append([f"`{scheme}`", *cells, PUBLISHED[task].get(scheme, "-")])
+    header = ["scheme", *(f"{name}, {span}" for name in IDS for span in ("1-20", "21-40")), "published, 21-40"]
+    pictures = "\n\n".join(f"![{task}, {name} ids](images/lengths_{task}_{name}.png)" for name in IDS)
+    on = rows[0]["machine"]
+    seconds = shown("seconds", Summary.of(row["seconds"] for row in rows))
+    where = f"{len(rows)} runs of {rows[0]['steps']:,} steps, {seconds} s each, two at a time, one thread each; "
+    where += f"{on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.lengths {task}`"
+    return f"## {task.capitalize()}\n\n{table(header, lines)}\n\n{pictures}\n\n({where})"
+
+
+def draw(task: str) -> None:
+    """A picture for each way to number."""
+    rows = json.loads((KEPT / f"{task}.json").read_text())
+    for name in IDS:
+        curves = []
+        for scheme in SCHEMES:
+            mine = [row for row in rows if (row["scheme"], row["ids"]) == (scheme, name)]
+            reached = sorted(map(int, mine[0]["exact_match"]))
+            curves.append(Curve(scheme, reached, [[row["exact_match"][str(at)] for row in mine] for at in reached]))
+        title = f"{task}, {name} ids: exact match by length, {SEEDS} seeds"
+        accuracy_by_length(DOCS / "images" / f"lengths_{task}_{name}.png", curves, title, TRAINED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(PUBLISHED))
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    for task in arguments.tasks:
+        train(task, arguments.jobs)
+    page = DOCS / "lengths.md"
+    before = page.read_text().partition("<!-- lengths -->")[0]
+    there = [task for task in PUBLISHED if (KEPT / f"{task}.json").exists()]
+    for task in there:
+        draw(task)
+    page.write_text(f"{before}<!-- lengths -->\n\n" + "\n\n".join(map(section, there)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
