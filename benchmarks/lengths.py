@@ -27,7 +27,7 @@ PUBLISHED = {  # exact match in percent at 21 to 40, 108M parameters
     "reverse": {"t5": 24.2, "none": 23.0, "alibi": 17.1, "rope": 7.7, "sinusoidal": 2.3},
 }
 OVERRIDES = (
-    "--model.n_heads=4", "--trainer.max_steps=1000", "--trainer.val_every_n_steps=1000", "--data.validation_size=200",
+    "--trainer.max_steps=1000", "--trainer.val_every_n_steps=1000", "--data.validation_size=200",
     "--data.test_size=200", "--log.attention.every_n_validations=0",
 )  # fmt: skip
 SCHEMES = {name: "{name: learned, max_len: 256}" if name == "learned" else f"{{name: {name}}}" for name in POSITIONS}
