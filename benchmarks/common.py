@@ -7,10 +7,29 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from minitx.config import Config
 from minitx.hardware import machine
+from minitx.options import config_parser, to_config
+from minitx.sweeps.plan import plan
+from minitx.sweeps.run import sweep
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
+
+
+def trained(
+    words: Sequence[str], values: dict[str, list[str]], seeds: int, lengths: str | None, jobs: int
+) -> list[dict[str, Any]]:
+    """The rows of a sweep over these values of keys, its config given by words of a command line; all, or none."""
+
+    def configured(more: list[str]) -> Config:
+        parser = config_parser()
+        return to_config(parser, parser.parse_args([*words, *more]))
+
+    rows, failed = sweep(plan(configured, values, seeds, lengths), jobs)
+    if failed:
+        raise SystemExit("\n".join(failed))
+    return rows
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

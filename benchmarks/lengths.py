@@ -12,12 +12,9 @@ import argparse
 import json
 from typing import Any
 
-from benchmarks.common import DOCS, RESULTS, table
+from benchmarks.common import DOCS, RESULTS, table, trained
 from minitx.nn import POSITIONS
-from minitx.options import config_parser, to_config
 from minitx.plots import Curve, accuracy_by_length
-from minitx.sweeps.plan import plan
-from minitx.sweeps.run import sweep
 from minitx.sweeps.tables import Summary, shown
 
 TRAINED, LENGTHS, SEEDS = (1, 20), "1:40", 3
@@ -37,15 +34,8 @@ IDS = {"consecutive": "{name: consecutive}", "randomized": "{name: randomized, r
 def train(task: str, jobs: int) -> None:
     words = ["--config", str(DOCS.parent / "configs" / f"{task}_lengths.yaml"), *OVERRIDES]
     words += [f"--run.name={task}", "--run.folder=runs/lengths"]
-
-    def configured(more: list[str]) -> Any:
-        parser = config_parser()
-        return to_config(parser, parser.parse_args([*words, *more]))
-
     values = {"model.position": [*SCHEMES.values()], "model.position_ids": [*IDS.values()]}
-    rows, failed = sweep(plan(configured, values, SEEDS, LENGTHS), jobs)
-    if failed:
-        raise SystemExit("\n".join(failed))
+    rows = trained(words, values, SEEDS, LENGTHS, jobs)
     names = {written: name for name, written in [*SCHEMES.items(), *IDS.items()]}
     kept = [
         {

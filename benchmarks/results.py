@@ -13,13 +13,11 @@ import argparse
 import json
 from typing import Any
 
-from benchmarks.common import DOCS, RESULTS, table
+from benchmarks.common import DOCS, RESULTS, table, trained
 from benchmarks.measures import MEANINGS, MEASURES
 from benchmarks.targets import TARGETS, Target
 from minitx import load
-from minitx.options import config_parser, did_you_mean, to_config
-from minitx.sweeps.plan import plan
-from minitx.sweeps.run import sweep
+from minitx.options import did_you_mean
 from minitx.sweeps.tables import SHARES, Summary, shown
 
 RUNS = RESULTS / "runs"
@@ -35,16 +33,8 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
     """Train a row with the seeds 1, 2, ... and keep what came of it."""
     words = ["--config", str(CONFIGS / f"{target.stem}.yaml"), *target.overrides]
     words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
-
-    def configured(more: list[str]) -> Any:
-        parser = config_parser()
-        return to_config(parser, parser.parse_args([*words, *more]))
-
-    rows, failed = sweep(plan(configured, {}, seeds, target.lengths), jobs)
-    if failed:
-        raise SystemExit("\n".join(failed))
     kept = []
-    for row in rows:
+    for row in trained(words, {}, seeds, target.lengths, jobs):
         measured = {name: MEASURES[name](load(row["folder"])) for name in target.measures}
         kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
     record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}

@@ -42,7 +42,7 @@ class Parser(ArgumentParser):
         """Parse the command line, and remember which keys it names."""
         self.words = sys.argv[1:] if args is None else list(args)
         self._named = [word.removeprefix("--").partition("=")[0] for word in self.words if word.startswith("--")]
-        others, inner = _take_inner(self.words)
+        others, inner = _take_inner(self.words, [section for section in OPEN_SECTIONS if section in keys(self)])
         parsed = super().parse_args(others, *rest, **kwargs)
         for section, key, option, text in sorted(inner, key=lambda one: one[2] != "name"):
             options, value = parsed[section], yaml.safe_load(text)
@@ -71,8 +71,8 @@ def keys(parser: ArgumentParser) -> list[str]:
     ]
 
 
-def _take_inner(args: list[str]) -> tuple[list[str], list[tuple[str, str, str, str]]]:
-    """Take out of the words those about an option's own options, such as --data.tokenizer.size 500.
+def _take_inner(args: list[str], sections: Iterable[str]) -> tuple[list[str], list[tuple[str, str, str, str]]]:
+    """Take out of the words those about an own option of an option in these sections: --data.tokenizer.size 500.
 
     jsonargparse would set the whole option anew with each of them. A new `name` drops what belonged to another, as it
     does for a section.
@@ -83,11 +83,11 @@ def _take_inner(args: list[str]) -> tuple[list[str], list[tuple[str, str, str, s
     Raises:
         ValueError: a key without a value.
     """
-    sections = "|".join(map(re.escape, OPEN_SECTIONS))
+    section_names = "|".join(map(re.escape, sections))
     others, taken = [], []
     words = iter(args)
     for word in words:
-        found = re.fullmatch(rf"--({sections})\.(\w+)\.(\w+)(?:=(.*))?", word, re.DOTALL)
+        found = re.fullmatch(rf"--({section_names})\.(\w+)\.(\w+)(?:=(.*))?", word, re.DOTALL)
         if found is None:
             others.append(word)
             continue

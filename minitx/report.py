@@ -108,7 +108,7 @@ def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> No
         for name in ("exact_match", "token_accuracy")
     ]
     title = f"{predictor.config.run.name}: accuracy by length"
-    accuracy_by_length(path, curves, title, getattr(predictor.task, "trained_lengths", None))
+    accuracy_by_length(path, curves, title, predictor.task.trained_lengths)
 
 
 def length_range(lengths: str, task: Task) -> range:

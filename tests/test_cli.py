@@ -360,3 +360,10 @@ def test_resume_goes_on_where_a_finished_run_ended(tmp_path: Path, capsys: pytes
     assert "step 6/6" in capsys.readouterr().out
     assert [folder.name for folder in (tmp_path / "reverse").iterdir()] == ["v0"]
     assert torch.load(tmp_path / "reverse/v0/last.ckpt", weights_only=True)["global_step"] == 6
+
+
+def test_keys_of_a_config_are_unknown_to_a_command_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["generate", "runs/none", "3 1", "--data.tokenizer.size", "5"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("minitx: unknown key data.tokenizer.size")

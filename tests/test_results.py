@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import lengths, results
+from benchmarks import common, lengths, results
 from benchmarks.measures import MEANINGS, MEASURES
 from benchmarks.targets import TARGETS, Target
 from minitx.data.tasks import TASKS
@@ -112,7 +112,7 @@ def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeyp
         assert plan.lengths == range(1, 4)
         return [{**row(seed, 0.5), "folder": f"v{seed}", "config": {}} for seed in (1, 2)], []
 
-    monkeypatch.setattr(results, "sweep", swept)
+    monkeypatch.setattr(common, "sweep", swept)
     monkeypatch.setattr(results, "RUNS", tmp_path)
     monkeypatch.setattr(results, "load", lambda folder: folder)
     monkeypatch.setitem(results.MEASURES, "diagonal", lambda folder: {"v1": 0.25, "v2": 0.75}[folder])

@@ -192,8 +192,8 @@ class WordTokenizer:
         return Tokenizer(backend)
 
 
-class BPETokenizer:
-    """Bytes, joined to the pairs that occur most often (byte pair encoding; Sennrich et al. 2016, GPT-2).
+class _Subwords:
+    """Pieces of words, learned from the text.
 
     Args:
         size: number of tokens, the 256 bytes and the special ones included.
@@ -204,13 +204,22 @@ class BPETokenizer:
         self.size = _at_least(256 + len(SPECIAL_TOKENS), size)
         self.sample = _at_least(1, sample, "sample")
 
+    @property
+    def _options(self) -> dict[str, Any]:
+        """Of the library's trainer."""
+        return {
+            "vocab_size": self.size - len(SPECIAL_TOKENS),
+            "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
+            "show_progress": False,
+        }
+
+
+class BPETokenizer(_Subwords):
+    """Bytes, joined to the pairs that occur most often (byte pair encoding; Sennrich et al. 2016, GPT-2)."""
+
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the pairs."""
-        trainer = trainers.BpeTrainer(
-            vocab_size=self.size - len(SPECIAL_TOKENS),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
+        trainer = trainers.BpeTrainer(**self._options)
         learned = _learned(_byte_level(models.BPE()), trainer, texts)
         merges: list[tuple[str, str]] = []
         known = set(pre_tokenizers.ByteLevel.alphabet())
@@ -223,25 +232,12 @@ class BPETokenizer:
         return Tokenizer(_byte_level(models.BPE(_numbered(words), merges)))
 
 
-class UnigramTokenizer:
-    """The pieces with which the text is most probable (unigram language model; Kudo 2018, T5), on bytes.
-
-    Args:
-        size: number of tokens, the 256 bytes and the special ones included.
-        sample: megabytes of text to be trained on, at most; of a longer text evenly spread.
-    """
-
-    def __init__(self, size: int = 4096, sample: int = SAMPLE) -> None:
-        self.size = _at_least(256 + len(SPECIAL_TOKENS), size)
-        self.sample = _at_least(1, sample, "sample")
+class UnigramTokenizer(_Subwords):
+    """The pieces with which the text is most probable (unigram language model; Kudo 2018, T5), on bytes."""
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the pieces."""
-        trainer = trainers.UnigramTrainer(
-            vocab_size=self.size - len(SPECIAL_TOKENS),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
+        trainer = trainers.UnigramTrainer(**self._options)
         learned = _learned(_byte_level(models.Unigram()), trainer, texts)
         scores = {piece: score for piece, score in learned["vocab"] if piece not in SPECIAL_TOKENS}
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -90,7 +90,7 @@ def plan(
             raise ValueError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
         config, task, model = prepare(config)
         asked = None if lengths is None else length_range(lengths, task)
-        trained.add(getattr(task, "trained_lengths", None))
+        trained.add(task.trained_lengths)
         task.examples("validation", 1)
         spent = cost(config, model, first_batch(config, task))
         for seed in range(1, seeds + 1):

@@ -93,6 +93,11 @@ class Task:
         return self.longest
 
     @property
+    def trained_lengths(self) -> tuple[int, int] | None:
+        """Shortest and longest question of training, in the unit of of_length; None where there is no such unit."""
+        return None
+
+    @property
     def notes(self) -> list[str]:
         """Sentences about the data that whoever trains should read."""
         return []
@@ -147,11 +152,6 @@ class QuestionTask(Task):
     """The options to make larger when there are too few different questions."""
     has_lengths: ClassVar[bool] = True
     """Whether questions of one length can be asked for, of_length."""
-
-    @property
-    def trained_lengths(self) -> tuple[int, int] | None:
-        """The shortest and longest question of training, in the unit of of_length; None where there is no such unit."""
-        return None
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Draw questions: ids and keep, each [N, L]."""
