@@ -16,6 +16,11 @@ from torch import Tensor, nn
 
 from minitx.inspection import images
 from minitx.inspection.recording import record_attention
+from minitx.inspection.statistics import Map, head_statistics
+from minitx.tensorboard.format import encode
+
+KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
+"""Whose tokens ask, and whose are looked at."""
 
 
 class Picture(NamedTuple):
@@ -43,15 +48,30 @@ class AttentionMaps:
 
     def pictures(self, example: int = 0) -> Iterator[Picture]:
         """One picture for each kind and layer."""
-        for kind, queries, keys in (
-            ("encoder", "source", "source"),
-            ("decoder", "target", "target"),
-            ("cross", "target", "source"),
-        ):
-            for number, weights in enumerate(getattr(self, kind), start=1):
-                rows, columns = self.tokens[queries][example], self.tokens[keys][example]
-                shown = weights[example, :, : len(rows), : len(columns)].float().cpu().numpy()
-                yield Picture(kind, number, images.heads(shown, rows, columns))
+        for kind in KINDS:
+            for number, layer in enumerate(self.layers(kind, example), start=1):
+                drawn = images.heads(layer.weights.numpy(), list(layer.queries), list(layer.keys))
+                yield Picture(kind, number, drawn)
+
+    def layers(self, kind: str, example: int = 0) -> list[Map]:
+        """The maps of one kind for one example, layer by layer, without padding."""
+        queries, keys = (self.tokens[side][example] if getattr(self, kind) else [] for side in KINDS[kind])
+        cut = (example, slice(None), slice(len(queries)), slice(len(keys)))
+        return [Map(weights[cut].float().cpu(), queries, keys, kind) for weights in getattr(self, kind)]
+
+    def encoded(self, example: int = 0) -> dict[str, list[bytes]]:
+        """Each kind that there is, with the statistics of its heads, as TensorBoard and the offline page take it."""
+        found = {}
+        for kind, sides in KINDS.items():
+            layers: list[Tensor] = getattr(self, kind)
+            if layers:
+                queries, keys = (
+                    [*self.tokens[side][example], *[None] * (size - len(self.tokens[side][example]))]
+                    for side, size in zip(sides, layers[0].shape[2:], strict=True)
+                )
+                weights = [layer[example].float().cpu().numpy() for layer in layers]
+                found[kind] = encode(kind, queries, keys, weights, head_statistics(self.layers(kind, example)))
+        return found
 
     def alignment(self) -> Tensor:
         """Where the source was looked at for each target token: the last cross-attention, mean of its heads, [B, T, S].

@@ -1,0 +1,147 @@
+"""Attention maps as bytes: what training writes, and what the Attention tab and the offline page show. No torch here.
+
+One kind of attention of one example at one step is a list of byte strings: first a header as JSON, then for each layer
+its weights [H, T, S], and then each extra map [1, T, S], as gzipped uint8 of 255 x sqrt(weight): a linear byte would
+turn most of the small weights to nothing. A shown weight is off by at most 1/255, and less where it is small.
+
+Legend: L layers, H heads, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+VERSION = 1
+KINDS = ("encoder", "decoder", "cross")
+LONGEST_LABEL = 200
+"""Characters of a token that are kept: more than anybody reads, less than what would break a page."""
+LEVELS = 255
+
+
+class Statistic(NamedTuple):
+    """One number for each head."""
+
+    name: str
+    meaning: str  # in a sentence, with its reference
+    pattern: bool  # whether a value near 1 names what a head does
+    values: list[list[float | None]]  # [L][H]; None where it says nothing
+
+
+def encode(
+    kind: str,
+    queries: Sequence[str | None],
+    keys: Sequence[str | None],
+    layers: Sequence[np.ndarray],
+    statistics: Sequence[Statistic] = (),
+    extras: Mapping[str, np.ndarray] | None = None,
+) -> list[bytes]:
+    """Maps as bytes.
+
+    Args:
+        kind: one of KINDS.
+        queries: labels of the T queries; None is padding.
+        keys: labels of the S keys; None is padding.
+        layers: weights [H, T, S] of each layer.
+        statistics: of its heads.
+        extras: further maps [T, S] by name, such as rollout.
+
+    Returns:
+        The header and the gzipped maps, as decode takes them.
+    """
+    extras = extras or {}
+    header = {
+        "version": VERSION,
+        "kind": kind,
+        "queries": [_cut(label) for label in queries],
+        "keys": [_cut(label) for label in keys],
+        "heads": [len(weights) for weights in layers],
+        "extras": list(extras),
+        "statistics": [statistic._asdict() for statistic in statistics],
+    }
+    maps = [*layers, *(weights[None] for weights in extras.values())]
+    return [json.dumps(header, allow_nan=False).encode(), *(_packed(weights) for weights in maps)]
+
+
+def _cut(label: str | None) -> str | None:
+    return label if label is None or len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+
+
+def _packed(weights: np.ndarray) -> bytes:
+    levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * LEVELS).round().astype(np.uint8)
+    return gzip.compress(levels.tobytes(), compresslevel=6, mtime=0)
+
+
+def read_header(item: bytes) -> dict[str, Any]:
+    """The header, checked: what a page may rely on.
+
+    Raises:
+        ValueError: not a header of this format, or of a version that is not known here.
+    """
+    try:
+        header = json.loads(item)
+        version = header["version"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("this is no attention map of minitx") from None
+    if version != VERSION:
+        raise ValueError(f"attention maps of format {version!r} cannot be shown here, which knows format {VERSION}")
+    try:
+        _check(header)
+    except (KeyError, TypeError, AttributeError, AssertionError):
+        raise ValueError("the header of these attention maps is damaged") from None
+    return dict(header)
+
+
+def _check(header: dict[str, Any]) -> None:
+    """Types and sizes of a header; AssertionError and its like where they do not fit."""
+    assert header["kind"] in KINDS
+    for labels in (header["queries"], header["keys"]):
+        assert isinstance(labels, list)
+        assert all(label is None or isinstance(label, str) for label in labels)
+    heads = header["heads"]
+    assert isinstance(heads, list)
+    assert all(type(count) is int and count > 0 for count in heads)
+    assert all(isinstance(name, str) for name in header["extras"])
+    for statistic in header["statistics"]:
+        assert isinstance(statistic["name"], str)
+        assert isinstance(statistic["meaning"], str)
+        assert isinstance(statistic["pattern"], bool)
+        assert [len(layer) for layer in statistic["values"]] == heads
+        assert all(value is None or type(value) in (int, float) for layer in statistic["values"] for value in layer)
+
+
+def sizes(header: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+    """The shape of each map behind a header: layers first, then extras."""
+    rows, columns = len(header["queries"]), len(header["keys"])
+    return [(count, rows, columns) for count in [*header["heads"], *(1 for _ in header["extras"])]]
+
+
+def decode(items: Sequence[bytes]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The header, and the maps as weights: layers first, then extras.
+
+    Raises:
+        ValueError: damaged, or of a version that is not known here.
+    """
+    if not items:
+        raise ValueError("this is no attention map of minitx")
+    header = read_header(items[0])
+    shapes = sizes(header)
+    if len(items) != 1 + len(shapes):
+        raise ValueError(f"{len(shapes)} attention maps were announced, {len(items) - 1} are there")
+    return header, [
+        _unpacked(item, shape, number) for number, (item, shape) in enumerate(zip(items[1:], shapes, strict=True))
+    ]
+
+
+def _unpacked(item: bytes, shape: tuple[int, int, int], number: int) -> np.ndarray:
+    try:
+        levels = np.frombuffer(gzip.decompress(item), dtype=np.uint8).reshape(shape)
+    except (OSError, EOFError, ValueError, zlib.error):
+        raise ValueError(f"attention map {number} is damaged") from None
+    weights: np.ndarray = (levels / np.float32(LEVELS)) ** 2
+    return weights
