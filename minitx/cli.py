@@ -89,12 +89,23 @@ def _train(parser: Parser, parsed: Namespace) -> None:
     train(config, parsed.resume)
 
 
+def _describe_arguments(parser: Parser) -> None:
+    parser.add_argument("--plot", type=str, default=None, help="draw positions and learning rate into this .png file")
+
+
 def _describe(parser: Parser, parsed: Namespace) -> None:
     config = to_config(parser, parsed)
     _need_data(config.data)
+    if parsed.plot and not parsed.plot.lower().endswith(".png"):
+        raise ValueError(f"--plot takes a .png file, got {parsed.plot}")
+    picture = _writable(parsed.plot) if parsed.plot else None
     from minitx.training.describe import describe
 
     print(describe(config))
+    if picture is not None:
+        from minitx.training.pictures import draw
+
+        print(f"\n{draw(config, picture)}")
 
 
 def _sweep(parser: Parser, parsed: Namespace) -> None:
@@ -272,7 +283,7 @@ COMMANDS = {
     "generate": Command("let a trained model write", _generate_arguments, _generate),
     "attend": Command("draw a trained model's attention to a text", _attend_arguments, _attend),
     "describe": Command(
-        "tell a config's size, cost and learning rate, without training", lambda parser: None, _describe, True
+        "tell a config's size, cost and learning rate, without training", _describe_arguments, _describe, True
     ),
     "sweep": Command(
         "train a grid of settings, each with several seeds: --set KEY=A,B", sweeps.arguments, _sweep, True

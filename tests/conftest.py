@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from minitx.config import ModelConfig
@@ -137,3 +138,17 @@ def _copy_attention(ours: Any, theirs: Any) -> None:
 def _copy_ffn(ours: FeedForward, theirs: Any) -> None:
     theirs.linear1.load_state_dict(ours.up_proj.state_dict())
     theirs.linear2.load_state_dict(ours.down_proj.state_dict())
+
+
+@pytest.fixture
+def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def remember(self: Figure, *args: object, **kwargs: object) -> None:
+        figures.append(self)
+        save(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    return figures

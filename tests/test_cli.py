@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from minitx import checkpoint
@@ -197,6 +198,8 @@ def test_bad_checkpoints(
         (["evaluate", "RUN", "--split", "training"], "--split must be test or validation"),
         (["evaluate", "RUN", "--path", "x.txt"], "--path is for language models"),
         (["evaluate", "RUN", "--stride", "3"], "--stride is for language models"),
+        (["describe", *REVERSE, "--plot", "a.pdf"], "--plot takes a .png file, got a.pdf"),
+        (["describe", *REVERSE, "--plot", "nowhere/a.png"], "cannot be written"),
         (["evaluate", "RUN", "--plot", "a.png"], "--plot takes a .png file, and --lengths"),
         (["evaluate", "RUN", "--lengths", "1:2", "--plot", "a.pdf"], "--plot takes a .png file"),
         (["evaluate", "RUN", "--lengths", "1:2", "--plot", "nowhere/a.png"], "cannot be written"),
@@ -333,6 +336,21 @@ def test_describe_tells_size_cost_and_learning_rate(capsys: pytest.CaptureFixtur
     for place in ("encoder self_attn", "decoder self_attn", "decoder cross_attn"):
         (line,) = (line for line in out.splitlines() if line.strip().startswith(place))
         assert line.split()[2] in ("fused:", "explicit", "flex")
+
+
+def test_describe_draws_positions_and_learning_rate(
+    tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "describe.png"
+    main(["describe", *REVERSE, "--model.position", "{name: alibi}", "--model.n_heads", "2", "--plot", str(picture)])
+    assert str(picture) in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    titles = [axes.get_title(loc="left") for axes in saved_figures[0].axes if axes.get_title(loc="left")]
+    biases = [f"{stack}: bias, head {head}" for stack in ("encoder", "decoder") for head in (1, 2)]
+    assert titles == ["learning rate", *biases]
+    rates = saved_figures[0].axes[0].lines[0].get_ydata()
+    assert max(rates) <= 0.005
+    assert rates[-1] < max(rates) / 2
 
 
 def test_list_names_everything_registered(capsys: pytest.CaptureFixture[str]) -> None:

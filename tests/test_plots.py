@@ -10,27 +10,13 @@ from PIL import Image
 from minitx.plots import Curve, accuracy_by_length
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
-    figures: list[Figure] = []
-    save = Figure.savefig
-
-    def remember(self: Figure, *args: object, **kwargs: object) -> None:
-        figures.append(self)
-        save(self, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Figure, "savefig", remember)
-    return figures
-
-
-def test_curves_are_percent_of_means_with_bands_inside_the_picture(drawn: list[Figure], tmp_path: Path) -> None:
+def test_curves_are_percent_of_means_with_bands_inside_the_picture(saved_figures: list[Figure], tmp_path: Path) -> None:
     curves = [Curve("rope", [1, 2, 3], [[1.0, 0.8], [0.5, 0.7], [0.0, 0.1]]), Curve("none", [1, 2], [[0.2], [0.1]])]
     path = accuracy_by_length(tmp_path / "new" / "a.png", curves, "reverse", (1, 2), "scheme")
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.width > 800
-    (axes,) = drawn[0].axes
+    (axes,) = saved_figures[0].axes
     assert [list(line.get_ydata()) for line in axes.lines] == [pytest.approx([90, 60, 5]), pytest.approx([20, 10])]
     assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 3], [1, 2]]
     (band,) = axes.collections  # a single seed has none
@@ -45,16 +31,16 @@ def test_curves_are_percent_of_means_with_bands_inside_the_picture(drawn: list[F
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 2
 
 
-def test_one_curve_of_one_seed_needs_no_legend(drawn: list[Figure], tmp_path: Path) -> None:
+def test_one_curve_of_one_seed_needs_no_legend(saved_figures: list[Figure], tmp_path: Path) -> None:
     accuracy_by_length(tmp_path / "a.png", [Curve("x", [4], [[0.5]])], "copy")
-    (axes,) = drawn[0].axes
+    (axes,) = saved_figures[0].axes
     assert axes.get_legend() is None
     assert not axes.patches
     assert not axes.texts
 
 
-def test_many_curves_differ_and_leave_no_state(drawn: list[Figure], tmp_path: Path) -> None:
+def test_many_curves_differ_and_leave_no_state(saved_figures: list[Figure], tmp_path: Path) -> None:
     accuracy_by_length(tmp_path / "a.png", [Curve(str(n), [1, 2], [[0.1], [0.2]]) for n in range(12)], "many")
-    lines = drawn[0].axes[0].lines
+    lines = saved_figures[0].axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
     assert "matplotlib.pyplot" not in __import__("sys").modules or not matplotlib.pyplot.get_fignums()

@@ -33,7 +33,7 @@ FEW: dict[str, dict[str, Any]] = {
     "dyck": {"length": (1, 8), "depth": 3},
     "addition": {"digits": (1, 2)},
     "modular_addition": {"modulus": 19},
-    "associative_recall": {"symbols": 8, "pairs": 2, "queries": 1},
+    "associative_recall": {"symbols": 8, "pairs": (1, 2), "queries": 1},
     "number_words": {"languages": ("en", "de"), "numbers": (0, 99)},
     "dates": {"languages": ("en", "ja"), "formats": ("short", "full"), "years": (2021, 2021)},
 }
@@ -103,11 +103,14 @@ def induction(task: Any, question: list[str]) -> list[str]:
 
 
 def associative_recall(task: Any, question: list[str]) -> list[str]:
-    shown, asked = question[: 2 * task.pairs], question[2 * task.pairs :]
+    half = task.symbols // 2
+    pairs = sum(int(symbol) >= half for symbol in question)  # as many as values
+    shown, asked = question[: 2 * pairs], question[2 * pairs :]
     keys, values = shown[0::2], shown[1::2]
-    assert len({*keys}) == len(keys) == task.pairs
-    assert len({*asked}) == len(asked) == task.queries
-    assert all(int(key) < task.symbols // 2 <= int(value) for key, value in zip(keys, values, strict=True))
+    assert task.pairs[0] <= pairs <= task.pairs[1]
+    assert len({*keys}) == len(keys) == pairs
+    assert len({*asked}) == len(asked) == min(task.queries, pairs)
+    assert all(int(key) < half <= int(value) for key, value in zip(keys, values, strict=True))
     return [dict(zip(keys, values, strict=True))[key] for key in asked]
 
 

@@ -185,6 +185,11 @@ class QuestionTask(Task):
         """The part of questions [N, L] that decides on the split, [N, K]; by default the whole question."""
         return source, keep
 
+    def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The first lengths [N, 1] of ids [N, L], padding after them: ids and keep."""
+        keep = torch.arange(ids.size(1)) < lengths  # [N, L]
+        return ids.masked_fill(~keep, self.vocabulary.special.pad), keep
+
     def _draw(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
         source, keep = draw_split(
             lambda rows: self.question(generator, rows), size, split, distinct, self.enlarge, self.deciding
@@ -230,11 +235,6 @@ class LengthTask(QuestionTask):
         lengths, longest = self.draw_lengths(generator, rows), self.length[1]
         ids = torch.randint(FIRST, FIRST + symbols, (rows, longest), generator=generator)
         return self.padded(ids, lengths)
-
-    def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The first lengths [N, 1] of ids [N, L], padding after them: ids and keep."""
-        keep = torch.arange(ids.size(1)) < lengths  # [N, L]
-        return ids.masked_fill(~keep, self.vocabulary.special.pad), keep
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from minitx.data.tasks.base import FIRST, QuestionTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import FIRST, QuestionTask, SequenceTask, check_at_least, check_range, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -76,23 +76,26 @@ class AssociativeRecall(QuestionTask):
 
     symbols: int = 64
     """Number of different symbols, half of them keys: "0", "1", ..."""
-    pairs: int = 4
-    """Pairs of key and value."""
+    pairs: tuple[int, int] = (1, 4)
+    """Fewest and most pairs of key and value; every number is equally likely."""
     queries: int = 2
-    """Keys that are asked for."""
+    """Keys that are asked for; all of them where there are fewer pairs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("symbols", self.symbols, 2)
         if self.symbols % 2:
             raise ValueError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
-        if not 1 <= self.pairs <= self.symbols // 2:
+        check_range("pairs", self.pairs, 1)
+        if self.pairs[1] > self.symbols // 2:
             raise ValueError(
-                f"data.pairs must lie between 1 and the number of keys, data.symbols / 2 = {self.symbols // 2}, "
-                f"got {self.pairs}"
+                f"data.pairs must not go beyond the number of keys, data.symbols / 2 = {self.symbols // 2}, "
+                f"got {[*self.pairs]}"
             )
-        if not 1 <= self.queries <= self.pairs:
-            raise ValueError(f"data.queries must lie between 1 and data.pairs, {self.pairs}, got {self.queries}")
+        if not 1 <= self.queries <= self.pairs[1]:
+            raise ValueError(
+                f"data.queries must lie between 1 and the most data.pairs, {self.pairs[1]}, got {self.queries}"
+            )
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -101,33 +104,47 @@ class AssociativeRecall(QuestionTask):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """All questions are equally long, and so are all answers."""
-        return 2 * self.pairs + self.queries, self.queries
+        """With the most pairs."""
+        return 2 * self.pairs[1] + self.queries, self.queries
+
+    @property
+    def aligned(self) -> bool:
+        """Never: a question holds its pairs, and its answer does not."""
+        return False
 
     @property
     def trained_lengths(self) -> tuple[int, int]:
         """data.pairs."""
-        return self.pairs, self.pairs
+        return self.pairs
 
     def of_length(self, length: int) -> Self:
         """The same task with that many pairs, and no more queries than that."""
-        return dataclasses.replace(self, pairs=length, queries=min(self.queries, length))
+        return dataclasses.replace(self, pairs=(length, length), queries=min(self.queries, length))
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Keys in any order, any values, queries in any order."""
-        half = self.symbols // 2
-        keys = _distinct(rows, self.pairs, half, generator)
-        values = half + torch.randint(half, (rows, self.pairs), generator=generator)
-        asked = keys.gather(1, _distinct(rows, self.queries, self.pairs, generator))
-        ids = torch.cat((torch.stack((keys, values), dim=2).flatten(1), asked), dim=1)
-        return FIRST + ids, torch.ones_like(ids, dtype=torch.bool)
+        half, (fewest, most) = self.symbols // 2, self.pairs
+        pairs = torch.randint(fewest, most + 1, (rows, 1), generator=generator)
+        keys = _distinct(rows, most, half, generator)
+        values = half + torch.randint(half, (rows, most), generator=generator)
+        there = torch.arange(most) < pairs  # [N, most]
+        order = torch.rand(rows, most, generator=generator).masked_fill(~there, 2.0).argsort(dim=1)
+        asked = keys.gather(1, order[:, : self.queries])
+        everything = torch.cat((torch.stack((keys, values), dim=2).flatten(1), asked), dim=1)
+        place = torch.arange(2 * most + self.queries).expand(rows, -1)  # of what is written; pairs that are not are
+        taken = place + (place >= 2 * pairs) * 2 * (most - pairs)  # skipped
+        ids = everything.gather(1, taken.clamp(max=everything.size(1) - 1))
+        return self.padded(FIRST + ids, 2 * pairs + pairs.clamp(max=self.queries))
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The value behind the key that equals each query."""
-        shown, asked = source[:, : 2 * self.pairs], source[:, 2 * self.pairs :]
-        keys, values = shown[:, 0::2], shown[:, 1::2]
-        found = (asked[:, :, None] == keys[:, None]).long().argmax(dim=2)  # [N, T]
-        return values.gather(1, found), torch.ones_like(found, dtype=torch.bool)
+        lengths = keep.sum(dim=1, keepdim=True)
+        asked = torch.where(lengths < 3 * self.queries, lengths // 3, self.queries)  # [N, 1]
+        places = lengths - asked + torch.arange(self.queries)  # [N, T]
+        queries = source.gather(1, places.clamp(max=source.size(1) - 1))
+        keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
+        found = (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first, which is in the pairs
+        return self.padded(values.gather(1, found), asked)
 
 
 def _distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:

@@ -27,13 +27,32 @@ def test_what_is_asked_for_stood_anywhere() -> None:
     assert min(places.values()) > 400
 
 
-@pytest.mark.parametrize(("symbols", "pairs", "queries"), [(2, 1, 1), (10, 5, 5), (64, 4, 2), (256, 4, 4), (40, 12, 3)])
-def test_values_are_recalled(symbols: int, pairs: int, queries: int) -> None:
+@pytest.mark.parametrize(
+    ("symbols", "pairs", "queries"),
+    [(2, (1, 1), 1), (10, (5, 5), 5), (64, (4, 4), 2), (256, (3, 4), 4), (40, (2, 12), 3), (12, (1, 6), 6)],
+)
+def test_values_are_recalled(symbols: int, pairs: tuple[int, int], queries: int) -> None:
     task = make("associative_recall", symbols=symbols, pairs=pairs, queries=queries)
     drawn = task.question(generator(1), 300)
     check_answers("associative_recall", task, task.answered(*drawn))
     used = {int(symbol) for row in spelt(task, *drawn) for symbol in row}
     assert used == {*range(symbols)}
+
+
+def test_numbers_of_pairs_and_what_is_asked_for_are_equally_likely() -> None:
+    task = make("associative_recall", symbols=32, pairs=(1, 4), queries=2)
+    counts: Counter[int] = Counter()
+    places: Counter[tuple[int, int]] = Counter()
+    for row in spelt(task, *task.question(generator(1), 8000)):
+        pairs = sum(int(symbol) >= 16 for symbol in row)
+        counts[pairs] += 1
+        if pairs == 4:
+            keys, asked = row[0:8:2], row[8:]
+            places[keys.index(asked[0]), keys.index(asked[1])] += 1
+    assert {*counts} == {1, 2, 3, 4}
+    assert max(counts.values()) - min(counts.values()) < 250
+    assert {*places} == {*itertools.permutations(range(4), 2)}
+    assert min(places.values()) > 110
 
 
 @given(st.integers(1, 12), st.data())
@@ -52,7 +71,7 @@ def test_all_choices_of_different_numbers_are_equally_likely() -> None:
 
 
 def test_the_task_with_so_many_pairs() -> None:
-    task = make("associative_recall", symbols=64, pairs=4, queries=2)
+    task = make("associative_recall", symbols=64, pairs=(1, 4), queries=2)
     for pairs, longest in ((1, (3, 1)), (2, (6, 2)), (10, (22, 2))):
         other = task.of_length(pairs)
         assert other.longest == longest
@@ -66,8 +85,8 @@ def test_the_task_with_so_many_pairs() -> None:
         ("induction", {"length": (2, 5)}, r"data\.length .* got \[2, 5\]"),
         ("associative_recall", {"symbols": 7}, r"data\.symbols .* got 7"),
         ("associative_recall", {"symbols": 0}, r"data\.symbols .* got 0"),
-        ("associative_recall", {"pairs": 0}, r"data\.pairs .* got 0"),
-        ("associative_recall", {"pairs": 33}, r"data\.pairs .* got 33"),
+        ("associative_recall", {"pairs": (0, 4)}, r"data\.pairs .* got \[0, 4\]"),
+        ("associative_recall", {"pairs": (4, 33)}, r"data\.pairs .* got \[4, 33\]"),
         ("associative_recall", {"queries": 0}, r"data\.queries .* got 0"),
         ("associative_recall", {"queries": 5}, r"data\.queries .* got 5"),
     ],
