@@ -1,14 +1,17 @@
-"""What can be measured of a trained model besides its figures on held-out examples: from a Predictor to a share."""
+"""What can be measured of a trained model besides its figures on held-out examples, and read off its curves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from minitx import Predictor, record_attention
+from minitx import Predictor, checkpoint, load, record_attention
 from minitx.data.examples import Pairs
 from minitx.data.framing import frame
+from minitx.evaluation import exact_matches
 
 
 def share_of_rows(predictor: Predictor, mirrored: bool) -> float:
@@ -59,18 +62,50 @@ def head_scores(predictor: Predictor) -> tuple[float, float]:
     return float(means[best]), max((float(weights.max()) for weights in before), default=0.0)
 
 
-MEASURES: dict[str, Callable[[Predictor], float]] = {
-    "diagonal": lambda predictor: share_of_rows(predictor, mirrored=False),
-    "antidiagonal": lambda predictor: share_of_rows(predictor, mirrored=True),
-    "induction_head": lambda predictor: head_scores(predictor)[0],
-    "previous_token_head": lambda predictor: head_scores(predictor)[1],
-}
-"""By the name that a target gives."""
+def training_match(predictor: Predictor) -> float:
+    """Exact match on 2,000 examples that training has drawn."""
+    pairs = predictor.task.batch(torch.Generator().manual_seed(0), 2000)
+    assert isinstance(pairs, Pairs)
+    right = exact_matches(predictor.model, pairs, predictor.architecture, predictor.tokenizer.special)
+    return float(right.float().mean())
 
-MEANINGS = {
-    "diagonal": "rows on the diagonal",
-    "antidiagonal": "rows on the anti-diagonal",
-    "induction_head": "an induction head's weight on what came next",
-    "previous_token_head": "a head below it, on the token before",
+
+def first_step(folder: str, curve: str, reached: Callable[[float], bool]) -> float:
+    """The optimiser steps until a curve of a run's events is where it shall be; infinite where it never is."""
+    events = EventAccumulator(checkpoint.find(folder).parent.as_posix(), size_guidance={"scalars": 0}).Reload()
+    return min((point.step for point in events.Scalars(curve) if reached(point.value)), default=float("inf"))
+
+
+class Measure(NamedTuple):
+    """What is kept of a trained model, by the name that a target gives."""
+
+    meaning: str  # as docs/results.md says it
+    of: Callable[[str], float]  # from a run's folder
+    share: bool = True  # or steps
+
+
+def _of_model(measure: Callable[[Predictor], float]) -> Callable[[str], float]:
+    return lambda folder: measure(load(folder))
+
+
+MEASURES = {
+    "diagonal": Measure("rows on the diagonal", _of_model(lambda model: share_of_rows(model, mirrored=False))),
+    "antidiagonal": Measure("rows on the anti-diagonal", _of_model(lambda model: share_of_rows(model, mirrored=True))),
+    "induction_head": Measure(
+        "an induction head's weight on what came next", _of_model(lambda model: head_scores(model)[0])
+    ),
+    "previous_token_head": Measure(
+        "a head below it, on the token before", _of_model(lambda model: head_scores(model)[1])
+    ),
+    "training_match": Measure("exact match in training", _of_model(training_match)),
+    "learnt_after": Measure(
+        "steps until the training loss is below 0.05",
+        lambda folder: first_step(folder, "training/loss", lambda loss: loss < 0.05),
+        share=False,
+    ),
+    "understood_after": Measure(
+        "steps until exact match in validation is 99 %",
+        lambda folder: first_step(folder, "validation/exact_match", lambda share: share >= 0.99),
+        share=False,
+    ),
 }
-"""As docs/results.md says it."""

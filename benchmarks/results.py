@@ -14,11 +14,10 @@ import json
 from typing import Any
 
 from benchmarks.common import DOCS, RESULTS, table, trained
-from benchmarks.measures import MEANINGS, MEASURES
+from benchmarks.measures import MEASURES
 from benchmarks.targets import TARGETS, Target
-from minitx import load
 from minitx.options import did_you_mean
-from minitx.sweeps.tables import SHARES, Summary, shown
+from minitx.sweeps.tables import Summary, shown
 
 RUNS = RESULTS / "runs"
 CONFIGS = DOCS.parent / "configs"
@@ -35,7 +34,7 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
     words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
     kept = []
     for row in trained(words, {}, seeds, target.lengths, jobs):
-        measured = {name: MEASURES[name](load(row["folder"])) for name in target.measures}
+        measured = {name: MEASURES[name].of(row["folder"]) for name in target.measures}
         kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
     record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -72,9 +71,11 @@ def figure(row: dict[str, Any], name: str) -> float:
 def said(rows: list[dict[str, Any]], name: str) -> str:
     """A figure over the seeds of a row, as people read it."""
     plain, _, lengths = name.partition("@")
-    share = plain in SHARES or plain in MEASURES
-    told = shown("exact_match" if share else plain, Summary.of(figure(row, name) for row in rows))
-    label = MEANINGS.get(plain, plain.replace("_", " "))
+    summary = Summary.of(figure(row, name) for row in rows)
+    if plain not in MEASURES:
+        label, told = plain.replace("_", " "), shown(plain, summary)
+    else:
+        label, told = MEASURES[plain].meaning, shown("exact_match" if MEASURES[plain].share else "steps", summary)
     return f"{label}{f', length {lengths}' if lengths else ''}: {told}"
 
 

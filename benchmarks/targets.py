@@ -204,9 +204,20 @@ TARGETS = (
         headline=("token_accuracy@1-40", "token_accuracy@41-100", "exact_match@41-100"),
     ),
     Target(
+        "reverse_binary_lengths-consecutive",
+        "the same without randomised positions",
+        "see above",
+        "12 points less",
+        overrides=("--model.position_ids={name: consecutive}",),
+        lengths="1:100",
+        headline=("token_accuracy@1-40", "token_accuracy@41-100", "exact_match@41-100"),
+    ),
+    Target(
         "grokking",
         "a + b modulo 97, half of the table for training, 2 layers of width 128, weight decay 1",
         "100 % in training long before validation",
         "training 100 %, validation >= 99 %, the gap visible in the curves",
+        headline=("training_match", "exact_match", "learnt_after", "understood_after"),
+        measures=("training_match", "learnt_after", "understood_after"),
     ),
 )

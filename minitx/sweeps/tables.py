@@ -78,6 +78,8 @@ def shown(name: str, summary: Summary) -> str:
         return _spread(summary, lambda value: f"{100 * value:.2f}") + " %"
     if name == "seconds":
         return _spread(summary, lambda value: f"{value:.1f}")
+    if name == "steps":
+        return _spread(summary, lambda value: f"{value:,.0f}")
     if name in COSTS:
         return f"{summary.mean:.3g}" if name == "flops" else f"{summary.mean:,.0f}"
     return _spread(summary, lambda value: f"{value:.4f}")

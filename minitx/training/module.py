@@ -94,7 +94,8 @@ class TransformerModule(pl.LightningModule):
         self.validated = scores.means()
         if self.task.metrics:
             self.validated["bleu"] = self._bleu()
-        self.log_dict({f"validation/{name}": value for name, value in self.validated.items()})
+        figures = {f"validation/{name}": value for name, value in self.validated.items()}
+        self.log_dict({**figures, "step": float(self.global_step)})  # Lightning would count one step less
         matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)
         selection = matches - 1e-4 * self.validated["loss"]
         self.log(SELECTION, selection, logger=False)

@@ -63,6 +63,7 @@ def test_a_run_learns_reversal_and_writes_what_it_should(small: Any, tmp_path: P
     assert scalars >= {"training/loss", "training/learning_rate", "training/tokens_per_second", "validation/loss"}
     assert scalars >= {"training/gradient_norm", "validation/exact_match", "validation/token_accuracy"}
     assert "validation/selection" not in scalars
+    assert [event.step for event in log.Scalars("validation/exact_match")] == [250, 500], "as in the other curves"
     pictures = set(log.Tags()["images"])
     expected = {
         f"attention_{kind}/layer_{layer}/example_{example}"
