@@ -97,8 +97,8 @@ class ScheduleConfig:
 class OptimizerConfig:
     """How weights are changed."""
 
-    name: Literal["adamw"] = "adamw"
-    """AdamW (Loshchilov and Hutter 2019), fused."""
+    name: Literal["adamw", "muon"] = "adamw"
+    """adamw (Loshchilov and Hutter 2019), fused; muon (Jordan 2024) for the layers' matrices and AdamW for the rest."""
     lr: float = 1e-3
     """The learning rate at its peak."""
     betas: tuple[float, float] = (0.9, 0.98)
@@ -127,6 +127,12 @@ class TrainerConfig:
     """Largest norm of the gradient over all weights; 0 does not clip."""
     label_smoothing: float = 0.0
     """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
+    compile: bool = False
+    """Let torch.compile write the training step's programs: quicker steps on a GPU, after a minute of compiling."""
+    recompute_activations: bool = False
+    """Keep only what goes into each layer, and compute the layer again in the backward: less memory, a third slower."""
+    profile: int = 0
+    """Watch this many steps, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to train on; auto takes a GPU when there is one."""
     devices: int | str = "auto"

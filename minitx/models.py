@@ -28,10 +28,19 @@ class EncoderDecoder(nn.Module):
         self.window = config.window
 
     def forward(
-        self, src_ids: Tensor, tgt_ids: Tensor, src_keep: Tensor | None = None, tgt_keep: Tensor | None = None
+        self,
+        src_ids: Tensor,
+        tgt_ids: Tensor,
+        src_keep: Tensor | None = None,
+        tgt_keep: Tensor | None = None,
+        *,
+        head: bool = True,
     ) -> Tensor:
-        """Scores of the token after each target token: src_ids [B, S], tgt_ids [B, T] to logits [B, T, V]."""
-        return self.decode(tgt_ids, self.encode(src_ids, src_keep), src_keep, tgt_keep)
+        """Scores of the token after each target token: src_ids [B, S], tgt_ids [B, T] to logits [B, T, V].
+
+        head=False returns the vectors [B, T, D] that the head would read, for a loss that never holds all logits.
+        """
+        return self.decode(tgt_ids, self.encode(src_ids, src_keep), src_keep, tgt_keep, head=head)
 
     def encode(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Tensor:
         """src_ids [B, S] to the memory [B, S, D]."""
@@ -44,9 +53,12 @@ class EncoderDecoder(nn.Module):
         src_keep: Tensor | None = None,
         tgt_keep: Tensor | None = None,
         cache: Cache | FixedCache | None = None,
+        *,
+        head: bool = True,
     ) -> Tensor:
         """tgt_ids [B, T] and the memory [B, S, D] to logits [B, T, V]; with a cache, tgt_ids are the new tokens."""
-        return _decode(self, tgt_ids, tgt_keep, cache, memory, src_keep)
+        x = _decode(self, tgt_ids, tgt_keep, cache, memory, src_keep)
+        return self.head(x) if head else x
 
     def start(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Cache:
         """Read the source once; the cache is then handed to step."""
@@ -79,6 +91,8 @@ class DecoderOnly(nn.Module):
         cache: Cache | FixedCache | None = None,
         prefix: Tensor | None = None,
         documents: Tensor | None = None,
+        *,
+        head: bool = True,
     ) -> Tensor:
         """Scores of the token after each token.
 
@@ -90,12 +104,14 @@ class DecoderOnly(nn.Module):
                 A model with prefix_lm reads them in both directions; any other takes no notice.
             documents: [B, T], a number for the document of each token: packed documents do not see each other, and
                 positions begin anew in each. Not together with a cache.
+            head: False for the vectors below the head.
 
         Returns:
-            logits [B, T, V].
+            logits [B, T, V], or [B, T, D] without the head.
         """
         rules = [masks.prefix(prefix)] if self.prefix_lm and prefix is not None else []
-        return _decode(self, ids, keep, cache, rules=rules, documents=documents)
+        x = _decode(self, ids, keep, cache, rules=rules, documents=documents)
+        return self.head(x) if head else x
 
     def start(self) -> Cache:
         """An empty cache; the prompt is the first thing handed to step."""
@@ -131,9 +147,12 @@ class EncoderOnly(nn.Module):
         self.encoder = parts.encoder(config)
         self.head = parts.head(config, self.embedding)
 
-    def forward(self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
-        """Scores for each position: ids [B, T] to logits [B, T, V]; keep and documents as for DecoderOnly."""
-        return self.head(_encode(self, ids, keep, documents))
+    def forward(
+        self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None, *, head: bool = True
+    ) -> Tensor:
+        """Scores for each position: ids [B, T] to logits [B, T, V]; keep, documents and head as for DecoderOnly."""
+        x = _encode(self, ids, keep, documents)
+        return self.head(x) if head else x
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
@@ -238,7 +257,7 @@ def _decode(
     rules: Sequence[masks.Predicate] = (),
     documents: Tensor | None = None,
 ) -> Tensor:
-    """The decoder's way from ids to logits, the same with and without a memory, with and without a cache.
+    """The decoder's way from ids to what the head reads [B, T, D], with or without a memory, with or without a cache.
 
     rules, when there are any, say all about the future: they take the place of the causal one.
     """
@@ -253,7 +272,7 @@ def _decode(
     x = model.decoder(model.embedding(ids), pos, keep, memory, memory_keep, cache, mask, causal=not rules)
     if cache is not None:
         cache.advance(ids.size(1))
-    return model.head(x)
+    return x
 
 
 def _mask(ids: Tensor, rules: Sequence[masks.Predicate], documents: Tensor | None) -> Tensor | None:

@@ -6,8 +6,11 @@ Legend: B batch, T queries, S keys, M memory tokens, D d_model.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from minitx.nn import masks
 from minitx.nn.cache import Cache, FixedCache
@@ -44,6 +47,15 @@ class Stack(nn.Module):
         self.dropout = dropout
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
+        self.recompute = False
+        """Whether training keeps only what goes into each layer and computes the layer again in the backward."""
+
+    def through(self, layer: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """Call a layer, keeping what its backward needs or, in training with `recompute`, only what goes into it."""
+        if self.recompute and self.training and torch.is_grad_enabled():
+            return checkpoint(layer, *args, use_reentrant=False, **kwargs)
+        out: Tensor = layer(*args, **kwargs)
+        return out
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Embedded tokens [B, T, D] with their positions, normalised if so asked, thinned by dropout."""
@@ -68,7 +80,7 @@ class EncoderStack(Stack):
         mask = masks.combine(masks.key_padding(keep), mask)
         x = self.embed(x, pos)
         for layer in self.layers:
-            x = layer(x, mask=mask, pos=pos)
+            x = self.through(layer, x, mask=mask, pos=pos)
         return self.norm(x)
 
 
@@ -106,5 +118,5 @@ class DecoderStack(Stack):
         x = self.embed(x, pos)
         for index, layer in enumerate(self.layers):
             part = None if cache is None else cache.layer(index)
-            x = layer(x, memory, mask=mask, memory_mask=memory_mask, pos=pos, cache=part, causal=causal)
+            x = self.through(layer, x, memory, mask=mask, memory_mask=memory_mask, pos=pos, cache=part, causal=causal)
         return self.norm(x)

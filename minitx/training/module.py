@@ -17,7 +17,7 @@ from minitx.data.tasks import Task, mixed
 from minitx.evaluation import Scores, score
 from minitx.models import Transformer
 from minitx.predictor import Predictor
-from minitx.training.losses import count, cross_entropy
+from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 
 SELECTION = "validation/selection"
@@ -58,7 +58,7 @@ class TransformerModule(pl.LightningModule):
         Lightning divides by the number of batches, and the processes' gradients are averaged: to weigh each label
         alike, whatever batch and process it is in, both are made up for here.
         """
-        loss = cross_entropy(self.model(*batch.inputs()), batch.labels, self.config.trainer.label_smoothing)
+        loss = self._summed_loss(batch)
         labels = count(batch.labels)
         self.loss = loss.detach() / labels
         if batch.step_labels is not None:
@@ -66,6 +66,14 @@ class TransformerModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             labels = self.trainer.strategy.reduce(labels, reduce_op="sum")
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
+
+    def _summed_loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy summed over the labels; piece by piece where all logits together would be a burden."""
+        smoothing = self.config.trainer.label_smoothing
+        if batch.labels.numel() * self.model.head.out_features <= MOST_LOGITS:
+            return cross_entropy(self.model(*batch.inputs()), batch.labels, smoothing)
+        hidden = self.model(*batch.inputs(), head=False)
+        return piecewise_cross_entropy(hidden, self.model.head, batch.labels, smoothing)
 
     def on_validation_epoch_start(self) -> None:
         """Begin to add up."""

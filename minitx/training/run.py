@@ -19,7 +19,7 @@ from minitx.data.tasks import TASKS, Task
 from minitx.evaluation import BATCH
 from minitx.files import written_whole
 from minitx.models import Transformer, build_model, max_positions
-from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.nn import POSITION_IDS, POSITIONS, Stack
 from minitx.options import build, resolve
 from minitx.predictor import load
 from minitx.report import evaluation_report, table
@@ -43,6 +43,8 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
     ):
         if getattr(trainer, name) < 1:
             raise ValueError(f"trainer.{name} must be at least 1, got {getattr(trainer, name)}")
+    if trainer.profile < 0:
+        raise ValueError(f"trainer.profile must be a number of steps, or 0, got {trainer.profile}")
     if not 0.0 <= trainer.label_smoothing < 1.0:
         raise ValueError(f"trainer.label_smoothing must lie in [0, 1), got {trainer.label_smoothing}")
     if config.log.every_n_steps < 1:
@@ -108,6 +110,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
     from minitx.training.module import TransformerModule
     from minitx.training.precision import resolve_precision
+    from minitx.training.profile import ProfileSteps
     from minitx.training.progress import ProgressLine
 
     _quiet()
@@ -132,6 +135,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
             ProgressLine(config.log.every_n_steps),
             *checkpoint_callbacks(folder, min(settings.save_every_n_steps, settings.max_steps)),
             LookInside(config.log.attention),
+            *([ProfileSteps(settings.profile)] if settings.profile else []),
             stop,
         ],
         plugins=[AtomicCheckpointIO()],
@@ -145,6 +149,11 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
         for note in task.notes:
             print(note, flush=True)
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.recompute = settings.recompute_activations
+    if settings.compile:
+        model.compile()
     module = TransformerModule(model, task, config)
     accumulate = settings.accumulate_grad_batches
     batches = TrainingBatches(

@@ -1,7 +1,9 @@
+import pytest
 import torch
+from torch import nn
 
 from minitx.data.framing import IGNORE
-from minitx.training.losses import count, cross_entropy
+from minitx.training.losses import count, cross_entropy, piecewise_cross_entropy
 
 
 def test_sum_over_labelled_places_only() -> None:
@@ -27,3 +29,27 @@ def test_label_smoothing_is_a_mixture_with_the_uniform_distribution() -> None:
 def test_half_precision_logits_are_summed_in_single() -> None:
     logits = torch.randn(1, 4, 300).bfloat16()
     assert cross_entropy(logits, torch.tensor([[1, 2, 3, 4]])).dtype == torch.float32
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("most", [1, 40, 10_000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_piece_by_piece_is_the_same_and_holds_no_more(most: int, smoothing: float, autocast: bool) -> None:
+    torch.manual_seed(0)
+    head, hidden = nn.Linear(8, 20, bias=False), torch.randn(3, 7, 8, requires_grad=True)
+    labels = torch.randint(20, (3, 7))
+    labels[0, :4] = IGNORE
+    sizes = []
+    head.register_forward_hook(lambda module, inputs, logits: sizes.append(logits.numel()))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        whole = cross_entropy(head(hidden), labels, smoothing)
+        expected = torch.autograd.grad(whole, [hidden, head.weight])
+        sizes.clear()
+        loss = piecewise_cross_entropy(hidden, head, labels, smoothing, most)
+    gradients = torch.autograd.grad(loss, [hidden, head.weight])
+    torch.testing.assert_close(loss, whole)
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if autocast else {}
+    for gradient, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, other, **tolerance)
+    assert max(sizes) <= max(most, 20)
+    assert sum(sizes) == 2 * labels.numel() * 20, "once forward and once more backward"

@@ -1,11 +1,13 @@
 import math
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
 
+from minitx import ModelConfig, build_model
 from minitx.config import OptimizerConfig, ScheduleConfig
-from minitx.training.optim import build_optimizer, build_schedule, schedule
+from minitx.training.optim import Together, build_optimizer, build_schedule, schedule
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine", "noam"])
@@ -109,3 +111,70 @@ def test_bad_schedules_are_refused(config: ScheduleConfig, key: str) -> None:
 def test_learning_rate_is_finite_without_warmup() -> None:
     for name in ("constant", "linear", "cosine", "noam"):
         assert math.isfinite(schedule(ScheduleConfig(name, warmup_steps=0), 1)(0))
+
+
+def muon(model: nn.Module, **options: float) -> Together:
+    optimizer = build_optimizer(model, OptimizerConfig(name="muon", lr=0.1, **options))  # type: ignore[arg-type]
+    assert isinstance(optimizer, Together)
+    return optimizer
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_muon_moves_the_matrices_of_the_layers_and_adamw_all_else(tied: bool) -> None:
+    model = build_model(
+        ModelConfig(vocab_size=9, d_model=8, n_heads=2, tie_embeddings=tied, position={"name": "learned"})
+    )
+    first, second = muon(model).parts
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    orthogonal, others = (
+        {names[parameter] for group in part.param_groups for parameter in group["params"]} for part in (first, second)
+    )
+    assert isinstance(first, torch.optim.Muon)
+    assert orthogonal | others == set(names.values())
+    assert not orthogonal & others
+    kinds = {name.rsplit(".", 2)[-2] for name in orthogonal}
+    assert kinds == {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
+    assert all(name.endswith(".weight") for name in orthogonal)
+
+
+def test_muon_moves_a_matrix_by_an_orthogonal_one_of_adamws_size() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 16)
+    before = layer.weight.detach().clone()
+    optimizer = muon(layer, weight_decay=0.0)
+    layer.weight.grad, layer.bias.grad = torch.randn(16, 16), torch.randn(16)
+    optimizer.step()
+    moved = before - layer.weight.detach()
+    assert moved.square().mean().sqrt().item() == pytest.approx(0.1 * 0.2, rel=0.2), "AdamW's is about 0.2 of the rate"
+    stretched = torch.linalg.svdvals(moved)
+    assert stretched.max() / stretched.min() < 3
+
+
+def test_a_schedule_reaches_both_and_their_state_survives() -> None:
+    def trained(optimizer: Together, layer: nn.Linear, steps: int) -> None:
+        rates = build_schedule(optimizer, ScheduleConfig("constant", warmup_steps=4), max_steps=10)
+        for step in range(steps):
+            assert {group["lr"] for part in optimizer.parts for group in part.param_groups} == {(step + 1) * 0.1 / 4}
+            generator = torch.Generator().manual_seed(step)
+            for parameter in layer.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+            rates.step()
+
+    layer = nn.Linear(4, 4)
+    optimizer = muon(layer)
+    trained(optimizer, layer, 3)
+    copy = nn.Linear(4, 4)
+    copy.load_state_dict(layer.state_dict())
+    other = muon(copy)
+    other.load_state_dict(deepcopy(optimizer.state_dict()))  # what comes from a file shares nothing
+    for part in (optimizer, other):
+        for group in part.param_groups:
+            group["lr"] = 0.05
+    for each in (layer, copy):
+        for parameter in each.parameters():
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    other.step()
+    for one, another in zip(layer.parameters(), copy.parameters(), strict=True):
+        assert torch.equal(one, another)

@@ -125,12 +125,13 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int) -> Non
     monkeypatch.setattr(TransformerModule, "training_step", training_step)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "optimizer"), [(signal.SIGTERM, "adamw"), (signal.SIGINT, "muon")])
 def test_resumed_equals_uninterrupted_bit_for_bit(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, optimizer: str
 ) -> None:
     sections = {
         "model": {"dropout": 0.1, "attention_dropout": 0.1},
+        "optimizer": {"name": optimizer},
         "trainer": {"max_steps": 7, "accumulate_grad_batches": 2, "gradient_clip_val": 0.5, "label_smoothing": 0.1},
     }
     train(small(run={"name": "straight"}, **sections))

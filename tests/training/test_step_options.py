@@ -1,0 +1,125 @@
+"""Switches of the training step: recomputed activations, compiled programs, a loss in pieces, a look at the time."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minitx
+from minitx.data.loader import TrainingBatches
+from minitx.nn import Stack
+from minitx.training import module as training_module
+from minitx.training import profile
+from minitx.training.module import TransformerModule
+from minitx.training.run import prepare, train
+
+ARCHITECTURES = ["encoder_decoder", "decoder_only", "encoder_only"]
+
+
+def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
+    """The loss of one batch, its gradients, and the bytes that the forward has kept for the backward."""
+    config, task, model = prepare(config)
+    for part in model.modules():
+        if isinstance(part, Stack):
+            part.recompute = recompute
+    module = TransformerModule(model.train(), task, config)
+    module._trainer = SimpleNamespace(world_size=1, accumulate_grad_batches=1)  # type: ignore[assignment]
+    (batch,) = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, 1)
+    kept = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    torch.manual_seed(5)  # of dropout
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = module.training_step(batch, 0)
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, kept
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, gradient in one.items():
+        torch.testing.assert_close(gradient, other[name], msg=name)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_recomputed_activations_change_nothing_but_memory(small: Any, architecture: str) -> None:
+    data = {"length": [5, 5]} if architecture == "encoder_only" else {}
+    config = small(data=data, model={"architecture": architecture, "n_layers": 3, "dropout": 0.2})
+    loss, expected, kept = gradients(config)
+    again, found, fewer = gradients(config, recompute=True)
+    assert torch.equal(loss, again)
+    same(found, expected)
+    assert fewer < kept / 2
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_loss_in_pieces_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+    data = {"length": [5, 5]} if architecture == "encoder_only" else {}
+    config = small(data=data, model={"architecture": architecture}, trainer={"label_smoothing": 0.1})
+    loss, expected, _ = gradients(config)
+    calls = []
+    pieces = training_module.piecewise_cross_entropy
+    monkeypatch.setattr(training_module, "MOST_LOGITS", 100)
+    monkeypatch.setattr(
+        training_module, "piecewise_cross_entropy", lambda *given: calls.append(1) or pieces(*given, most=100)
+    )
+    again, found, _ = gradients(config)
+    assert calls
+    torch.testing.assert_close(again, loss)
+    same(found, expected)
+
+
+def test_the_switch_reaches_the_stacks(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    through = Stack.through
+    monkeypatch.setattr(
+        Stack, "through", lambda self, *given, **more: seen.append(self.recompute) or through(self, *given, **more)
+    )
+    train(small(trainer={"max_steps": 1, "recompute_activations": True}))
+    assert seen[0] is True
+
+
+def test_the_time_of_a_step_is_told(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = profile.FIRST + 6
+    train(small(trainer={"max_steps": steps, "profile": 3}))
+    told = capsys.readouterr().out
+    assert "a batch takes" in told
+    begins = told.splitlines().index(next(line for line in told.splitlines() if line.startswith("a batch takes")))
+    lines = [line.split("%  ") for line in told.splitlines()[begins + 1 : begins + 5]]
+    shares, phases = [float(share) for share, _ in lines], [phase for _, phase in lines]
+    assert {*phases} == {
+        "drawing the batch, and whatever stands between steps", "forward", "backward", "clipping, optimiser, schedule"
+    }  # fmt: skip
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert "aten::" in told
+    train(small(trainer={"max_steps": steps - 1, "profile": 3}))
+    assert f"trainer.profile 3 needs {steps} batches, there were {steps - 1}" in capsys.readouterr().out
+
+
+def test_a_number_of_steps_to_watch_is_not_negative(small: Any) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.profile .* got -1"):
+        train(small(trainer={"profile": -1}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_compiled_run_is_the_same_run_and_its_checkpoint_any_other(
+    small: Any, tmp_path: Path, architecture: str
+) -> None:
+    data = {"length": [4, 4]} if architecture == "encoder_only" else {}
+    trainer = {"max_steps": 20, "val_every_n_steps": 10, "precision": "32-true"}
+    results = [
+        train(small(data=data, model={"architecture": architecture}, trainer={**trainer, "compile": compiled}))
+        for compiled in (False, True)
+    ]
+    assert results[1]["loss"] == pytest.approx(results[0]["loss"], rel=1e-3)
+    eager, compiled = (minitx.load(tmp_path / f"runs/small/v{number}", device="cpu") for number in (0, 1))
+    assert eager.model.state_dict().keys() == compiled.model.state_dict().keys()
+    assert compiled.generate("3 1 4 1")
