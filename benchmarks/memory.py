@@ -1,4 +1,4 @@
-"""Peak memory of one attention, forward and backward: the fused path beside the explicit one.
+"""Peak memory and speed of one attention, forward and backward: the fused path beside the explicit one.
 
     python -m benchmarks.memory
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
 
 import torch
 
@@ -17,25 +19,26 @@ from benchmarks.common import record, table
 from minitx.inspection.recording import record_attention
 from minitx.nn import MultiHeadAttention
 
-LENGTHS = (512, 1024, 2048, 4096)
+LENGTHS = (512, 1024, 2048, 4096, 8192)
 PATHS = ("fused", "explicit")
 D_MODEL, HEADS = 256, 8
 
 
-def peak(path: str, tokens: int) -> float:
-    """MiB that a causal self-attention over one sequence adds at its highest."""
+def peak(path: str, tokens: int) -> tuple[float, float]:
+    """MiB that a causal self-attention over one sequence adds at its highest, and tokens per second the next time."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     attention = MultiHeadAttention(D_MODEL, HEADS).to(device)
     attention(torch.randn(1, 8, D_MODEL, device=device), causal=True).sum().backward()  # what torch keeps for itself
     x = torch.randn(1, tokens, D_MODEL, device=device, requires_grad=True)
     torch.cuda.reset_peak_memory_stats() if device == "cuda" else None
     before = _highest(device)
-    if path == "explicit":
-        with record_attention(attention):
-            attention(x, causal=True).sum().backward()
-    else:
+    with record_attention(attention) if path == "explicit" else nullcontext():
         attention(x, causal=True).sum().backward()
-    return _highest(device) - before
+        highest = _highest(device) - before
+        began = time.perf_counter()
+        attention(x, causal=True).sum().backward()
+        torch.cuda.synchronize() if device == "cuda" else None
+    return highest, tokens / (time.perf_counter() - began)
 
 
 def _highest(device: str) -> float:
@@ -46,19 +49,29 @@ def _highest(device: str) -> float:
 
 def main() -> None:
     if len(sys.argv) == 3:
-        print(peak(sys.argv[1], int(sys.argv[2])))
+        print(*peak(sys.argv[1], int(sys.argv[2])))
         return
     rows = []
     for tokens in LENGTHS:
         row: dict[str, float] = {"tokens": tokens}
         for path in PATHS:
             command = [sys.executable, "-m", "benchmarks.memory", path, str(tokens)]
-            row[path] = round(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout), 1)
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            row[path], row[f"{path} speed"] = round(float(told[0]), 1), round(float(told[1]))
         rows.append(row)
-    text = table(
-        ["tokens", "fused, MiB", "explicit, MiB", "explicit / fused"],
-        [[row["tokens"], row["fused"], row["explicit"], f"{row['explicit'] / row['fused']:.1f}"] for row in rows],
-    )
+    header = ["tokens", "fused, MiB", "explicit, MiB", "explicit / fused", "fused, tokens/s", "explicit, tokens/s"]
+    lines = [
+        [
+            f"{row['tokens']:,}",
+            row["fused"],
+            f"{row['explicit']:,}",
+            f"{row['explicit'] / row['fused']:.1f}",
+            f"{row['fused speed']:,}",
+            f"{row['explicit speed']:,}",
+        ]
+        for row in rows
+    ]
+    text = table(header, lines)
     what = f"Causal self-attention, d_model {D_MODEL}, {HEADS} heads, batch 1, fp32, forward and backward:"
     record("memory", rows, f"{what}\n\n{text}", "attention.md")
 

@@ -1,0 +1,67 @@
+"""How the cost of a training step grows with layers, width, tokens and batch: fitted exponents.
+
+python -m benchmarks.growth
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import peers
+from benchmarks.common import record, table
+from benchmarks.peers import Size
+from benchmarks.training import stepper, timed
+from minitx.training.precision import resolve_precision
+
+BASE = Size("base", 4, 256, 4, 256, 8, 256)
+AXES: dict[str, tuple[int, ...]] = {
+    "layers": (2, 4, 8, 16),
+    "d_model": (128, 256, 512, 1024),
+    "length": (256, 512, 1024, 2048, 4096),
+    "batch": (2, 4, 8, 16, 32),
+}
+SAID = {"layers": "layers", "d_model": "width d", "length": "tokens T in a sequence", "batch": "sequences in a batch"}
+EXPECTED = {
+    "layers": "1, less what head and embedding take",
+    "d_model": "1 to 2: the maps' products grow with the square, the rest in a straight line",
+    "length": "1 to 2: attention grows with the square, the rest in a straight line",
+    "batch": "1",
+}
+ROUNDS = 5
+
+
+def seconds(size: Size) -> float:
+    """Of one training step, the median of a few."""
+    step = stepper(peers.minitx(size), size.ids(), resolve_precision("auto", "auto") == "bf16-mixed", False)
+    timed(step, 2)
+    return statistics.median(timed(step, 1) for _ in range(ROUNDS))
+
+
+def main() -> None:
+    torch.manual_seed(1)
+    rows: list[dict[str, Any]] = []
+    lines = []
+    for axis, values in AXES.items():
+        taken = [
+            seconds(dataclasses.replace(BASE, batch=2 if axis == "length" else BASE.batch, **{axis: v})) for v in values
+        ]
+        exponent = float(np.polyfit(np.log(values), np.log(taken), 1)[0])
+        last = float(np.log(taken[-1] / taken[-2]) / np.log(values[-1] / values[-2]))
+        rows.append({"axis": axis, "values": values, "seconds": taken, "exponent": exponent, "last": last})
+        told = ", ".join(f"{value:,}: {1e3 * each:,.0f}" for value, each in zip(values, taken, strict=True))
+        lines.append([SAID[axis], told, f"{exponent:.2f}", f"{last:.2f}", EXPECTED[axis]])
+        print(lines[-1], flush=True)
+    header = ["grows", "ms a step", "exponent", "of the last doubling", "as it should"]
+    around = (
+        f"Around {BASE.layers} layers, d {BASE.d_model}, {BASE.length} tokens x {BASE.batch} (x 2 where tokens grow):"
+    )
+    record("growth", rows, f"{around}\n\n{table(header, lines)}", "performance.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Training steps per second: minitx beside nanoGPT, Hugging Face, x-transformers and torch.nn on the same sizes.
+
+    python -m benchmarks.training --nanogpt FOLDER [--compile]
+
+A step is forward, loss, backward, clipping to norm 1 and fused AdamW, on random tokens, for each contestant the same
+loop. All take their steps in turn, so that all meet the same machine; a ratio is the median over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks import peers
+from benchmarks.common import record, table
+from benchmarks.peers import DEVICE, Missing, Peer, Size
+from minitx.training.precision import resolve_precision
+
+CPU_SIZES = (
+    Size("10.6M decoder: 6 layers, d 384, 256 tokens x 8", 6, 384, 6, 256, 8, 65),
+    Size("0.8M decoder: 4 layers, d 128, 64 tokens x 12", 4, 128, 4, 64, 12, 65),
+    Size("encoder-decoder: 3 + 3 layers, d 256, 64 tokens x 32", 3, 256, 8, 64, 32, 4000, encoder=True),
+)
+GPU_SIZES = (
+    Size("124M decoder: 12 layers, d 768, 1,024 tokens x 16", 12, 768, 12, 1024, 16, 50304),
+    *CPU_SIZES,
+)
+ROUNDS, WARM_UP = 12, 3
+SECONDS = 0.3
+"""A round of one contestant takes at least so long."""
+
+
+def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, compiled: bool) -> Callable[[], None]:
+    """One training step."""
+    model, loss = peer
+    if compiled:
+        loss = torch.compile(loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=bf16):
+            value = loss(*ids)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def timed(step: Callable[[], None], steps: int) -> float:
+    """Seconds of one step."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps
+
+
+def race(contestants: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
+    """Seconds of a step of each contestant in each round."""
+    counts = {}
+    for who, step in contestants.items():
+        for _ in range(WARM_UP):
+            step()
+        counts[who] = max(1, round(SECONDS / timed(step, 1)))
+    found: dict[str, list[float]] = {who: [] for who in contestants}
+    for _ in range(ROUNDS):
+        for who, step in contestants.items():
+            found[who].append(timed(step, counts[who]))
+    return found
+
+
+def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
+    """All contestants at one size: nanoGPT and minitx in their own default precision, and everybody in both."""
+    makers: dict[str, Callable[[Size], Peer]] = {
+        "minitx": peers.minitx,
+        "nanoGPT": functools.partial(peers.nanogpt, folder=nanogpt),
+        "Hugging Face": peers.hugging_face,
+        "x-transformers": peers.x_transformers,
+        "torch.nn": peers.torch_nn,
+    }
+    torch.manual_seed(1)
+    ids = size.ids()
+    contestants, parameters, missing = {}, {}, {}
+    for who, make in makers.items():
+        try:
+            for precision in ("bf16", "fp32"):
+                peer = make(size)
+                parameters[who] = sum(parameter.numel() for parameter in peer[0].parameters())
+                contestants[f"{who} {precision}"] = stepper(peer, ids, precision == "bf16", compiled)
+        except Missing as reason:
+            missing[who] = str(reason)
+    seconds = race(contestants)
+    return {
+        "size": size.name,
+        "compiled": compiled,
+        "tokens": size.tokens,
+        "seconds": seconds,
+        "parameters": parameters,
+        "missing": missing,
+    }
+
+
+def ratio(row: dict[str, Any], ours: str, theirs: str) -> float:
+    """How many times as fast as theirs ours is: the median over rounds."""
+    pairs = zip(row["seconds"][theirs], row["seconds"][ours], strict=True)
+    return statistics.median(their / our for their, our in pairs)
+
+
+def told(rows: list[dict[str, Any]]) -> str:
+    """The tables."""
+    default = "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
+    parts = []
+    for row in rows:
+        lines = []
+        for who, parameters in row["parameters"].items():
+            cells = [who, f"{parameters / 1e6:.2f}M"]
+            for precision in ("bf16", "fp32"):
+                own, mine = f"{who} {precision}", f"minitx {precision}"
+                speed = row["tokens"] / statistics.median(row["seconds"][own])
+                cells += [f"{speed:,.0f}", f"{ratio(row, mine, own):.2f}x" if who != "minitx" else ""]
+            lines.append(cells)
+        lines += [[who, reason, "", "", "", ""] for who, reason in row["missing"].items()]
+        header = ["", "parameters", "tokens/s, bf16 autocast", "minitx over it", "tokens/s, fp32", "minitx over it"]
+        title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
+        parts.append(f"{title}\n\n{table(header, lines)}")
+        if "nanoGPT fp32" in row["seconds"] and DEVICE == "cpu":
+            against = ratio(row, f"minitx {default}", "nanoGPT fp32")
+            parts.append(f"Each in its own default precision ({default} and fp32): {against:.2f}x nanoGPT.")
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nanogpt", default=None, help="a clone of karpathy/nanoGPT")
+    parser.add_argument("--compile", action="store_true", help="let torch.compile write everybody's step as well")
+    given = parser.parse_args()
+    rows = []
+    for compiled in (False, True) if given.compile else (False,):
+        for size in GPU_SIZES if DEVICE == "cuda" else CPU_SIZES:
+            rows.append(measure(size, given.nanogpt, compiled))
+            print(told(rows[-1:]), flush=True)
+    record("training", rows, told(rows), "performance.md")
+
+
+if __name__ == "__main__":
+    main()
