@@ -138,7 +138,7 @@ class TrainerConfig:
     devices: int | str = "auto"
     """How many devices; auto: all GPUs, or one CPU process."""
     strategy: str = "auto"
-    """Lightning's strategy for several devices: auto, ddp, ..."""
+    """For several devices: auto, ddp, fsdp2 (weights spread over them), or another of Lightning's."""
     num_nodes: int = 1
     """How many machines."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from minitx import bleu, checkpoint
 from minitx.config import Config
@@ -19,6 +21,7 @@ from minitx.models import Transformer
 from minitx.predictor import Predictor
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
+from minitx.training.sharding import gathered, shard, whole
 
 SELECTION = "validation/selection"
 """What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""
@@ -40,7 +43,13 @@ class TransformerModule(pl.LightningModule):
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
         self.validated: dict[str, float] = {}  # the latest validation's figures
         self._scores = Scores()
+        self._gathered = ExitStack()
         self._began = time.perf_counter()
+
+    def configure_model(self) -> None:
+        """Spread the weights over processes where the strategy asks for it; Lightning may ask more than once."""
+        if self.device_mesh is not None and not isinstance(self.model, FSDPModule):
+            shard(self.model, self.device_mesh)
 
     @property
     def seconds(self) -> float:
@@ -74,6 +83,14 @@ class TransformerModule(pl.LightningModule):
             return cross_entropy(self.model(*batch.inputs()), batch.labels, smoothing)
         hidden = self.model(*batch.inputs(), head=False)
         return piecewise_cross_entropy(hidden, self.model.head, batch.labels, smoothing)
+
+    def on_validation_start(self) -> None:
+        """Bring spread weights together."""
+        self._gathered.enter_context(gathered(self.model))
+
+    def on_validation_end(self) -> None:
+        """Let go of them again; callbacks, which come first, have looked inside."""
+        self._gathered.close()
 
     def on_validation_epoch_start(self) -> None:
         """Begin to add up."""
@@ -133,7 +150,7 @@ class TransformerModule(pl.LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         else:
             largest = gradient_clip_val or float("inf")
-            self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach()
+            self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach())
 
     def _is_scaled(self) -> bool:
         """Whether gradients are scaled, as fp16 needs."""
@@ -153,5 +170,10 @@ class TransformerModule(pl.LightningModule):
         contents["seconds"] = self.seconds
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
-        """Go on counting seconds."""
+        """Go on counting seconds; and batches, of which there may be another number in a step from now on."""
         self._began -= contents.get("seconds", 0.0)
+        accumulate = self.config.trainer.accumulate_grad_batches
+        if contents["minitx"]["config"]["trainer"]["accumulate_grad_batches"] != accumulate:
+            progress = contents["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+            for counters in (progress["total"], progress["current"]):
+                counters.update(dict.fromkeys(counters, contents["global_step"] * accumulate))

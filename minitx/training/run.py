@@ -43,6 +43,8 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
     ):
         if getattr(trainer, name) < 1:
             raise ValueError(f"trainer.{name} must be at least 1, got {getattr(trainer, name)}")
+    if trainer.strategy == "fsdp2" and config.optimizer.name == "muon":
+        raise ValueError("trainer.strategy fsdp2 spreads AdamW's states only: optimizer.name must be adamw, got muon")
     if trainer.profile < 0:
         raise ValueError(f"trainer.profile must be a number of steps, or 0, got {trainer.profile}")
     if not 0.0 <= trainer.label_smoothing < 1.0:
@@ -109,9 +111,10 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     from minitx.training.callbacks import LookInside, RunLogger, StopOnSignal
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
     from minitx.training.module import TransformerModule
-    from minitx.training.precision import resolve_precision
+    from minitx.training.precision import TRUE_DTYPES, resolve_precision
     from minitx.training.profile import ProfileSteps
     from minitx.training.progress import ProgressLine
+    from minitx.training.sharding import ShardedStrategy
 
     _quiet()
     settings = config.trainer
@@ -128,7 +131,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         gradient_clip_val=settings.gradient_clip_val or None,
         accelerator=settings.accelerator,
         devices=settings.devices,
-        strategy=settings.strategy,
+        strategy=ShardedStrategy() if settings.strategy == "fsdp2" else settings.strategy,
         num_nodes=settings.num_nodes,
         logger=RunLogger(folder.parent, name="", version=folder.name, default_hp_metric=False),
         callbacks=[
@@ -154,7 +157,8 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
             part.recompute = settings.recompute_activations
     if settings.compile:
         model.compile()
-    module = TransformerModule(model, task, config)
+    # Lightning would convert the weights after it has loaded a checkpoint's into them, and lose digits of fp64.
+    module = TransformerModule(model.to(TRUE_DTYPES.get(precision)), task, config)
     accumulate = settings.accumulate_grad_batches
     batches = TrainingBatches(
         task,
@@ -199,7 +203,7 @@ def _trainer(**settings: Any) -> Any:
 
     try:
         trainer = pl.Trainer(**settings)
-    except MisconfigurationException as error:
+    except (MisconfigurationException, ValueError) as error:
         raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
     launched = os.environ.get("WORLD_SIZE")  # set by torchrun and its like; without one, Lightning starts the others
     if launched and int(launched) != trainer.world_size:

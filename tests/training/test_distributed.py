@@ -1,20 +1,28 @@
 """Two processes on one machine."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from minitx.training.run import train
+from tests.training.test_weighting import deal
 
 ROOT = Path(__file__).parents[2]
+STRATEGIES = ("ddp", "fsdp2")
 
 
 @pytest.mark.slow
-def test_two_processes_make_one_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_processes_make_one_run(tmp_path: Path, strategy: str) -> None:
     command = [
         sys.executable, str(ROOT / "train.py"), "--config", str(ROOT / "configs/reverse.yaml"),
-        "--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp",
+        "--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", strategy,
         "--trainer.max_steps", "20", "--trainer.val_every_n_steps", "10", "--data.test_size", "50",
         "--run.folder", str(tmp_path),
     ]  # fmt: skip
@@ -26,3 +34,82 @@ def test_two_processes_make_one_run(tmp_path: Path) -> None:
     assert json.loads((folder / "results.json").read_text())["steps"] == 20
     assert result.stdout.count("step 20/20") == 1
     assert "sync_dist" not in result.stderr
+    contents = torch.load(folder / "best.ckpt", weights_only=True)
+    assert {type(weight) for weight in contents["state_dict"].values()} == {torch.Tensor}, "whole, not one's share"
+
+
+SCRIPT = """
+import json, pytest, sys
+from minitx.options import config_from_dict
+from minitx.training.run import train
+from tests.training.test_weighting import deal
+with pytest.MonkeyPatch.context() as patch:
+    deal(patch, processes=2)
+    train(config_from_dict(json.loads(sys.argv[1])), resume=len(sys.argv) > 2)
+"""
+
+
+def two(config: Any, folder: Path, *words: str) -> None:
+    """Train in two processes."""
+    script = folder / "two.py"
+    script.write_text(SCRIPT)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), json.dumps(config.to_dict()), *words]
+    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_and_the_strategy_change_no_weight(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(name: str, steps: int, **trainer: Any) -> Any:
+        """Batches of 16 in one process, twice 8 in a step; or each of two processes draws one of them."""
+        accumulate = 1 if trainer else 2
+        return small(
+            run={"name": name, "folder": str(tmp_path / "runs")},
+            data={"batch_size": 8},
+            model={
+                "n_layers": 2,
+                "bias": False,
+            },  # a key's bias has no gradient but rounding, which AdamW would enlarge
+            trainer={
+                "max_steps": steps,
+                "val_every_n_steps": 2,
+                "precision": "32-true",
+                "accelerator": "cpu",
+                "accumulate_grad_batches": accumulate,
+                **trainer,
+            },
+            optimizer={"lr": 5e-3, "schedule": {"name": "constant", "warmup_steps": 0}},
+        )
+
+    deal(monkeypatch)
+    train(config("one", 4))
+    expected = weights(tmp_path / "runs/one/v0")
+    for strategy in STRATEGIES:
+        spread = {"devices": 2, "strategy": strategy}
+        two(config(strategy, 4, **spread), tmp_path)
+        # From one process to two, and back again.
+        train(config(f"{strategy}_on", 2))
+        two(config(f"{strategy}_on", 3, **spread), tmp_path, "resume")
+        train(config(f"{strategy}_on", 4), resume=True)
+        for name in (strategy, f"{strategy}_on"):
+            found = weights(tmp_path / f"runs/{name}/v0")
+            assert found.keys() == expected.keys()
+            for key, weight in expected.items():
+                torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-5, msg=f"{name}: {key}")
+
+
+def test_muon_is_not_spread(small: Any) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.strategy fsdp2 .* optimizer\.name must be adamw, got muon"):
+        train(small(trainer={"strategy": "fsdp2"}, optimizer={"name": "muon"}))
+
+
+def test_a_precision_that_cannot_be_spread_is_a_sentence(small: Any) -> None:
+    with pytest.raises(ValueError, match=r"trainer: .*64-true"):
+        train(small(trainer={"strategy": "fsdp2", "precision": "64-true"}))

@@ -25,8 +25,8 @@ from minitx.training.run import prepare, train
 ROOT = Path(__file__).parents[2]
 
 
-def deal(patch: pytest.MonkeyPatch) -> None:
-    """Let batch n of process r hold the examples from (n + r) x size on, so that larger batches hold the same ones."""
+def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
+    """Let batches hold the same examples in turn, however large they are and however many processes draw them."""
     cards = Reverse(symbols=6, length=(1, 5)).batch(torch.Generator().manual_seed(3), 64)
     order = cards.source_keep.sum(dim=1).argsort()
     order = torch.cat((order[:8], order[-8:], order[8:-8]))  # the first batch short, the second long
@@ -38,11 +38,11 @@ def deal(patch: pytest.MonkeyPatch) -> None:
         assert isinstance(dealt, Pairs)
         return dealt
 
-    patch.setattr("minitx.data.loader.generator", lambda seed, number, rank: number + rank)
+    patch.setattr("minitx.data.loader.generator", lambda seed, number, rank: number * processes + rank)
     patch.setattr(Reverse, "batch", batch)
 
 
-def gradients(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+def gradients(config: Any, monkeypatch: pytest.MonkeyPatch, processes: int = 1) -> list[dict[str, Tensor]]:
     """The gradients of each optimiser step of a run, before clipping."""
     found: list[dict[str, Tensor]] = []
 
@@ -50,7 +50,7 @@ def gradients(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Te
         found.append({name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None})
 
     with monkeypatch.context() as patch:
-        deal(patch)
+        deal(patch, processes)
         patch.setattr(TransformerModule, "configure_gradient_clipping", keep)
         train(config)
     return found
@@ -166,7 +166,7 @@ import json, pytest, sys, torch
 from minitx.options import config_from_dict
 from tests.training.test_weighting import gradients
 with pytest.MonkeyPatch.context() as patch:
-    found = gradients(config_from_dict(json.loads(sys.argv[1])), patch)
+    found = gradients(config_from_dict(json.loads(sys.argv[1])), patch, 2)
 torch.save(found, sys.argv[2])
 """
 
