@@ -10,8 +10,8 @@ import argparse
 
 from tensorboard.plugins.base_plugin import TBContext, TBLoader, TBPlugin
 
-NAME = "minitx"
-"""Of the plugin: in event files, in addresses, in --samples_per_plugin."""
+from minitx.tensorboard import NAME
+
 STEPS = 2000
 """Steps of each map that TensorBoard keeps in memory unless told otherwise; its own choice would be ten."""
 

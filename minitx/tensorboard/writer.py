@@ -13,7 +13,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DataType
 
-from minitx.tensorboard.loader import NAME
+from minitx.tensorboard import NAME
 
 if TYPE_CHECKING:
     from PIL import Image
