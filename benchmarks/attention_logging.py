@@ -22,19 +22,20 @@ from typing import Any
 from benchmarks.common import record, table
 
 SHORT = ("--data.test_size", "10")
-RUNS: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "reverse": ("`configs/reverse.yaml`, the whole run", 2, ("--config", "configs/reverse.yaml", *SHORT)),
+RUNS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
+    "reverse": ("`configs/reverse.yaml`, the whole run", 2, 500, ("--config", "configs/reverse.yaml", *SHORT)),
     "language_model": (
-        "a language model of 10.7 million parameters, 200 steps of 8 x 256 characters",
+        "a language model of 10.7 million parameters, 8 x 256 characters a step",
         0,
+        200,
         (
             *("--config", "configs/python_code.yaml", "--model.d_model", "384", "--model.n_layers", "6"),
-            *("--model.n_heads", "6", "--data.block", "256", "--data.batch_size", "8", "--data.validation_size", "100"),
-            *("--trainer.max_steps", "200", "--trainer.val_every_n_steps", "200"),
+            *("--model.n_heads", "6", "--data.block", "256", "--data.batch_size", "8", "--data.validation_size", "10"),
+            *("--trainer.max_steps", "40", "--trainer.val_every_n_steps", "20"),  # logs more often than is counted
         ),
     ),
 }
-"""What is trained, how many pairs of runs, and its config."""
+"""What is trained, how many pairs of runs, steps from one log to the next by default, and the config."""
 MANY = (
     *(
         "--config",
@@ -83,7 +84,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         parser = config_parser()
         off = [] if logged else ["--log.attention.every_n_validations", "0"]
-        train(to_config(parser, parser.parse_args([*words, *off, "--run.folder", folder])))
+        found["steps"] = train(to_config(parser, parser.parse_args([*words, *off, "--run.folder", folder])))["steps"]
         found["bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("events.*"))
     return found
 
@@ -99,18 +100,29 @@ def alone(words: tuple[str, ...], logged: bool) -> dict[str, Any]:
 
 def compared(name: str) -> dict[str, Any]:
     """Runs with logging, and beside each one without."""
-    what, pairs, words = RUNS[name]
+    what, pairs, interval, words = RUNS[name]
     runs = [(alone(words, True), alone(words, False) if pairs else None) for _ in range(pairs or 1)]
     ratios = [on["cpu"] / off["cpu"] - 1 for on, off in runs if off]
     return {
         "run": what,
         "logs": runs[0][0]["logs"],
-        "share": round(median(on["logging"] / (on["cpu"] - on["logging"]) for on, _ in runs), 4),
+        "steps_per_log": interval,
+        "share": round(median(_share(on, interval) for on, _ in runs), 4),
         "pairs": [round(ratio, 4) for ratio in ratios],
         "milliseconds_per_log": round(1e3 * median(on["logging"] / on["logs"] for on, _ in runs), 1),
         "bytes_of_events": runs[0][0]["bytes"],
-        "processor_seconds": round(median(on["cpu"] for on, _ in runs), 1),
+        "milliseconds_per_step": round(1e3 * median(_step(on) for on, _ in runs), 1),
     }
+
+
+def _step(on: dict[str, Any]) -> float:
+    """Processor seconds of a step, with its share of the validations."""
+    return float((on["cpu"] - on["logging"]) / on["steps"])
+
+
+def _share(on: dict[str, Any], interval: int) -> float:
+    """A log beside the steps until the next."""
+    return float(on["logging"] / on["logs"] / (interval * _step(on)))
 
 
 def main() -> None:
@@ -124,21 +136,23 @@ def main() -> None:
     many = alone(MANY, True)
     memory = {str(count): round(many["memory"][str(count)], 1) for count in LOGS}
     text = table(
-        ["trained", "logs", "added by logging", "a log takes", "the event file", "pairs with and without"],
+        ["trained", "a step", "a log", "steps from log to log", "added by logging", "pairs of runs with and without"],
         [
             [
                 row["run"],
-                row["logs"],
-                f"{100 * row['share']:.2f} %",
+                f"{row['milliseconds_per_step']:.0f} ms",
                 f"{row['milliseconds_per_log']:.0f} ms",
-                f"{row['bytes_of_events'] / 2**10:.0f} KiB",
+                row["steps_per_log"],
+                f"{100 * row['share']:.2f} %",
                 ", ".join(f"{100 * ratio:+.1f} %" for ratio in row["pairs"]) or "not run",
             ]
             for row in rows
         ],
     )
+    size = rows[0]["bytes_of_events"] / rows[0]["logs"] / 2**10
     told = " and ".join(f"{megabytes:.0f} MiB after {count}" for count, megabytes in memory.items())
-    text += f"\n\nResident memory while reversal logs after every step: {told} logs."
+    text += f"\n\nReversal writes {size:.0f} KiB of events for each log, curves and pictures among them."
+    text += f"\nResident memory while it logs after every step: {told} logs."
     record("attention_logging", [*rows, {"memory": memory}], text, "look_inside.md")
 
 
