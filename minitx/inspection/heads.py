@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from minitx.data.examples import Examples, PackedStream, Pairs, Stream, count, rows
 from minitx.data.framing import frame
 from minitx.data.splits import Split

@@ -62,7 +62,9 @@ def test_a_pure_pattern_is_one_for_its_own_and_small_for_others(kind: str, patte
 
 
 @pytest.mark.parametrize("length", [2, 5])
-@pytest.mark.parametrize(("pattern", "place"), [("diagonal", lambda row, n: row), ("antidiagonal", lambda row, n: n - 1 - row)])
+@pytest.mark.parametrize(
+    ("pattern", "place"), [("diagonal", lambda row, n: row), ("antidiagonal", lambda row, n: n - 1 - row)]
+)
 def test_cross_attention_is_judged_by_the_token_that_a_row_writes(pattern: str, place, length: int) -> None:
     """Row 0 has read <bos> and writes the first token; the last row writes the end, and may look anywhere."""
     queries, keys = ["<bos>", *"vwxyz"[:length]], list("abcde"[:length])
@@ -132,7 +134,9 @@ def test_equal_weights_have_all_the_entropy_there_is(size: int) -> None:
 def test_half_of_the_keys_alike_have_the_logarithm_of_half() -> None:
     weights = torch.tensor([0.25, 0.25, 0.25, 0.25, 0, 0, 0, 0]).expand(1, 8, 8)
     tokens = list("abcdefgh")
-    assert values(Map(weights, tokens, tokens, "encoder"))["entropy"] == pytest.approx([math.log(4) / math.log(8)], abs=1e-4)
+    assert values(Map(weights, tokens, tokens, "encoder"))["entropy"] == pytest.approx(
+        [math.log(4) / math.log(8)], abs=1e-4
+    )
 
 
 def test_a_prefix_that_is_read_in_both_directions_counts_as_seen() -> None:
@@ -186,7 +190,9 @@ def test_padding_changes_nothing() -> None:
     tokens = {"source": [STRING[:6], STRING], "target": [["<bos>", *STRING[:6]], ["<bos>", *STRING]]}
     encoder = torch.rand(2, 3, SIZE, SIZE).softmax(dim=-1)
     alone = AttentionMaps({side: rows[:1] for side, rows in tokens.items()}, [encoder[:1, :, :6, :6]])
-    assert head_statistics(AttentionMaps(tokens, [encoder]).layers("encoder")) == head_statistics(alone.layers("encoder"))
+    assert head_statistics(AttentionMaps(tokens, [encoder]).layers("encoder")) == head_statistics(
+        alone.layers("encoder")
+    )
 
 
 def test_a_head_without_a_pattern_has_no_name() -> None:
