@@ -139,8 +139,8 @@ def _seen(layer: Map) -> Tensor:
     if layer.kind != "decoder":
         return torch.full((queries,), float(keys))
     own = torch.arange(1.0, queries + 1)
-    later = torch.triu(layer.weights, diagonal=1)
-    return own + (later > 0).any(dim=0).sum(dim=1) if later.any() else own
+    later = layer.weights.amax(dim=0).triu(1)  # [T, S]
+    return own + (later > 0).sum(dim=1) if later.any() else own
 
 
 def _writes(layer: Map) -> Tensor:
