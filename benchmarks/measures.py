@@ -12,6 +12,7 @@ from minitx import Predictor, checkpoint, load, record_attention
 from minitx.data.examples import Pairs
 from minitx.data.framing import frame
 from minitx.evaluation import exact_matches
+from minitx.inspection.heads import task_statistics
 
 
 def share_of_rows(predictor: Predictor, mirrored: bool) -> float:
@@ -35,31 +36,15 @@ def share_of_rows(predictor: Predictor, mirrored: bool) -> float:
 
 
 def head_scores(predictor: Predictor) -> tuple[float, float]:
-    """What makes induction: the best head's weight on the symbol behind where the present one stood, and below that
-    head the best one's weight on the token before (Olsson et al. 2022).
+    """What makes induction: the best head's score, and below that head the best one's weight on the token before
+    (Olsson et al. 2022).
     """
-    pairs = predictor.task.examples("test", 1000)
-    assert isinstance(pairs, Pairs)
-    pairs = Pairs(*(part.to(predictor.device) for part in pairs))
-    with torch.no_grad(), record_attention(predictor.model) as maps:
-        predictor.model(*frame(pairs, predictor.architecture, predictor.tokenizer.special).inputs())
-    questions, answers = pairs.source_keep.sum(dim=1), pairs.target_keep.sum(dim=1)  # [N]
-    first = questions - 1 - answers  # where the answer begins in the question; behind the symbol that is asked for
-    row = torch.arange(len(questions), device=predictor.device)
-    copied: dict[str, list[torch.Tensor]] = {name: [] for name in maps}
-    for place in range(int(answers.max()) - 1):  # the answer's symbol at `place`, when there is another one behind it
-        has = answers > place + 1
-        for name, weights in maps.items():  # the question, <sep>, the answer: [N, H, T, T]
-            asks, told = (questions + 1 + place)[has], (first + place + 1)[has]
-            copied[name].append(weights[row[has], :, asks, told])
-    means = {name: torch.cat(parts).mean(dim=0).max() for name, parts in copied.items()}
-    names = list(maps)
-    best = max(names, key=lambda name: float(means[name]))
-    real = (
-        torch.arange(1, maps[best].size(2), device=predictor.device) < (questions + 1 + answers)[:, None]
-    )  # [N, T - 1]
-    before = [maps[name].diagonal(-1, 2, 3).transpose(1, 2)[real].mean(dim=0) for name in names[: names.index(best)]]
-    return float(means[best]), max((float(weights.max()) for weights in before), default=0.0)
+    (heads,) = task_statistics(predictor, 1000, "test").values()  # of a decoder alone
+    score = {statistic.name: statistic.values for statistic in heads}
+    best = [max(value or 0.0 for value in layer) for layer in score["induction"]]
+    above = best.index(max(best))
+    below = (value or 0.0 for layer in score["previous_token"][:above] for value in layer)
+    return best[above], max(below, default=0.0)
 
 
 def training_match(predictor: Predictor) -> float:

@@ -1,4 +1,4 @@
-"""The command line: minitx train | evaluate | generate | attend | describe | sweep | list.
+"""The command line: minitx train | evaluate | generate | attend | ablate | describe | sweep | list.
 
 Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
 one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
@@ -119,7 +119,7 @@ def _need_data(data: object) -> None:
         raise ValueError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
 
 
-# ---- evaluate, generate and attend: from a checkpoint ----------------------------------------------------------------
+# ---- evaluate, generate, attend and ablate: from a checkpoint --------------------------------------------------------
 
 
 def _checkpoint_argument(parser: Parser) -> None:
@@ -255,6 +255,35 @@ def _attend(parser: Parser, parsed: Namespace) -> None:
         print(f"tensorboard --logdir {parsed.logdir}")
 
 
+def _ablate_arguments(parser: Parser) -> None:
+    _checkpoint_argument(parser)
+    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
+    parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    parser.add_argument("--heads", type=str, default=None, help="also these together: cross.2.1,cross.2.2")
+    parser.add_argument("--out", type=str, default=None, help="draw layers and heads into this .png file")
+    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+
+
+def _ablate(parser: Parser, parsed: Namespace) -> None:
+    if parsed.out and not parsed.out.lower().endswith(".png"):
+        raise ValueError(f"--out must end in .png, got {parsed.out}")
+    picture, figures = (_writable(path) if path else None for path in (parsed.out, parsed.json))
+    import minitx
+    from minitx.inspection.ablation import ablate, parse_heads, table
+    from minitx.inspection.heatmap import draw_ablation
+    from minitx.report import held_out_split
+
+    together = parse_heads(parsed.heads) if parsed.heads else []
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
+    print(table(ablation))
+    if figures is not None:
+        figures.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
+    if picture is not None:
+        draw_ablation(ablation, f"{predictor.config.run.name}: what is lost without each head", picture)
+        print(picture)
+
+
 def _writable(path: str | Path) -> Path:
     """A path that can be written, known before the work rather than after."""
     path = Path(path)
@@ -285,6 +314,7 @@ COMMANDS = {
     "evaluate": Command("measure a trained model on held-out examples", _evaluate_arguments, _evaluate),
     "generate": Command("let a trained model write", _generate_arguments, _generate),
     "attend": Command("draw a trained model's attention to a text", _attend_arguments, _attend),
+    "ablate": Command("tell what each head of a trained model is worth", _ablate_arguments, _ablate),
     "describe": Command(
         "tell a config's size, cost and learning rate, without training", _describe_arguments, _describe, True
     ),

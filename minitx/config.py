@@ -158,6 +158,18 @@ class AttentionLogConfig:
 
 
 @dataclass(frozen=True)
+class EmbeddingLogConfig:
+    """Tokens as points in TensorBoard's projector, written at the end of training."""
+
+    examples: int = 0
+    """Tokens of how many validation examples to show, before and after each stack; 0 none."""
+    max_tokens: int = 64
+    """Of running text, show this many tokens of each example."""
+    max_points: int = 1000
+    """Show at most this many tokens in their context for each stack."""
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """What is written down during training."""
 
@@ -165,6 +177,8 @@ class LogConfig:
     """Steps between points of the training curves, and between updates of the progress line."""
     attention: AttentionLogConfig = AttentionLogConfig()
     """Attention maps."""
+    embeddings: EmbeddingLogConfig = EmbeddingLogConfig()
+    """Token embeddings."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def evaluation_report(
             raise ValueError(f"--path is for language models of text; this model was trained on {_registered(task)}")
         task = dataclasses.replace(task, path=path)
         task.vocabulary = predictor.tokenizer
-    held_out = _split(task, split)
+    held_out = held_out_split(task, split)
     examples = task.examples(held_out)
     if stride is None:
         scores = _measure(predictor, examples)
@@ -142,7 +142,12 @@ def _registered(task: Task) -> str:
     return next(name for name, kind in TASKS.items() if kind is type(task))
 
 
-def _split(task: Task, split: str | None) -> Split:
+def held_out_split(task: Task, split: str | None) -> Split:
+    """The split that a word names; the task's own for a finished run where none is given.
+
+    Raises:
+        ValueError: neither test nor validation.
+    """
     if split is None:
         return task.final_split
     if split not in SPLITS or split == "training":

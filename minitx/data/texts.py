@@ -79,9 +79,14 @@ def _framed_stream(
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
     """The tokens of a batch as labels for its attention maps, without padding, nor the <eos> before it."""
     sides = {"source": batch.src, "target": batch.tgt}
-    nothing = (tokenizer.special.pad, tokenizer.special.eos)
     return {
-        side: [tokenizer.tokens(token for token in row if token not in nothing) for row in ids.tolist()]
+        side: [tokenizer.tokens(_without_end(row, tokenizer.special)) for row in ids.tolist()]
         for side, ids in sides.items()
         if ids is not None
     }
+
+
+def _without_end(row: list[int], special: SpecialIds) -> list[int]:
+    """A row up to its last token that is neither padding nor <eos>; an <eos> between documents is a token as others."""
+    nothing = (special.pad, special.eos)
+    return row[: max((place + 1 for place, token in enumerate(row) if token not in nothing), default=0)]

@@ -31,6 +31,7 @@ class SpecialIds(NamedTuple):
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
 MASK = "<mask>"
+SEPARATOR = "<sep>"
 _ANY_CHARACTER = r"[\s\S]"
 
 

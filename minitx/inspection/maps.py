@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from minitx.inspection import images
 from minitx.inspection.recording import record_attention
@@ -70,8 +71,39 @@ class AttentionMaps:
                     for side, size in zip(sides, layers[0].shape[2:], strict=True)
                 )
                 weights = [layer[example].float().cpu().numpy() for layer in layers]
-                found[kind] = encode(kind, queries, keys, weights, head_statistics(self.layers(kind, example)))
+                extras = {}
+                if kind != "cross":
+                    whole = self.rollout(kind, example)
+                    extras["rollout"] = pad(whole, (0, len(keys) - len(whole)) * 2).numpy()
+                found[kind] = encode(kind, queries, keys, weights, head_statistics(self.layers(kind, example)), extras)
         return found
+
+    def rollout(self, kind: str, example: int = 0) -> Tensor:
+        """Attention rollout (Abnar and Zuidema 2020): how much of each token is left at each place above all layers.
+
+        The product over layers of half the mean of their heads and half the identity, which stands for the residual
+        stream, each row summing to one.
+
+        Args:
+            kind: encoder or decoder, self-attention.
+            example: of the batch.
+
+        Returns:
+            [T, T] without padding; each row sums to one.
+
+        Raises:
+            ValueError: another kind, or one that this architecture does not have.
+        """
+        layers = self.layers(kind, example) if kind in KINDS and kind != "cross" else []
+        if not layers:
+            have = " or ".join(name for name in KINDS if name != "cross" and getattr(self, name)) or "nothing"
+            raise ValueError(f"rollout is of self-attention, which is here of {have}; got {kind}")
+        own = torch.eye(len(layers[0].queries))
+        whole = own
+        for layer in layers:
+            mixed = (layer.weights.mean(dim=0) + own) / 2  # [T, T]
+            whole = mixed / mixed.sum(dim=1, keepdim=True) @ whole
+        return whole
 
     def alignment(self) -> Tensor:
         """Where the source was looked at for each target token: the last cross-attention, mean of its heads, [B, T, S].

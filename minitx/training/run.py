@@ -110,6 +110,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
 
     from minitx.training.callbacks import LookInside, RunLogger, StopOnSignal
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
+    from minitx.training.embeddings import LogEmbeddings
     from minitx.training.module import TransformerModule
     from minitx.training.precision import TRUE_DTYPES, resolve_precision
     from minitx.training.profile import ProfileSteps
@@ -138,6 +139,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
             ProgressLine(config.log.every_n_steps),
             *checkpoint_callbacks(folder, min(settings.save_every_n_steps, settings.max_steps)),
             LookInside(config.log.attention),
+            LogEmbeddings(config.log.embeddings),
             *([ProfileSteps(settings.profile)] if settings.profile else []),
             stop,
         ],
