@@ -90,7 +90,7 @@ def test_heads_have_curves_and_a_table(small: Any, tmp_path: Path) -> None:
     for one in said:
         for name, value in one["figures"].items():
             tag = f"heads_{one['kind']}/{name}/layer_{one['layer']}.head_{one['head']}"
-            assert list(found[tag]) == [3, 6]
+            assert list(found[tag]) in ([3, 6], [6]), "at the first step it may have said nothing"
             curve = tensor_util.make_ndarray(found[tag][6].tensor).item()
             assert curve == pytest.approx(value, abs=1e-4)
             shown = [decode(blobs(found[f"{one['kind']}/example_{n}"][6]))[0]["statistics"] for n in (1, 2)]
@@ -147,7 +147,8 @@ def test_a_model_gone_astray_does_not_end_by_its_log(small: Any, tmp_path: Path)
         patch.setattr(
             "minitx.training.module.cross_entropy", lambda logits, *_, **__: logits.float().sum() * float("nan")
         )
-        train(small(trainer={**EXACT, "max_steps": 4, "val_every_n_steps": 2, "gradient_clip_val": 0.0}))
+        trainer = {**EXACT, "max_steps": 4, "val_every_n_steps": 2, "gradient_clip_val": 0.0}
+        train(small(data={"length": [3, 5]}, trainer=trainer))
     found = logged(tmp_path / "runs/small/v0")
     header, maps = decode(blobs(found["encoder/example_1"][4]))
     assert all(value is None for layer in header["statistics"][0]["values"] for value in layer)
@@ -164,7 +165,9 @@ def test_running_text_is_looked_at_as_far_as_asked(small: Any, tmp_path: Path, m
     train(config_from_dict(plain))
     found = logged(tmp_path / "runs/small/v0")
     for number in (1, 2):
-        header, (weights,) = decode(blobs(found[f"decoder/example_{number}"][2]))
+        header, (weights, rollout) = decode(blobs(found[f"decoder/example_{number}"][2]))
+        assert header["extras"] == ["rollout"]
+        assert rollout.shape == (1, 9, 9)
         assert weights.shape == (2, 9, 9)
         assert len([label for label in header["queries"] if label is not None]) == 9
 
