@@ -17,9 +17,9 @@ from minitx.evaluation import evaluate
 from minitx.inspection.heads import task_statistics
 from minitx.inspection.maps import kind_of
 from minitx.inspection.recording import attention_modules, head_mask
-from minitx.inspection.statistics import Named, strongest
 from minitx.models import Transformer
 from minitx.predictor import Predictor
+from minitx.tensorboard.format import Named, strongest
 
 EXAMPLES = 500
 """How many examples tell what a head is worth."""

@@ -9,6 +9,7 @@ Legend: L layers, H heads, T queries, S keys, R rows that count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,9 +18,6 @@ from torch import Tensor
 
 from minitx.data.tokenizers import SEPARATOR
 from minitx.tensorboard.format import Statistic
-
-NAMED = 0.5
-"""A head bears the name of a pattern that holds at least this share of its weight."""
 
 
 class Map(NamedTuple):
@@ -209,28 +207,8 @@ class HeadSums:
             if name in self._sums:
                 total, rows = self._sums[name]
                 means = (total / rows).split(self._heads)
-                values: list[list[float | None]] = [[round(value, 4) for value in layer.tolist()] for layer in means]
+                values: list[list[float | None]] = [
+                    [None if math.isnan(value) else round(value, 4) for value in layer.tolist()] for layer in means
+                ]
                 found.append(Statistic(name, measure.meaning, measure.pattern, values))
         return found
-
-
-class Named(NamedTuple):
-    """What a head does."""
-
-    pattern: str
-    value: float  # from NAMED to 1
-
-
-def strongest(statistics: Sequence[Statistic]) -> list[list[Named | None]]:
-    """For each layer and head the pattern with the largest value, None where none reaches NAMED."""
-    patterns = [statistic for statistic in statistics if statistic.pattern]
-    if not statistics:
-        return []
-    named: list[list[Named | None]] = []
-    for layer, heads in enumerate(statistics[0].values):
-        named.append([])
-        for head in range(len(heads)):
-            values = [Named(part.name, value) for part in patterns if (value := part.values[layer][head]) is not None]
-            best = max(values, key=lambda candidate: candidate.value, default=None)
-            named[-1].append(best if best is not None and best.value >= NAMED else None)
-    return named

@@ -36,6 +36,32 @@ class Statistic(NamedTuple):
     values: list[list[float | None]]  # [L][H]; None where it says nothing
 
 
+NAMED = 0.5
+"""A head bears the name of a pattern that holds at least this share of its weight."""
+
+
+class Named(NamedTuple):
+    """What a head does."""
+
+    pattern: str
+    value: float  # from NAMED to 1
+
+
+def strongest(statistics: Sequence[Statistic]) -> list[list[Named | None]]:
+    """For each layer and head the pattern with the largest value, None where none reaches NAMED."""
+    patterns = [statistic for statistic in statistics if statistic.pattern]
+    if not statistics:
+        return []
+    named: list[list[Named | None]] = []
+    for layer, heads in enumerate(statistics[0].values):
+        named.append([])
+        for head in range(len(heads)):
+            values = [Named(part.name, value) for part in patterns if (value := part.values[layer][head]) is not None]
+            best = max(values, key=lambda candidate: candidate.value, default=None)
+            named[-1].append(best if best is not None and best.value >= NAMED else None)
+    return named
+
+
 def encode(
     kind: str,
     queries: Sequence[str | None],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+from minitx.tensorboard.format import Statistic, strongest
 from minitx.tensorboard.writer import markdown_table
 
 SHOWN_ONE_BY_ONE = 64
@@ -22,34 +22,22 @@ class Head(NamedTuple):
     layer: int  # from 1
     head: int  # from 1
     figures: dict[str, float]  # by statistic; left out where it says nothing
-    patterns: dict[str, float]  # those of them that name what a head does
-
-    @property
-    def strongest(self) -> str | None:
-        """The pattern that this head is closest to."""
-        return max(self.patterns, key=self.patterns.__getitem__, default=None)
+    named: str | None  # the pattern that it follows, if any
 
 
-def heads(headers: Sequence[Mapping[str, Any]]) -> list[Head]:
-    """Means over the headers of one model at one step (format.read_header), of whatever kinds and examples."""
-    seen: dict[tuple[str, int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    patterns = set()
-    for header in headers:
-        for layer, count in enumerate(header["heads"]):
-            for head in range(count):
-                figures = seen[header["kind"], layer + 1, head + 1]
-                for statistic in header["statistics"]:
-                    patterns |= {statistic["name"]} if statistic["pattern"] else set()
-                    value = statistic["values"][layer][head]
-                    figures[statistic["name"]] += [] if value is None else [value]
+def heads(statistics: Mapping[str, Sequence[Statistic]]) -> list[Head]:
+    """Head by head what the statistics of each kind of attention say."""
     found = []
-    for place, lists in seen.items():
-        means = {name: fmean(values) for name, values in lists.items() if values}
-        found.append(Head(*place, means, {name: value for name, value in means.items() if name in patterns}))
+    for kind, told in statistics.items():
+        for layer, names in enumerate(strongest(told)):
+            for head, named in enumerate(names):
+                values = {part.name: part.values[layer][head] for part in told}
+                figures = {name: value for name, value in values.items() if value is not None}
+                found.append(Head(kind, layer + 1, head + 1, figures, named.pattern if named else None))
     return found
 
 
-def add_heads(writer: Any, found: Sequence[Head], step: int) -> None:
+def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: int) -> None:
     """Write figures of heads as scalars, all in one event.
 
     Every head has a curve, heads_cross/antidiagonal/layer_1.head_2, if there are at most SHOWN_ONE_BY_ONE of its kind.
@@ -57,39 +45,42 @@ def add_heads(writer: Any, found: Sequence[Head], step: int) -> None:
 
     Args:
         writer: a torch.utils.tensorboard.SummaryWriter.
-        found: of heads.
+        statistics: of each kind of attention.
         step: of training.
     """
     scalars: dict[str, float] = {}
-    for kind in dict.fromkeys(head.kind for head in found):
-        of_kind = [head for head in found if head.kind == kind]
-        for name in dict.fromkeys(name for head in of_kind for name in head.figures):
-            told = [head for head in of_kind if name in head.figures]
-            values = [head.figures[name] for head in told]
-            tag = f"heads_{kind}/{name}"
-            if len(of_kind) <= SHOWN_ONE_BY_ONE:
-                scalars |= {f"{tag}/layer_{head.layer}.head_{head.head}": head.figures[name] for head in told}
-            elif any(name in head.patterns for head in told):
-                scalars[f"{tag}/highest"] = max(values)
-            else:
-                scalars[f"{tag}/mean"] = fmean(values)
+    for kind, told in statistics.items():
+        for part in told:
+            tag = f"heads_{kind}/{part.name}"
+            curves = {
+                f"{tag}/layer_{layer}.head_{head}": value
+                for layer, values in enumerate(part.values, start=1)
+                for head, value in enumerate(values, start=1)
+                if value is not None
+            }
+            if sum(map(len, part.values)) <= SHOWN_ONE_BY_ONE:
+                scalars |= curves
+            elif curves and part.pattern:
+                scalars[f"{tag}/highest"] = max(curves.values())
+            elif curves:
+                scalars[f"{tag}/mean"] = fmean(curves.values())
     if scalars:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         writer._get_file_writer().add_summary(Summary(value=values), step)
 
 
 def heads_table(found: Sequence[Head]) -> str:
-    """Every head with its strongest pattern and all its figures, in Markdown for TensorBoard's text tab."""
+    """Every head with the pattern that it follows and all its figures, in Markdown for TensorBoard's text tab."""
     names = list(dict.fromkeys(name for head in found for name in head.figures))
     rows = [
         [
             f"{head.kind} {head.layer}.{head.head}",
-            head.strongest or "",
+            head.named or "",
             *(_said(head.figures.get(name)) for name in names),
         ]
         for head in found
     ]
-    return markdown_table(["layer.head", "strongest pattern", *names], rows)
+    return markdown_table(["layer.head", "pattern", *names], rows)
 
 
 def heads_json(found: Sequence[Head]) -> list[dict[str, Any]]:
@@ -99,7 +90,7 @@ def heads_json(found: Sequence[Head]) -> list[dict[str, Any]]:
             "kind": head.kind,
             "layer": head.layer,
             "head": head.head,
-            "strongest": head.strongest,
+            "pattern": head.named,
             "figures": {name: round(value, 4) for name, value in head.figures.items()},
         }
         for head in found

@@ -17,9 +17,9 @@ from minitx.data.examples import Masked, PackedMasked, Pairs
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import evaluating
 from minitx.files import written_whole
-from minitx.inspection.maps import AttentionMaps
+from minitx.inspection.maps import KINDS, AttentionMaps
+from minitx.inspection.statistics import HeadSums
 from minitx.predictor import Predictor
-from minitx.tensorboard.format import read_header
 from minitx.tensorboard.heads import Head, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_attention, add_hyperparameters, add_maps, markdown_table
 from minitx.training.module import TransformerModule
@@ -104,15 +104,16 @@ class LookInside(Callback):
 
     def _log(self, writer: Any, maps: AttentionMaps, examples: int, step: int) -> None:
         """Maps for the Attention tab, figures of their heads, and pictures."""
-        headers = []
+        sums = {kind: HeadSums() for kind in KINDS}
         for example in range(examples):
             for kind, items in maps.encoded(example).items():
                 add_maps(writer, f"{kind}/example_{example + 1}", items, step)
-                headers.append(read_header(items[0]))
+                sums[kind].add(maps.layers(kind, example))
             if self.config.pictures:
                 add_attention(writer, maps.pictures(example), f"example_{example + 1}", step)
-        self._heads = heads(headers)
-        add_heads(writer, self._heads, step)
+        statistics = {kind: added.statistics() for kind, added in sums.items()}
+        self._heads = heads(statistics)
+        add_heads(writer, statistics, step)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """What each head did when it was last looked at, as a table in TensorBoard and as heads.json in the run."""

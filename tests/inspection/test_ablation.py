@@ -13,8 +13,8 @@ from minitx.evaluation import evaluate
 from minitx.inspection import ablation as ablating
 from minitx.inspection.ablation import Ablation, Head, Silenced, ablate, all_heads, parse_heads, table
 from minitx.inspection.heatmap import draw_ablation
-from minitx.inspection.statistics import Named
 from minitx.predictor import Predictor
+from minitx.tensorboard.format import Named
 from predictors import EVERY, LAYERS, H, built
 
 PATHS = {

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from minitx.inspection import statistics
 from minitx.inspection.maps import AttentionMaps
-from minitx.inspection.statistics import MEASURES, HeadSums, Map, head_statistics, strongest
+from minitx.inspection.statistics import MEASURES, HeadSums, Map, head_statistics
+from minitx.tensorboard.format import strongest
 
 SIZE = 9
 STRING = list("abcdabcda")  # each token from the fifth on has stood before, four places ago

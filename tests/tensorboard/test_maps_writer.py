@@ -14,7 +14,7 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import NAME
-from minitx.tensorboard.format import Statistic, decode, encode, read_header
+from minitx.tensorboard.format import Statistic, decode, encode
 from minitx.tensorboard.heads import SHOWN_ONE_BY_ONE, Head, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_maps
 
@@ -60,42 +60,37 @@ def test_maps_stand_in_the_writers_own_file_in_order(tmp_path: Path) -> None:
 # ---- heads -----------------------------------------------------------------------------------------------------------
 
 
-def header(kind: str, values: list[list[float | None]], pattern: bool = True) -> dict[str, Any]:
-    told = read_header(items(kind, values, pattern)[0])
-    if not pattern:
-        told["statistics"][0]["name"] = "entropy"
-    return told
+Values = list[list[float | None]]
 
 
-def test_figures_are_means_over_the_examples_that_have_one() -> None:
-    found = heads([header("cross", [[0.2, None], [None]]), header("cross", [[0.6, 0.5], [None]])])
-    assert [(head.kind, head.layer, head.head) for head in found] == [("cross", 1, 1), ("cross", 1, 2), ("cross", 2, 1)]
-    assert [head.figures for head in found] == [{"diagonal": pytest.approx(0.4)}, {"diagonal": 0.5}, {}]
-    assert [head.strongest for head in found] == ["diagonal", "diagonal", None]
+def told(values: Values, name: str = "diagonal") -> list[Statistic]:
+    return [Statistic(name, "told", name != "entropy", values)]
 
 
-def test_kinds_stay_apart() -> None:
-    found = heads([header("encoder", [[0.25]]), header("cross", [[0.75]]), header("encoder", [[0.5]])])
-    assert {head.kind: head.figures["diagonal"] for head in found} == {"encoder": 0.375, "cross": 0.75}
+def test_heads_in_order_with_what_is_said_of_them() -> None:
+    statistics = {
+        "encoder": told([[0.25]]),
+        "cross": [*told([[0.4, 0.5], [None]]), *told([[0.9] * 2, [0.8]], "entropy")],
+    }
+    found = heads(statistics)
+    assert [(head.kind, head.layer, head.head) for head in found] == [
+        ("encoder", 1, 1), ("cross", 1, 1), ("cross", 1, 2), ("cross", 2, 1)
+    ]  # fmt: skip
+    assert [head.figures for head in found] == [
+        {"diagonal": 0.25}, {"diagonal": 0.4, "entropy": 0.9}, {"diagonal": 0.5, "entropy": 0.9}, {"entropy": 0.8}
+    ]  # fmt: skip
+    assert [head.named for head in found] == [None, None, "diagonal", None], "half of the weight names a head"
 
 
-def test_what_names_no_pattern_is_not_the_strongest() -> None:
-    (head,) = heads([header("encoder", [[0.75]], pattern=False)])
-    assert head.figures == {"entropy": 0.75}
-    assert head.strongest is None
-    both = Head("cross", 1, 1, {"entropy": 0.9, "first": 0.3, "diagonal": 0.4}, {"first": 0.3, "diagonal": 0.4})
-    assert both.strongest == "diagonal"
-
-
-def scalars(folder: Path, found: list[Head]) -> dict[str, float]:
-    written = events(folder, lambda writer: add_heads(writer, found, 5))
+def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, float]:
+    written = events(folder, lambda writer: add_heads(writer, statistics, 5))
     assert len(written) <= 1, "an event costs more than a value in it"
     return {value.tag: tensor_util.make_ndarray(value.tensor).item() for one in written for value in one.summary.value}
 
 
 def test_few_heads_have_curves_of_their_own(tmp_path: Path) -> None:
-    found = heads([header("cross", [[0.5, None], [0.75]]), header("encoder", [[0.25]], pattern=False)])
-    assert scalars(tmp_path, found) == {
+    statistics = {"cross": told([[0.5, None], [0.75]]), "encoder": told([[0.25]], "entropy")}
+    assert scalars(tmp_path, statistics) == {
         "heads_cross/diagonal/layer_1.head_1": 0.5,
         "heads_cross/diagonal/layer_2.head_1": 0.75,
         "heads_encoder/entropy/layer_1.head_1": 0.25,
@@ -104,8 +99,8 @@ def test_few_heads_have_curves_of_their_own(tmp_path: Path) -> None:
 
 def test_of_many_heads_the_strongest_has_a_curve(tmp_path: Path) -> None:
     row: list[float | None] = [0.25] * SHOWN_ONE_BY_ONE
-    assert len(scalars(tmp_path / "few", heads([header("cross", [row])]))) == SHOWN_ONE_BY_ONE
-    many = heads([header("cross", [row, [0.75]]), header("decoder", [row, [0.9]], pattern=False)])
+    assert len(scalars(tmp_path / "few", {"cross": told([row])})) == SHOWN_ONE_BY_ONE
+    many = {"cross": told([row, [0.75]]), "decoder": told([row, [0.9]], "entropy")}
     assert scalars(tmp_path / "many", many) == {
         "heads_cross/diagonal/highest": 0.75,
         "heads_decoder/entropy/mean": pytest.approx((SHOWN_ONE_BY_ONE * 0.25 + 0.9) / (SHOWN_ONE_BY_ONE + 1)),
@@ -113,33 +108,33 @@ def test_of_many_heads_the_strongest_has_a_curve(tmp_path: Path) -> None:
 
 
 def test_nothing_to_say_writes_nothing(tmp_path: Path) -> None:
-    assert scalars(tmp_path, heads([header("cross", [[None]])])) == {}
+    assert scalars(tmp_path, {"cross": told([[None]])}) == {}
 
 
-def test_the_table_tells_each_head_by_its_strongest_pattern() -> None:
+def test_the_table_tells_each_head_by_its_pattern() -> None:
     found = [
-        Head("cross", 2, 1, {"entropy": 0.125, "diagonal": 0.9}, {"diagonal": 0.9}),
-        Head("decoder", 1, 2, {"entropy": 1.0}, {}),
+        Head("cross", 2, 1, {"entropy": 0.125, "diagonal": 0.9}, "diagonal"),
+        Head("decoder", 1, 2, {"entropy": 1.0}, None),
     ]
     said = [[cell.strip() for cell in line.strip("| ").split("|")] for line in heads_table(found).splitlines()]
     plain = [[cell.replace("<code>", "").replace("</code>", "") for cell in row] for row in said]
-    assert plain[0] == ["layer.head", "strongest pattern", "entropy", "diagonal"]
+    assert plain[0] == ["layer.head", "pattern", "entropy", "diagonal"]
     assert [cell.replace("&#46;", ".") for cell in plain[2]] == ["cross 2.1", "diagonal", "0.12", "0.90"]
     assert [cell.replace("&#46;", ".") for cell in plain[3]] == ["decoder 1.2", "", "1.00", ""]
 
 
 def test_the_same_as_json() -> None:
     found = [
-        Head("cross", 2, 1, {"entropy": 0.123456, "diagonal": 0.9}, {"diagonal": 0.9}),
-        Head("cross", 2, 2, {}, {}),
+        Head("cross", 2, 1, {"entropy": 0.123456, "diagonal": 0.9}, "diagonal"),
+        Head("cross", 2, 2, {}, None),
     ]
     assert heads_json(found) == [
         {
             "kind": "cross",
             "layer": 2,
             "head": 1,
-            "strongest": "diagonal",
+            "pattern": "diagonal",
             "figures": {"entropy": 0.1235, "diagonal": 0.9},
         },
-        {"kind": "cross", "layer": 2, "head": 2, "strongest": None, "figures": {}},
+        {"kind": "cross", "layer": 2, "head": 2, "pattern": None, "figures": {}},
     ]

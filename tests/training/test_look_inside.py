@@ -100,7 +100,8 @@ def test_heads_have_curves_and_a_table(small: Any, tmp_path: Path) -> None:
                 for each in two
                 if each["name"] == name
             ]
-            assert value == pytest.approx(np.mean([each for each in values if each is not None]), abs=1e-4)
+            said_so = [each for each in values if each is not None]
+            assert min(said_so) - 1e-4 <= value <= max(said_so) + 1e-4, "over the rows of both examples"
     (table,) = found["heads/text_summary"].values()
     text = tensor_util.make_ndarray(table.tensor).item().decode()
     assert text.count("\n") == 1 + len(said)
