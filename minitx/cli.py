@@ -234,10 +234,13 @@ def _attend(parser: Parser, parsed: Namespace) -> None:
     if parsed.logdir:
         from torch.utils.tensorboard import SummaryWriter
 
-        from minitx.tensorboard.writer import add_attention
+        from minitx.tensorboard.writer import add_attention, add_maps
 
         with SummaryWriter(parsed.logdir) as writer:
-            add_attention(writer, maps.pictures(), parsed.text, step=0)
+            name = parsed.text[:60]  # of a curve and of a picture, not a text of its own
+            for kind, items in maps.encoded().items():
+                add_maps(writer, f"{kind}/{name}", items, step=0)
+            add_attention(writer, maps.pictures(), name, step=0)
         print(f"tensorboard --logdir {parsed.logdir}")
 
 

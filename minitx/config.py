@@ -139,14 +139,16 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class AttentionLogConfig:
-    """Pictures of attention in TensorBoard."""
+    """Attention in TensorBoard: the maps of its Attention tab, and what each head does."""
 
     every_n_validations: int = 1
-    """Draw the maps at each n-th validation; 0 never."""
+    """Log the maps at each n-th validation, and at the last; 0 never."""
     examples: int = 2
-    """How many of the validation examples to draw, always the same ones."""
+    """How many of the validation examples to look at, always the same ones."""
     max_tokens: int = 64
-    """Of running text, draw this many tokens of each example."""
+    """Of running text, look at this many tokens of each example."""
+    pictures: bool = True
+    """The maps as pictures, too, for the tab IMAGES."""
 
 
 @dataclass(frozen=True)

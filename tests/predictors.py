@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import cache
 from typing import Any
 
 import tokenizers as library
@@ -61,21 +60,22 @@ def build_contents(architecture: str, text: bool, seed: int, ends: bool, **model
     return {"minitx": checkpoint.header(config.to_dict(), tokenizer.to_dict()), "state_dict": weights}
 
 
-@cache
-def _built(architecture: str, text: bool, seed: int, ends: bool, model: tuple[tuple[str, Any], ...]) -> Predictor:
-    contents = trained(architecture, text, seed, ends, **dict(model))
-    config = config_from_dict(contents["minitx"]["config"])
-    tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-    network = build_model(config.model, tokenizer.vocab_size)
-    network.load_state_dict({name.removeprefix("model."): part for name, part in contents["state_dict"].items()})
-    return Predictor(network.eval(), tokenizer, config)
-
-
 def built(
     architecture: str = "decoder_only", text: bool = False, seed: int = 1, ends: bool = True, **model: Any
 ) -> Predictor:
     """A predictor without a file; do not change it."""
-    return _built(architecture, text, seed, ends, tuple(model.items()))
+    key = repr((architecture, text, seed, ends, model))
+    if key not in BUILT:
+        contents = trained(architecture, text, seed, ends, **model)
+        config = config_from_dict(contents["minitx"]["config"])
+        tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+        network = build_model(config.model, tokenizer.vocab_size)
+        network.load_state_dict({name.removeprefix("model."): part for name, part in contents["state_dict"].items()})
+        BUILT[key] = Predictor(network.eval(), tokenizer, config)
+    return BUILT[key]
+
+
+BUILT: dict[str, Predictor] = {}
 
 
 def bytewise() -> Tokenizer:

@@ -102,7 +102,8 @@ def test_no_import_circle() -> None:
         visit(name, ())
 
 
-LIGHT = ["minitx", "minitx.config", "minitx.options", "minitx.cli", "minitx.tensorboard.writer"]
+ROOM = [f"minitx.tensorboard.{file.stem}" for file in below("tensorboard") if file.stem != "__init__"]
+LIGHT = ["minitx", "minitx.config", "minitx.options", "minitx.cli", *ROOM]
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ KINDS = ("encoder", "decoder", "cross")
 LONGEST_LABEL = 200
 """Characters of a token that are kept: more than anybody reads, less than what would break a page."""
 LEVELS = 255
+LARGEST = 2**28
+"""Bytes of one unpacked map, at most: no header that somebody else wrote makes us ask for more."""
 
 
 class Statistic(NamedTuple):
@@ -62,7 +65,7 @@ def encode(
         "keys": [_cut(label) for label in keys],
         "heads": [len(weights) for weights in layers],
         "extras": list(extras),
-        "statistics": [statistic._asdict() for statistic in statistics],
+        "statistics": [{**statistic._asdict(), "values": _finite(statistic.values)} for statistic in statistics],
     }
     maps = [*layers, *(weights[None] for weights in extras.values())]
     return [json.dumps(header, allow_nan=False).encode(), *(_packed(weights) for weights in maps)]
@@ -72,13 +75,18 @@ def _cut(label: str | None) -> str | None:
     return label if label is None or len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
 
 
+def _finite(values: list[list[float | None]]) -> list[list[float | None]]:
+    """What JSON can say: a model whose training went astray has no statistics, and goes on being logged."""
+    return [[value if value is None or math.isfinite(value) else None for value in layer] for layer in values]
+
+
 def _packed(weights: np.ndarray) -> bytes:
     levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * LEVELS).round().astype(np.uint8)
     return gzip.compress(levels.tobytes(), compresslevel=6, mtime=0)
 
 
 def read_header(item: bytes) -> dict[str, Any]:
-    """The header, checked: what a page may rely on.
+    """The header, checked: what a page may rely on, with labels of no more than LONGEST_LABEL characters.
 
     Raises:
         ValueError: not a header of this format, or of a version that is not known here.
@@ -89,30 +97,41 @@ def read_header(item: bytes) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("this is no attention map of minitx") from None
     if version != VERSION:
-        raise ValueError(f"attention maps of format {version!r} cannot be shown here, which knows format {VERSION}")
+        told = repr(version)[:20]
+        raise ValueError(f"attention maps of format {told} cannot be shown here, which knows format {VERSION}")
     try:
         _check(header)
-    except (KeyError, TypeError, AttributeError, AssertionError):
+    except (KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError("the header of these attention maps is damaged") from None
-    return dict(header)
+    labels = {side: [_cut(label) for label in header[side]] for side in ("queries", "keys")}
+    return {**header, **labels}
 
 
 def _check(header: dict[str, Any]) -> None:
-    """Types and sizes of a header; AssertionError and its like where they do not fit."""
-    assert header["kind"] in KINDS
+    """Types and sizes of a header; TypeError and its like where they do not fit."""
+    _must(header["kind"] in KINDS)
     for labels in (header["queries"], header["keys"]):
-        assert isinstance(labels, list)
-        assert all(label is None or isinstance(label, str) for label in labels)
+        _must(isinstance(labels, list))
+        _must(all(label is None or isinstance(label, str) for label in labels))
     heads = header["heads"]
-    assert isinstance(heads, list)
-    assert all(type(count) is int and count > 0 for count in heads)
-    assert all(isinstance(name, str) for name in header["extras"])
+    _must(isinstance(heads, list))
+    _must(all(type(count) is int and count > 0 for count in heads))
+    _must(isinstance(header["extras"], list))
+    _must(all(isinstance(name, str) for name in header["extras"]))
+    _must(isinstance(header["statistics"], list))
     for statistic in header["statistics"]:
-        assert isinstance(statistic["name"], str)
-        assert isinstance(statistic["meaning"], str)
-        assert isinstance(statistic["pattern"], bool)
-        assert [len(layer) for layer in statistic["values"]] == heads
-        assert all(value is None or type(value) in (int, float) for layer in statistic["values"] for value in layer)
+        _must(isinstance(statistic["name"], str))
+        _must(isinstance(statistic["meaning"], str))
+        _must(isinstance(statistic["pattern"], bool))
+        _must([len(layer) for layer in statistic["values"]] == heads)
+        for value in (value for layer in statistic["values"] for value in layer):
+            _must(value is None or (type(value) in (int, float) and math.isfinite(value)))
+
+
+def _must(fit: bool) -> None:
+    """An assert that stays when Python optimises."""
+    if not fit:
+        raise TypeError
 
 
 def sizes(header: Mapping[str, Any]) -> list[tuple[int, int, int]]:
@@ -139,9 +158,30 @@ def decode(items: Sequence[bytes]) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 
 def _unpacked(item: bytes, shape: tuple[int, int, int], number: int) -> np.ndarray:
-    try:
-        levels = np.frombuffer(gzip.decompress(item), dtype=np.uint8).reshape(shape)
-    except (OSError, EOFError, ValueError, zlib.error):
-        raise ValueError(f"attention map {number} is damaged") from None
+    levels = np.frombuffer(unpacked(item, shape, number), dtype=np.uint8).reshape(shape)
     weights: np.ndarray = (levels / np.float32(LEVELS)) ** 2
     return weights
+
+
+def unpacked(item: bytes, shape: tuple[int, int, int], number: int) -> bytes:
+    """The levels of a map, a byte each, never more of them than its shape has: gzip can hold far more than it shows.
+
+    Args:
+        item: gzipped.
+        shape: of the map, as sizes tells it.
+        number: which map it is, for the message.
+
+    Raises:
+        ValueError: not gzip, cut off, of another size, or larger than LARGEST.
+    """
+    size = math.prod(shape)
+    if size > LARGEST:
+        raise ValueError(f"attention map {number} is too large to be shown: {size} weights, at most {LARGEST}")
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: gzip
+    try:
+        levels = stream.decompress(item, size + 1)  # one more than there should be, so that no limit is hit
+    except (zlib.error, TypeError):
+        raise ValueError(f"attention map {number} is damaged") from None
+    if len(levels) != size or not stream.eof or stream.unused_data:
+        raise ValueError(f"attention map {number} is damaged: it does not hold the {size} weights of its header")
+    return levels

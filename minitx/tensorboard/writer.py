@@ -8,7 +8,12 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DataType
+
+from minitx.tensorboard import NAME
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,6 +45,23 @@ def add_attention(writer: Any, pictures: Iterable[Any], example: str, step: int)
     """
     for picture in pictures:
         add_picture(writer, f"attention_{picture.kind}/layer_{picture.layer}/{example}", picture.image, step)
+
+
+def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
+    """Write attention maps for the Attention tab: one event, which a data server hands out item by item.
+
+    Args:
+        writer: a torch.utils.tensorboard.SummaryWriter.
+        tag: kind, slash, example: cross/example_1.
+        items: a header and maps, from format.encode.
+        step: of training.
+    """
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(items))])
+    blobs = TensorProto(dtype=DataType.DT_STRING, tensor_shape=shape, string_val=items)
+    about = SummaryMetadata(
+        plugin_data=SummaryMetadata.PluginData(plugin_name=NAME), data_class=DataClass.DATA_CLASS_BLOB_SEQUENCE
+    )
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=blobs)]), step)
 
 
 def add_hyperparameters(

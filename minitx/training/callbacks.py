@@ -1,9 +1,11 @@
-"""What happens beside training: pictures of attention and written answers in TensorBoard, and stopping cleanly."""
+"""What happens beside training: attention and written answers into TensorBoard, and stopping cleanly."""
 
 from __future__ import annotations
 
+import json
 import signal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,8 +16,12 @@ from minitx.config import AttentionLogConfig, Config
 from minitx.data.examples import Masked, PackedMasked, Pairs
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import evaluating
+from minitx.files import written_whole
+from minitx.inspection.maps import AttentionMaps
 from minitx.predictor import Predictor
-from minitx.tensorboard.writer import add_attention, add_hyperparameters, markdown_table
+from minitx.tensorboard.format import read_header
+from minitx.tensorboard.heads import Head, add_heads, heads, heads_json, heads_table
+from minitx.tensorboard.writer import add_attention, add_hyperparameters, add_maps, markdown_table
 from minitx.training.module import TransformerModule
 
 
@@ -53,7 +59,7 @@ def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
 
 
 class LookInside(Callback):
-    """Draws the attention maps of fixed validation examples, and writes down what the model answers to them.
+    """Logs the attention maps of fixed validation examples, what its heads do, and what the model answers.
 
     Args:
         config: how often, and how many examples.
@@ -62,6 +68,7 @@ class LookInside(Callback):
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
         self._validations = 0
+        self._heads: list[Head] = []
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Every n-th validation, in the process that writes the log."""
@@ -80,19 +87,41 @@ class LookInside(Callback):
             if not readable:
                 return
             texts = [texts[place] for place in readable]
-            maps = predictor.attend(texts)
-            for example in range(len(texts)):
-                add_attention(writer, maps.pictures(example), f"example_{example + 1}", trainer.global_step)
             if expected is None:
                 header: tuple[str, ...] = ("prompt", "continuation, sampled")
                 prompts = [_half(text, module.task.vocabulary) for text in texts]
                 written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
                 table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
+                maps = predictor.attend(texts)
             else:
                 header = ("input", "expected", "generated")
-                answers = [expected[place] for place in readable]
-                table = list(zip(texts, answers, predictor.generate(texts), strict=True))
+                written = predictor.generate(texts)
+                table = list(zip(texts, [expected[place] for place in readable], written, strict=True))
+                alone = predictor.architecture == "encoder_only"  # which reads its questions, and no answers
+                maps = predictor.attend(texts) if alone else predictor.attend(texts, written)
         writer.add_text("answers", markdown_table(header, table), trainer.global_step)
+        self._log(writer, maps, len(texts), trainer.global_step)
+
+    def _log(self, writer: Any, maps: AttentionMaps, examples: int, step: int) -> None:
+        """Maps for the Attention tab, figures of their heads, and pictures."""
+        headers = []
+        for example in range(examples):
+            for kind, items in maps.encoded(example).items():
+                add_maps(writer, f"{kind}/example_{example + 1}", items, step)
+                headers.append(read_header(items[0]))
+            if self.config.pictures:
+                add_attention(writer, maps.pictures(example), f"example_{example + 1}", step)
+        self._heads = heads(headers)
+        add_heads(writer, self._heads, step)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """What each head did when it was last looked at, as a table in TensorBoard and as heads.json in the run."""
+        if not self._heads:
+            return
+        assert trainer.logger is not None
+        trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)  # type: ignore[attr-defined]
+        with written_whole(Path(str(trainer.logger.log_dir)) / "heads.json") as file:
+            file.write(f"{json.dumps(heads_json(self._heads), indent=2)}\n".encode())
 
     def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
         """Questions and answers, or pieces of text without answers; of packed documents, the longest in each row."""

@@ -52,7 +52,7 @@ def test_a_run_learns_reversal_and_writes_what_it_should(small: Any, tmp_path: P
     results = train(config)
     folder = tmp_path / "runs/small/v0"
     assert {file.name for file in folder.iterdir() if not file.name.startswith("events.")} == {
-        "config.yaml", "last.ckpt", "best.ckpt", "results.json",
+        "config.yaml", "last.ckpt", "best.ckpt", "results.json", "heads.json",
     }  # fmt: skip
     assert results["exact_match"] > 0.9, results
     assert results["split"] == "test"

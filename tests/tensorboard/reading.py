@@ -1,0 +1,66 @@
+"""TensorBoard in process, from event files to answers over HTTP: its own application, its own readers, our plugin."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.application import TensorBoardWSGIApp
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from werkzeug.test import Client, TestResponse
+
+from minitx.tensorboard.format import decode
+from minitx.tensorboard.loader import AttentionLoader
+
+ADDRESS = "/data/plugin/minitx"
+
+
+class Board:
+    """A TensorBoard on a folder of runs."""
+
+    def __init__(self, folder: Path, **samples: int) -> None:
+        flags = Namespace(logdir=str(folder), samples_per_plugin=samples, window_title="", path_prefix="")
+        loader = AttentionLoader()
+        loader.fix_flags(flags)
+        self.events = EventMultiplexer(tensor_size_guidance=flags.samples_per_plugin)
+        self.folder = folder
+        data = MultiplexerDataProvider(self.events, str(folder))
+        self.client = Client(TensorBoardWSGIApp(flags, [loader], data))
+        self.reload()
+
+    def reload(self) -> None:
+        self.events.AddRunsFromDirectory(str(self.folder))
+        self.events.Reload()
+
+    def get(self, route: str, gzipped: bool = True, **query: Any) -> TestResponse:
+        headers = {"Accept-Encoding": "gzip"} if gzipped else {}
+        return self.client.get(f"{ADDRESS}{route}", query_string=query, headers=headers)
+
+    def json(self, route: str, **query: Any) -> Any:
+        answer = self.get(route, gzipped=False, **query)
+        assert answer.status_code == 200, answer.text
+        return json.loads(answer.data)
+
+    def refusal(self, route: str, **query: Any) -> str:
+        """The sentence with which something is refused."""
+        answer = self.get(route, gzipped=False, **query)
+        assert 400 <= answer.status_code < 500, answer.text
+        assert answer.content_type == "application/json"
+        told = json.loads(answer.data)
+        assert set(told) == {"error"}
+        assert "\n" not in told["error"]
+        assert 10 < len(told["error"]) < 300
+        return str(told["error"])
+
+    @property
+    def runs(self) -> dict[str, dict[str, list[int]]]:
+        return dict(self.json("/index")["runs"])
+
+    def maps(self, **place: Any) -> Any:
+        """What format.decode makes of the answers, item by item."""
+        header = self.json("/header", **place)
+        count = len(header["heads"]) + len(header["extras"])
+        return decode([json.dumps(header).encode(), *(self.get("/map", **place, item=n).data for n in range(count))])

@@ -1,0 +1,446 @@
+"""The Attention tab's half within TensorBoard: its routes, and what it makes of event files from anybody."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reading import Board
+from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DataType
+from torch.utils.tensorboard import SummaryWriter
+
+from minitx.tensorboard import plugin
+from minitx.tensorboard.format import Statistic, encode
+from minitx.tensorboard.loader import STEPS, AttentionLoader
+from minitx.tensorboard.writer import add_maps
+
+PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
+
+
+def layers(seed: int = 1) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.random((2, 3, 4)), rng.random((1, 3, 4))]
+
+
+def items(seed: int = 1, **labels: list[str | None]) -> list[bytes]:
+    statistic = Statistic("diagonal", "told", True, [[0.5, None], [1.0]])
+    sides = {"queries": ["a", "b", None], "keys": ["w", "x", "y", "z"], **labels}
+    return encode("cross", *sides.values(), layers(seed), [statistic], {"rollout": np.full((3, 4), 0.25)})
+
+
+def write(folder: Path, use: Callable[[SummaryWriter], None]) -> None:
+    with SummaryWriter(str(folder)) as writer:
+        use(writer)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    """One event in one run."""
+    write(tmp_path / "one", lambda writer: add_maps(writer, "cross/example_1", items(), 3))
+    return Board(tmp_path)
+
+
+# ---- what is there ---------------------------------------------------------------------------------------------------
+
+
+def test_the_index_names_runs_tags_and_steps(tmp_path: Path) -> None:
+    def some(writer: SummaryWriter) -> None:
+        for step in (200, 1000, 1100):  # in the order of numbers, not of digits
+            add_maps(writer, "encoder/example_1", items(step), step)
+        add_maps(writer, "cross/example_1", items(), 200)
+        writer.add_scalar("loss", 1.0, 5)
+
+    write(tmp_path / "one", some)
+    write(tmp_path / "a/b", lambda writer: add_maps(writer, "cross/x", items(), 0))
+    write(tmp_path / "without", lambda writer: writer.add_scalar("loss", 1.0, 5))
+    assert Board(tmp_path).runs == {
+        "a/b": {"cross/x": [0]},
+        "one": {"cross/example_1": [200], "encoder/example_1": [200, 1000, 1100]},
+    }
+
+
+def test_nothing_to_show_is_an_empty_index(tmp_path: Path) -> None:
+    assert Board(tmp_path).runs == {}
+
+
+def test_the_header_is_what_was_written(board: Board) -> None:
+    assert board.json("/header", **PLACE) == json.loads(items()[0])
+
+
+def test_maps_are_what_was_written(board: Board) -> None:
+    header, maps = board.maps(**PLACE)
+    assert header["extras"] == ["rollout"]
+    for shown, told in zip(maps, [*layers(), np.full((1, 3, 4), 0.25)], strict=True):
+        assert np.abs(shown - told).max() <= 1 / 255
+
+
+def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
+    places = [(run, tag, step) for run in ("a", "b") for tag in ("cross/1", "cross/2") for step in (0, 5)]
+    for run in ("a", "b"):
+
+        def use(writer: SummaryWriter, run: str = run) -> None:
+            for number, (other, tag, step) in enumerate(places):
+                if run == other:
+                    add_maps(writer, tag, items(number), step)
+
+        write(tmp_path / run, use)
+    board = Board(tmp_path)
+    for _ in range(2):  # also from what is remembered
+        for number, (run, tag, step) in enumerate(places):
+            _, maps = board.maps(run=run, tag=tag, step=step)
+            for shown, told in zip(maps, layers(number), strict=False):
+                assert np.abs(shown - told).max() <= 1 / 255
+
+
+def test_a_map_travels_as_it_stands_in_the_file(board: Board) -> None:
+    answer = board.get("/map", **PLACE, item=1)
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert answer.content_type == "application/octet-stream"
+    assert answer.data == items()[2]
+
+
+def test_who_takes_no_gzip_gets_bytes(board: Board) -> None:
+    answer = board.get("/map", gzipped=False, **PLACE, item=1)
+    assert "Content-Encoding" not in answer.headers
+    assert answer.data == gzip.decompress(items()[2])
+
+
+@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "\u202eשלום", "👩‍👩‍👧", "\ud800", "a\nb\0", "'\""])
+def test_odd_labels_and_names_arrive(tmp_path: Path, text: str) -> None:
+    name = text.encode(errors="replace").decode()  # a tag is UTF-8
+    odd = items(queries=[text, "b", None])
+    write(tmp_path / "one", lambda writer: add_maps(writer, f"cross/{name}", odd, 3))
+    board = Board(tmp_path)
+    assert board.runs == {"one": {f"cross/{name}": [3]}}
+    answer = board.get("/header", gzipped=False, run="one", tag=f"cross/{name}", step=3)
+    assert answer.data.isascii()
+    assert json.loads(answer.data)["queries"][0] == text
+
+
+def test_what_comes_while_training_writes_is_there(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path / "one")) as writer:
+        board = Board(tmp_path)
+        for step in range(4):
+            add_maps(writer, "cross/example_1", items(step), step)
+            writer.flush()
+            board.reload()
+            assert board.runs == {"one": {"cross/example_1": [*range(step + 1)]}}
+            _, maps = board.maps(run="one", tag="cross/example_1", step=step)
+            assert np.abs(maps[0] - layers(step)[0]).max() <= 1 / 255
+        add_maps(writer, "encoder/example_1", items(), 7)
+        writer.flush()
+        board.reload()
+        assert board.runs["one"] == {"cross/example_1": [0, 1, 2, 3], "encoder/example_1": [7]}
+
+
+def test_a_resumed_run_that_logs_a_step_again_has_it_once(tmp_path: Path) -> None:
+    for part, steps in enumerate(((0, 10, 20), (20, 30))):
+        with SummaryWriter(str(tmp_path), filename_suffix=f".{part}") as writer:
+            for step in steps:
+                add_maps(writer, "cross/x", items(step), step)
+    board = Board(tmp_path)
+    assert board.runs == {".": {"cross/x": [0, 10, 20, 30]}}
+    for step in (0, 10, 20, 30):
+        assert np.abs(board.maps(run=".", tag="cross/x", step=step)[1][0] - layers(step)[0]).max() <= 1 / 255
+
+
+def test_every_step_of_a_long_run_is_reachable(tmp_path: Path) -> None:
+    def many(writer: SummaryWriter) -> None:
+        for step in range(300):
+            add_maps(writer, "cross/x", items(step), step * 10)
+
+    write(tmp_path, many)
+    board = Board(tmp_path)
+    assert board.runs == {".": {"cross/x": [*range(0, 3000, 10)]}}
+    for step in (0, 10, 1500, 2990):
+        _, maps = board.maps(run=".", tag="cross/x", step=step)
+        assert np.abs(maps[0] - layers(step // 10)[0]).max() <= 1 / 255
+
+
+def test_how_many_steps_are_kept_is_the_users_choice() -> None:
+    for given, kept in (
+        ({}, {"minitx": STEPS}),
+        (None, {"minitx": STEPS}),
+        ({"images": 3}, {"minitx": STEPS, "images": 3}),
+        ({"minitx": 5}, {"minitx": 5}),
+        ({"minitx": 0}, {"minitx": 0}),
+    ):
+        flags = Namespace(samples_per_plugin=given)
+        AttentionLoader().fix_flags(flags)
+        assert flags.samples_per_plugin == kept
+    assert STEPS >= 300
+
+
+def test_nothing_is_read_again_that_has_not_changed(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert board.runs
+    board.maps(**PLACE)
+    read: list[str] = []
+    real = plugin.AttentionPlugin._read
+    monkeypatch.setattr(
+        plugin.AttentionPlugin,
+        "_read",
+        lambda self, request, run, tag: read.append(tag) or real(self, request, run, tag),
+    )
+    assert board.runs
+    board.maps(**PLACE)
+    assert read == []
+    with SummaryWriter(str(board.folder / "one"), filename_suffix=".2") as writer:
+        add_maps(writer, "cross/example_2", items(), 3)
+    board.reload()
+    assert len(board.runs["one"]) == 2
+    assert read == ["cross/example_2"]
+
+
+# ---- what is asked wrongly -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"run": None}, "parameter run is missing"),
+        ({"tag": None}, "parameter tag is missing"),
+        ({"step": None}, "parameter step is missing"),
+        ({"run": "two"}, "there is no attention map 'cross/example_1' of run 'two' at step 3"),
+        ({"run": ""}, "there is no attention map"),
+        ({"run": "../one"}, "there is no attention map"),
+        ({"tag": "cross/example_2"}, "there is no attention map"),
+        ({"tag": "x" * 10_000}, "there is no attention map"),
+        ({"tag": "\ud800"}, "there is no attention map"),
+        ({"step": 4}, "at step 4"),
+        ({"step": -1}, "at step -1"),
+        ({"step": 10**30}, "there is no attention map"),
+        ({"step": "x" * 10_000}, "step must be a whole number, got 'xxx"),
+        ({"step": "9" * 10_000}, "step must be a whole number"),
+        ({"step": "1.5"}, "step must be a whole number, got '1.5'"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_not_there_is_told(board: Board, changed: dict[str, Any], sentence: str) -> None:
+    place = {key: value for key, value in {**PLACE, **changed}.items() if value is not None}
+    place = {key: v.encode(errors="surrogatepass") if isinstance(v, str) else v for key, v in place.items()}
+    assert sentence in board.refusal("/header", **place)
+    assert sentence in board.refusal("/map", **place, item=0)
+
+
+@pytest.mark.parametrize(
+    ("item", "sentence"),
+    [
+        (None, "parameter item is missing"),
+        ("x", "item must be a whole number, got 'x'"),
+        (-1, "item must be 0 or more, got -1"),
+        (3, "4 items"),
+        (10**30, "4 items"),
+    ],
+)
+def test_an_item_that_is_not_there_is_told(board: Board, item: object, sentence: str) -> None:
+    asked = {} if item is None else {"item": item}
+    assert sentence in board.refusal("/map", **PLACE, **asked)
+
+
+# ---- what other people write -----------------------------------------------------------------------------------------
+
+
+def event(tag: str, tensor: TensorProto, plugin: str = "minitx", data_class: int = 3) -> Summary:
+    about = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin), data_class=data_class)
+    return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=tensor)])
+
+
+def strings(values: list[bytes], *shape: int) -> TensorProto:
+    dim = [TensorShapeProto.Dim(size=size) for size in shape]
+    return TensorProto(dtype=DataType.DT_STRING, tensor_shape=TensorShapeProto(dim=dim), string_val=values)
+
+
+def floats(*shape: int) -> TensorProto:
+    dim = [TensorShapeProto.Dim(size=size) for size in shape]
+    return TensorProto(dtype=DataType.DT_FLOAT, tensor_shape=TensorShapeProto(dim=dim), float_val=[0.5] * 4)
+
+
+def with_header(**changed: Any) -> list[bytes]:
+    first, *rest = items()
+    return [json.dumps({**json.loads(first), **changed}).encode(), *rest]
+
+
+FOREIGN: dict[str, tuple[TensorProto, str]] = {
+    "floats": (floats(4), "no bytes"),
+    "one string": (strings([b"x"]), "could not read"),
+    "two dimensions": (strings(items(), 2, 2), "no bytes"),
+    "too few strings": (strings([b"x"], 4), ""),
+    "no strings": (strings([], 0), "0 items"),
+    "a negative size": (strings([b"x"], -3), "0 items"),
+    "a huge size": (strings([b"x"], 10**12), "1000000000000 items"),
+    "an unknown type": (TensorProto(dtype=99, tensor_shape=TensorShapeProto(dim=[{"size": 2}])), "could not read"),
+    "not JSON": (strings([b"\xff\x00", b"y"], 2), "no attention map of minitx"),
+    "other JSON": (strings([b'{"a": 1}', b"y"], 2), "no attention map of minitx"),
+    "deep JSON": (strings([b"[" * 100_000, b"y"], 2), "no attention map of minitx"),
+    "an old version": (strings(with_header(version=0), 4), "format 0 cannot be shown"),
+    "a new version": (strings(with_header(version=2), 4), "format 2 cannot be shown"),
+    "a damaged header": (strings(with_header(heads="many"), 4), "header of these attention maps is damaged"),
+    "numbers that are none": (strings(with_header(heads=[float("nan")]), 4), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_events_are_refused_and_break_nothing(tmp_path: Path, name: str) -> None:
+    tensor, sentence = FOREIGN[name]
+
+    def use(writer: SummaryWriter) -> None:
+        writer._get_file_writer().add_summary(event("cross/foreign", tensor), 1)
+        add_maps(writer, "cross/ours", items(), 1)
+
+    write(tmp_path, use)
+    board = Board(tmp_path)
+    assert board.runs["."].keys() >= {"cross/ours"}
+    place = {"run": ".", "tag": "cross/foreign", "step": 1}
+    assert sentence in board.refusal("/header", **place)
+    board.refusal("/map", **place, item=0)
+    board.maps(run=".", tag="cross/ours", step=1)
+
+
+@pytest.mark.parametrize("name", ["another plugin", "another class", "no tensor"])
+def test_other_peoples_data_is_not_listed(tmp_path: Path, name: str) -> None:
+    summary = {
+        "another plugin": event("cross/x", strings(items(), 4), plugin="images"),
+        "another class": event("cross/x", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
+        "no tensor": Summary(value=[Summary.Value(tag="cross/x", simple_value=1.0)]),
+    }[name]
+    write(tmp_path, lambda writer: writer._get_file_writer().add_summary(summary, 1))
+    board = Board(tmp_path)
+    assert board.runs == {}
+    board.refusal("/header", run=".", tag="cross/x", step=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda parts: parts[:2], "there are 2 items"),
+        (lambda parts: [parts[0], parts[1], b"", parts[3]], "map 1 is damaged"),
+        (lambda parts: [parts[0], parts[1], parts[2][:-3], parts[3]], "map 1 is damaged"),
+        (lambda parts: [parts[0], parts[1], parts[1], parts[3]], "does not hold the 12 weights"),
+        (lambda parts: [parts[0], parts[1], gzip.compress(bytes(2**22)), parts[3]], "does not hold the 12 weights"),
+        (lambda parts: [parts[0], parts[1], b"plain text", parts[3]], "map 1 is damaged"),
+        (lambda parts: [*with_header(heads=[2])[:1], *parts[1:3]], "header of these attention maps is damaged"),
+        (lambda parts: [*with_header(heads=[2], statistics=[], extras=[])[:1], *parts[1:]], "item must be below 1"),
+        (lambda parts: [*with_header(queries=["a"] * 2**15, keys=["b"] * 2**15)[:1], *parts[1:]], "too large"),
+    ],
+)
+def test_maps_that_do_not_fit_their_header_are_refused(
+    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], sentence: str
+) -> None:
+    write(tmp_path, lambda writer: add_maps(writer, "cross/x", change(items()), 1))
+    board = Board(tmp_path)
+    place = {"run": ".", "tag": "cross/x", "step": 1}
+    assert sentence in board.refusal("/map", **place, item=1)
+    if "header" not in sentence and "below" not in sentence and "large" not in sentence:
+        assert board.get("/map", **place, item=0).data == items()[1], "the others are shown"
+
+
+def test_a_file_cut_off_in_the_middle_shows_what_is_before(tmp_path: Path) -> None:
+    def use(writer: SummaryWriter) -> None:
+        for step in range(3):
+            add_maps(writer, "cross/x", items(step), step)
+
+    write(tmp_path, use)
+    (file,) = tmp_path.glob("events.*")
+    file.write_bytes(file.read_bytes()[:-20])
+    board = Board(tmp_path)
+    assert board.runs == {".": {"cross/x": [0, 1]}}
+    board.maps(run=".", tag="cross/x", step=1)
+
+
+def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise MemoryError("with details that are nobody's business")
+
+    for method in ("list_blob_sequences", "read_blob_sequences", "read_blob"):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                f"tensorboard.backend.event_processing.data_provider.MultiplexerDataProvider.{method}", broken
+            )
+            fresh = Board(board.folder)
+            assert "could not read" in fresh.refusal("/header", **PLACE)
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A page of one file of each kind, a folder beside them, and something that is not to be seen."""
+    folder = tmp_path / "static"
+    (folder / "below").mkdir(parents=True)
+    for name in ("index.js", "style.css", "icon.svg", "notes.txt", ".hidden.js", "below/inner.js"):
+        (folder / name).write_text(f"// {name}")
+    (tmp_path / "secret.js").write_text("secret")
+    monkeypatch.setattr(plugin, "STATIC", folder)
+    return board
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("index.js", "text/javascript"), ("style.css", "text/css"), ("icon.svg", "image/svg+xml")]
+)
+def test_files_of_the_page_are_served(page: Board, name: str, kind: str) -> None:
+    answer = page.get(f"/static/{name}", gzipped=False)
+    assert answer.status_code == 200
+    assert answer.mimetype == kind
+    assert answer.text == f"// {name}"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "nothing.js", "notes.txt", "below", "below/inner.js", "below%2Finner.js", ".", "..", "../secret.js",
+     "..%2Fsecret.js", "%2e%2e/secret.js", "..\\secret.js", "/etc/passwd", "index.js%00", "INDEX.JS", "index.js/",
+     "x" * 9_000],
+)  # fmt: skip
+def test_nothing_else_is_served(page: Board, name: str) -> None:
+    answer = page.get(f"/static/{name}", gzipped=False)
+    assert answer.status_code == 404
+    assert "secret" not in answer.text.replace(name, "").replace("secret.js", "")
+
+
+def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
+    listing = json.loads(board.client.get("/data/plugins_listing").data)["minitx"]
+    assert listing["enabled"] is True
+    assert listing["tab_name"] == "Attention"
+    assert listing["loading_mechanism"]["module_path"].endswith("/data/plugin/minitx/static/index.js")
+    write(tmp_path / "other/x", lambda writer: writer.add_scalar("loss", 1.0, 5))
+    other = Board(tmp_path / "other")
+    assert json.loads(other.client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
+
+
+# ---- within the package ----------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_finds_the_loader() -> None:
+    (found,) = [point for point in entry_points(group="tensorboard_plugins") if point.name == "minitx"]
+    assert found.load() is AttentionLoader
+
+
+def test_a_plugin_that_cannot_be_imported_costs_its_own_tab_only(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['minitx.tensorboard.plugin'] = None\n"
+        "from pathlib import Path; from reading import Board\n"
+        f"board = Board(Path({str(tmp_path)!r})); assert board.get('/index').status_code == 404\n"
+        "assert board.client.get('/data/plugins_listing').status_code == 200\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "Failed to load plugin" in ran.stderr
+
+
+def test_the_entry_point_imports_tensorboard_and_itself_only() -> None:
+    code = "import sys, minitx.tensorboard.loader; print(*{name.partition('.')[0] for name in sys.modules})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"numpy", "torch", "lightning", "werkzeug", "jsonargparse", "PIL"} & set(ran.stdout.split())
