@@ -216,7 +216,9 @@ def _attend_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("text", type=str, help="the question, or the text")
     parser.add_argument("--target", type=str, default=None, help="the answer to look at; default: the model's own")
-    parser.add_argument("--out", type=str, default=None, help="a .html page to look into, or a .png picture; default attention.png")
+    parser.add_argument(
+        "--out", type=str, default=None, help="a .html page to look into, or a .png picture; default attention.png"
+    )
     parser.add_argument("--logdir", type=str, default=None, help="also show the maps in TensorBoard from this folder")
 
 

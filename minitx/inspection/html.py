@@ -47,8 +47,8 @@ _GUARD = """{{
 def page(runs: Runs) -> str:
     """The whole page.
 
-    A content security policy lets it run its own script and nothing else, and fetch nothing. It is set by the first line
-    of script, so that no address and no word that looks like one stands in the file.
+    A content security policy lets it run its own script and nothing else, and fetch nothing. It is set by the first
+    line of script, so that no address and no word that looks like one stands in the file.
 
     Args:
         runs: the maps.

@@ -99,15 +99,19 @@ class AttentionMaps:
             beside: further maps by name, of another model or another text of as many tokens, to compare these with.
 
         Raises:
-            ValueError: there are no maps.
+            ValueError: there are no maps, or two of one name.
         """
-        page = html.page(self._runs() | {name: maps._runs()["maps"] for name, maps in (beside or {}).items()})
+        others = {name: maps._runs()["maps"] for name, maps in (beside or {}).items()}
+        if "maps" in others:
+            raise ValueError("beside: 'maps' is the name of these maps themselves, choose another")
+        page = html.page(self._runs() | others)
         with written_whole(path) as file:
             file.write(page.encode())
 
     def _repr_html_(self) -> str:
         """The same page in a notebook."""
-        return html.frame(self._runs())
+        runs = self._runs()
+        return html.frame(runs) if runs["maps"] else "<p>no attention maps</p>"
 
     def _runs(self) -> dict[str, dict[str, list[bytes]]]:
         """Every example's maps, as html.page takes them."""

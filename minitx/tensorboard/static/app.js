@@ -44,7 +44,13 @@ export class App {
     });
     this.help = helpPage();
     this.message = make("p", { className: "message", role: "alert", hidden: true });
-    this.linkField = make("input", { type: "text", readOnly: true, className: "link", hidden: true, "aria-label": "link to this view" });
+    this.linkField = make("input", {
+      type: "text",
+      readOnly: true,
+      className: "link",
+      hidden: true,
+      "aria-label": "link to this view",
+    });
     this.main = make("main", {}, this.grid.element, this.detail.element);
     document.body.append(this.controls.element, this.linkField, this.message, this.main, this.help);
   }
@@ -121,7 +127,8 @@ export class App {
     if (!this.maps) return;
     const [map, other] = this.maps;
     const { view } = this;
-    if (view.item !== null && !(view.head < (map.counts[view.item] ?? 0))) Object.assign(view, { item: null, head: 0 });
+    if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
+      Object.assign(view, { item: null, head: 0 });
     this.scene = sceneOf(view, map, other, this.surroundings.theme.current());
     const unlike = other && view.show === "difference" && !this.scene.difference;
     if (unlike) this.say("These maps are of different sizes: they stand side by side.");

@@ -10,8 +10,30 @@ export const RAMP = [
   [254, 176, 120],
   [252, 253, 191],
 ];
-const LESS = { dark: [[24, 25, 29], [33, 84, 148], [120, 190, 255]], light: [[250, 250, 248], [128, 178, 222], [22, 82, 150]] };
-const MORE = { dark: [[24, 25, 29], [165, 80, 12], [255, 178, 90]], light: [[250, 250, 248], [240, 172, 100], [168, 74, 4]] };
+const LESS = {
+  dark: [
+    [24, 25, 29],
+    [33, 84, 148],
+    [120, 190, 255],
+  ],
+  light: [
+    [250, 250, 248],
+    [128, 178, 222],
+    [22, 82, 150],
+  ],
+};
+const MORE = {
+  dark: [
+    [24, 25, 29],
+    [165, 80, 12],
+    [255, 178, 90],
+  ],
+  light: [
+    [250, 250, 248],
+    [240, 172, 100],
+    [168, 74, 4],
+  ],
+};
 
 /** The weight behind each level. */
 export const WEIGHTS = Float32Array.from({ length: 256 }, (_, level) => (level / 255) ** 2);
@@ -44,16 +66,18 @@ export function palette(scale, difference, theme) {
   });
 }
 
-/** The colour of a signed weight, for lines and bars, as CSS. */
+/** The colour of a signed weight, for lines and bars, as CSS: the far end of its ramp. */
 export function lineColour(weight, difference, theme) {
-  const anchors = difference ? (weight < 0 ? LESS : MORE)[theme] : null;
-  const [red, green, blue] = anchors ? anchors[theme === "dark" ? 2 : 2] : theme === "dark" ? [241, 150, 140] : [114, 31, 129];
+  const plain = theme === "dark" ? [241, 150, 140] : RAMP[2];
+  const [red, green, blue] = difference ? (weight < 0 ? LESS : MORE)[theme].at(-1) : plain;
   return `rgb(${red} ${green} ${blue})`;
 }
 
 /** The two greys of padding. */
 export function greys(theme) {
-  return theme === "dark" ? [packed([58, 60, 66]), packed([74, 76, 82])] : [packed([206, 207, 210]), packed([224, 225, 228])];
+  return theme === "dark"
+    ? [packed([58, 60, 66]), packed([74, 76, 82])]
+    : [packed([206, 207, 210]), packed([224, 225, 228])];
 }
 
 let differences = null;

@@ -16,8 +16,14 @@ export class Controls {
   constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
     const select = (key) => make("select", { onchange: (event) => onchange({ [key]: event.target.value }) });
     const slider = (key) =>
-      make("input", { type: "range", min: "0", oninput: (event) => onchange({ [key]: this.steps[key][event.target.value], ...(key === "step" && { follow: false }) }) });
-    const check = (key) => make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
+      make("input", {
+        type: "range",
+        min: "0",
+        oninput: (event) =>
+          onchange({ [key]: this.steps[key][event.target.value], ...(key === "step" && { follow: false }) }),
+      });
+    const check = (key) =>
+      make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
     const button = (text, title, onclick) => make("button", { type: "button", textContent: text, title, onclick });
     this.steps = { step: [], step2: [] };
     this.run = select("run");
@@ -27,8 +33,17 @@ export class Controls {
     this.stepTold = make("output", { className: "told" });
     this.play = button("▶ Play", "go through the steps (p)", onplay);
     this.follow = check("follow");
-    this.sort = make("select", { onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }) });
-    this.scale = choice("colour", [["sqrt", "√", "square root: small weights can be seen"], ["linear", "linear", "as bright as the weight"]], (scale) => onchange({ scale }));
+    this.sort = make("select", {
+      onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }),
+    });
+    this.scale = choice(
+      "colour",
+      [
+        ["sqrt", "√", "square root: small weights can be seen"],
+        ["linear", "linear", "as bright as the weight"],
+      ],
+      (scale) => onchange({ scale }),
+    );
     this.bar = make("canvas", { className: "bar", "aria-hidden": "true" });
     this.least = make("span");
     this.padding = check("padding");
@@ -36,8 +51,21 @@ export class Controls {
     this.run2 = select("run2");
     this.step2 = slider("step2");
     this.step2Told = make("output", { className: "told" });
-    this.showing = choice("how to compare", [["beside", "side by side"], ["difference", "difference"]], (show) => onchange({ show }));
-    this.stepping = make("div", { className: "field steps" }, labelled("step", this.step, "slider"), this.stepTold, this.play);
+    this.showing = choice(
+      "how to compare",
+      [
+        ["beside", "side by side"],
+        ["difference", "difference"],
+      ],
+      (show) => onchange({ show }),
+    );
+    this.stepping = make(
+      "div",
+      { className: "field steps" },
+      labelled("step", this.step, "slider"),
+      this.stepTold,
+      this.play,
+    );
     this.stepping2 = make("div", { className: "field steps" }, labelled("step", this.step2, "slider"), this.step2Told);
     this.following = this.checked("follow latest", this.follow);
     this.paddings = this.checked("show padding", this.padding);
@@ -55,16 +83,37 @@ export class Controls {
     this.element = make(
       "header",
       { className: "controls" },
-      make("div", { className: "bar-row" }, labelled("run", this.run), labelled("example", this.example), this.kind, this.stepping, this.following),
+      make(
+        "div",
+        { className: "bar-row" },
+        labelled("run", this.run),
+        labelled("example", this.example),
+        this.kind,
+        this.stepping,
+        this.following,
+      ),
       make(
         "div",
         { className: "bar-row" },
         labelled("sort heads by", this.sort),
         this.scale,
-        make("div", { className: "legend", role: "img", "aria-label": "from the least weight to the greatest" }, this.least, this.bar, make("span", { textContent: "1" })),
+        make(
+          "div",
+          { className: "legend", role: "img", "aria-label": "from the least weight to the greatest" },
+          this.least,
+          this.bar,
+          make("span", { textContent: "1" }),
+        ),
         this.paddings,
         this.comparing,
-        make("div", { className: "tools" }, this.link, button("Save PNG", "save all heads as a picture", onsave), this.theme ?? "", button("?", "keys (?)", onhelp)),
+        make(
+          "div",
+          { className: "tools" },
+          this.link,
+          button("Save PNG", "save all heads as a picture", onsave),
+          this.theme ?? "",
+          button("?", "keys (?)", onhelp),
+        ),
       ),
       this.second,
     );
@@ -76,9 +125,17 @@ export class Controls {
 
   /** What can be chosen, from state.settle, and what is. */
   show(view, there, { live, playing }) {
-    options(this.run, there.names.map((name) => [name, name]), view.run);
+    options(
+      this.run,
+      there.names.map((name) => [name, name]),
+      view.run,
+    );
     this.run.parentElement.hidden = !live && there.names.length < 2;
-    options(this.example, there.examples.map((name) => [name, spaced(name)]), view.example);
+    options(
+      this.example,
+      there.examples.map((name) => [name, spaced(name)]),
+      view.example,
+    );
     this.kind.show(view.kind, there.kinds);
     this.slide("step", this.step, this.stepTold, there.steps, view.step);
     this.stepping.hidden = there.steps.length < 2;
@@ -90,7 +147,11 @@ export class Controls {
     this.comparing.hidden = there.names.length < 2 && there.steps.length < 2;
     this.compare.checked = view.compare;
     this.second.hidden = !view.compare || this.comparing.hidden;
-    options(this.run2, there.names.map((name) => [name, name]), view.run2);
+    options(
+      this.run2,
+      there.names.map((name) => [name, name]),
+      view.run2,
+    );
     this.slide("step2", this.step2, this.step2Told, there.steps2, view.step2);
     this.stepping2.hidden = there.steps2.length < 2;
     this.showing.show(view.show);

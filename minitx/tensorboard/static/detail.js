@@ -14,7 +14,8 @@ export class Detail {
     this.onchoose = onchoose;
     this.title = make("h2");
     this.mark = make("span", { className: "mark" });
-    const button = (text, label, onclick) => make("button", { type: "button", textContent: text, title: label, "aria-label": label, onclick });
+    const button = (text, label, onclick) =>
+      make("button", { type: "button", textContent: text, title: label, "aria-label": label, onclick });
     this.close = button("×", "close (Esc)", onclose);
     const tools = make(
       "div",
@@ -66,7 +67,10 @@ export class Detail {
     const wide = this.element.clientWidth - 40;
     const stacked = wide / count < 560;
     const width = Math.floor(wide / count) - (count - 1) * 8;
-    const room = { width: stacked ? width : Math.floor(width * 0.6), height: Math.max(320, Math.min(innerHeight - 230, 720)) };
+    const room = {
+      width: stacked ? width : Math.floor(width * 0.6),
+      height: Math.max(320, Math.min(innerHeight - 230, 720)),
+    };
     while (this.shown.length > drawn.length) this.shown.pop();
     while (this.shown.length < drawn.length) this.shown.push(this.figure());
     this.figures.replaceChildren(...this.shown.map(({ element }) => element));
@@ -110,12 +114,15 @@ export class Detail {
   }
 
   tell(row, column) {
-    const drawn = this.shown.map(({ matrix }) => matrix.part).filter((part) => row !== null && row < part.layout.queries.shown.length);
+    const drawn = this.shown
+      .map(({ matrix }) => matrix.part)
+      .filter((part) => row !== null && row < part.layout.queries.shown.length);
     this.rows.replaceChildren(...drawn.map((part) => rowText(part, row, this.scene.theme)));
     const there = drawn.filter((part) => column !== null && column < part.layout.keys.shown.length);
     delete this.readout.dataset.weight;
     if (!there.length) {
-      this.readout.textContent = row === null ? "Point at a query, or choose one with ↑ and ↓: what does it look at?" : "";
+      this.readout.textContent =
+        row === null ? "Point at a query, or choose one with ↑ and ↓: what does it look at?" : "";
       return;
     }
     const { queries, keys } = there[0].layout;

@@ -57,7 +57,12 @@ export class Grid {
       const rows = map.counts.map((_, item) => {
         const name = map.isExtra(item) ? "all layers" : `layer ${item + 1}`;
         const heads = all.filter((tile) => tile.item === item).map(({ button }) => button);
-        return make("div", { className: "layer", role: "group", "aria-label": name }, make("span", { className: "name", textContent: name }), ...heads);
+        return make(
+          "div",
+          { className: "layer", role: "group", "aria-label": name },
+          make("span", { className: "name", textContent: name }),
+          ...heads,
+        );
       });
       this.element.replaceChildren(...rows);
     }
@@ -66,10 +71,15 @@ export class Grid {
   }
 
   tile(item, head) {
-    const canvases = [make("canvas"), make("canvas")];
+    const canvases = [0, 1].map(() => make("canvas", { width: 1, height: 1 }));
     const pictures = make("span", { className: "pictures", "aria-hidden": "true" }, ...canvases);
     const caption = make("span", { className: "caption" });
-    const button = make("button", { type: "button", className: "tile", tabIndex: -1, "data-tile": `${item}:${head}` }, pictures, caption);
+    const button = make(
+      "button",
+      { type: "button", className: "tile", tabIndex: -1, "data-tile": `${item}:${head}` },
+      pictures,
+      caption,
+    );
     button.addEventListener("click", () => this.onopen(item, head));
     return { item, head, button, canvases, caption, near: false, stale: true };
   }
@@ -77,7 +87,8 @@ export class Grid {
   /** Let tiles fill the width, within what can be read. */
   measure({ map, layout }, sorted, double) {
     const most = Math.max(...map.counts, 1);
-    const named = sorted || matchMedia("(max-width: 600px)").matches ? 0 : 62; // names stand before their rows, or above
+    const above = matchMedia("(max-width: 600px)").matches; // where names stand above their rows, not before
+    const named = sorted || above ? 0 : 62;
     const width = this.element.clientWidth - named - 6;
     const gap = most > 8 ? 4 : 8;
     const fitting = sorted ? SIDES.sorted : width / most - gap;
@@ -95,7 +106,11 @@ export class Grid {
     const mark = map.mark(item, head);
     const value = sorted ? map.value(view.sort, item, head) : null;
     const extra = map.isExtra(item);
-    const short = extra ? map.title(item, head) : sorted ? `${item + 1}·${head + 1}` : String(head + 1);
+    const short = extra
+      ? map.title(item, head)
+      : sorted
+        ? `${item + 1}·${head + 1}`
+        : `${this.side >= 90 ? "head " : ""}${head + 1}`;
     const children = [make("span", { className: "number", textContent: short })];
     if (value !== null) children.push(make("span", { className: "score", textContent: value.toFixed(2) }));
     if (mark) children.push(this.marked(mark));
@@ -119,7 +134,15 @@ export class Grid {
     tile.canvases.forEach((canvas, index) => {
       const part = drawn[index];
       canvas.hidden = !part;
-      if (part?.levels) thumbnail(canvas, part.levels, part.other ?? null, part.layout, this.scene.brush, this.side * (devicePixelRatio || 1));
+      if (part?.levels)
+        thumbnail(
+          canvas,
+          part.levels,
+          part.other ?? null,
+          part.layout,
+          this.scene.brush,
+          this.side * (devicePixelRatio || 1),
+        );
       else canvas.width = canvas.height = 1;
     });
     tile.stale = false;
@@ -151,7 +174,9 @@ export class Grid {
     if (key === "ArrowLeft" || key === "ArrowRight") return all[at + (key === "ArrowLeft" ? -1 : 1)] ?? null;
     const box = (tile) => tile.button.getBoundingClientRect();
     const here = box(all[at]);
-    const beyond = all.filter((tile) => (key === "ArrowUp" ? box(tile).top < here.top - 4 : box(tile).top > here.top + 4));
+    const beyond = all.filter((tile) =>
+      key === "ArrowUp" ? box(tile).top < here.top - 4 : box(tile).top > here.top + 4,
+    );
     const distance = (tile) => Math.abs(box(tile).top - here.top) * 1000 + Math.abs(box(tile).left - here.left);
     return beyond.reduce((best, tile) => (best && distance(best) <= distance(tile) ? best : tile), null);
   }

@@ -14,13 +14,19 @@ const KEYS = [
 
 /** The page of keys: open it with showModal. */
 export function helpPage() {
-  const lines = KEYS.map(([keys, meaning]) => make("div", {}, make("dt", {}, make("kbd", { textContent: keys })), make("dd", { textContent: meaning })));
+  const lines = KEYS.map(([keys, meaning]) =>
+    make("div", {}, make("dt", {}, make("kbd", { textContent: keys })), make("dd", { textContent: meaning })),
+  );
   const page = make(
     "dialog",
     { className: "help", "aria-label": "keys" },
     make("h2", { textContent: "Keys" }),
     make("dl", {}, ...lines),
-    make("p", { textContent: "Each map has queries down and keys across: a row tells where one token looks. The brighter, the more weight. Weights are probabilities, taken before dropout, kept to within 1/255." }),
+    make("p", {
+      textContent:
+        "Each map has queries down and keys across: a row tells where one token looks. The brighter, the more " +
+        "weight. Weights are probabilities, taken before dropout, kept to within 1/255.",
+    }),
     make("button", { type: "button", textContent: "Close", onclick: () => page.close() }),
   );
   return page;

@@ -1,6 +1,11 @@
 /** Tokens as text that can be seen: never markup, never invisible, never endless. */
 
-const NAMED = new Map([["\n", "↵"], ["\t", "⇥"], [" ", "␣"], ["\u007f", "␡"]]);
+const NAMED = new Map([
+  ["\n", "↵"],
+  ["\t", "⇥"],
+  [" ", "␣"],
+  ["\u007f", "␡"],
+]);
 const UNSEEN = /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/gu;
 const segments = globalThis.Intl?.Segmenter ? new Intl.Segmenter() : null;
 

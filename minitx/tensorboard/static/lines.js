@@ -49,12 +49,28 @@ export class Lines {
     context.textAlign = "left";
     context.fillText("key", this.right + 6, this.top - 8);
     const chosen = row === null ? [...queries.shown.keys()] : [row];
-    const each = row === null ? Math.max(2, Math.floor(MOST_LINES / Math.max(queries.shown.length, 1))) : keys.shown.length;
-    for (const one of chosen) if (one < this.rowWeights.length && !queries.padded[one]) this.strokes(context, one, each);
+    const each =
+      row === null ? Math.max(2, Math.floor(MOST_LINES / Math.max(queries.shown.length, 1))) : keys.shown.length;
+    for (const one of chosen)
+      if (one < this.rowWeights.length && !queries.padded[one]) this.strokes(context, one, each);
     const weights = row === null ? null : this.rowWeights[row];
-    this.texts(context, "right", this.queries, this.left - 6, (place) => (place === row ? accent : queries.padded[place] ? faint : ink), row);
-    const seen = (place) => (place === column || (weights && Math.abs(weights[place]) >= 0.05) ? accent : weights || keys.padded[place] ? faint : ink);
-    const strongest = weights ? weights.reduce((best, weight, place) => (Math.abs(weight) > Math.abs(weights[best]) ? place : best), 0) : null;
+    this.texts(
+      context,
+      "right",
+      this.queries,
+      this.left - 6,
+      (place) => (place === row ? accent : queries.padded[place] ? faint : ink),
+      row,
+    );
+    const seen = (place) =>
+      place === column || (weights && Math.abs(weights[place]) >= 0.05)
+        ? accent
+        : weights || keys.padded[place]
+          ? faint
+          : ink;
+    const strongest = weights
+      ? weights.reduce((best, weight, place) => (Math.abs(weight) > Math.abs(weights[best]) ? place : best), 0)
+      : null;
     this.texts(context, "left", this.keys, this.right + 6, seen, column ?? strongest);
   }
 

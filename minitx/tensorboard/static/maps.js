@@ -23,7 +23,9 @@ export class AttentionMap {
   /** The levels [T, S] of one head, or null while they are on their way, or if there is no such head. */
   levels(item, head) {
     const size = this.rows * this.columns;
-    return head < (this.counts[item] ?? 0) ? this.items[item]?.subarray(head * size, (head + 1) * size) ?? null : null;
+    return head < (this.counts[item] ?? 0)
+      ? (this.items[item]?.subarray(head * size, (head + 1) * size) ?? null)
+      : null;
   }
 
   weight(item, head, row, column) {

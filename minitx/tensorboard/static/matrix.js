@@ -64,15 +64,24 @@ export class Matrix {
     const size = { width: left + keys.shown.length * cell + 2, height: top + queries.shown.length * cell + 2 };
     Object.assign(this, { part, rows, columns, left, top, cell, upright, size });
     this.element.setAttribute("aria-label", `query of ${title}`);
+    this.element.dataset.geometry = `${left} ${top} ${cell}`; // in CSS pixels, for who points at cells by program
     this.element.setAttribute("aria-valuemax", String(queries.shown.length));
     const context = sized(this.base, size.width, size.height);
     this.context = sized(this.overlay, size.width, size.height);
     const { ink, faint } = inks();
     context.imageSmoothingEnabled = false;
-    context.drawImage(sheet(part.levels, part.other, part.layout, colours), left, top, keys.shown.length * cell, queries.shown.length * cell);
+    context.drawImage(
+      sheet(part.levels, part.other, part.layout, colours),
+      left,
+      top,
+      keys.shown.length * cell,
+      queries.shown.length * cell,
+    );
     const every = Math.ceil((FONT + 1) / cell); // where cells are too small for a label each, every n-th has one
     rows.texts.forEach((_, row) => row % every === 0 && this.rowLabel(context, row, queries.padded[row] ? faint : ink));
-    columns.texts.forEach((_, column) => column % every === 0 && this.columnLabel(context, column, keys.padded[column] ? faint : ink));
+    columns.texts.forEach(
+      (_, column) => column % every === 0 && this.columnLabel(context, column, keys.padded[column] ? faint : ink),
+    );
   }
 
   rowLabel(context, row, colour) {
@@ -82,7 +91,12 @@ export class Matrix {
 
   columnLabel(context, column, colour) {
     const x = this.left + (column + 0.5) * this.cell;
-    Object.assign(context, { font: font(), fillStyle: colour, textBaseline: "middle", textAlign: this.upright ? "center" : "left" });
+    Object.assign(context, {
+      font: font(),
+      fillStyle: colour,
+      textBaseline: "middle",
+      textAlign: this.upright ? "center" : "left",
+    });
     context.save();
     context.translate(x, this.upright ? this.top - FONT / 2 - 4 : this.top - 5);
     if (this.upright) context.fillText(this.columns.texts[column], 0, 0);
@@ -109,7 +123,12 @@ export class Matrix {
     context.strokeRect(left - 1, top + row * cell - 1, keys.shown.length * cell + 2, cell + 2);
     if (column === null || column >= keys.shown.length) return;
     context.fillStyle = raised;
-    context.fillRect(left + (column + 0.5) * cell - FONT / 2 - (every > 1 ? 5 : 1), 0, FONT + (every > 1 ? 10 : 2), top - 2);
+    context.fillRect(
+      left + (column + 0.5) * cell - FONT / 2 - (every > 1 ? 5 : 1),
+      0,
+      FONT + (every > 1 ? 10 : 2),
+      top - 2,
+    );
     this.columnLabel(context, column, accent);
     context.lineWidth = 1;
     context.strokeRect(left + column * cell - 0.5, top - 0.5, cell + 1, queries.shown.length * cell + 1);
@@ -121,13 +140,19 @@ export class Matrix {
     const within = (place, count) => (place >= 0 && place < count ? place : null);
     const { queries, keys } = this.part.layout;
     const row = within(Math.floor((event.clientY - box.top - this.top) / this.cell), queries.shown.length);
-    return [row, row === null ? null : within(Math.floor((event.clientX - box.left - this.left) / this.cell), keys.shown.length)];
+    return [
+      row,
+      row === null ? null : within(Math.floor((event.clientX - box.left - this.left) / this.cell), keys.shown.length),
+    ];
   }
 
   /** Tell assistive technology which query is looked at. */
   tell(row) {
     const { queries } = this.part.layout;
     this.element.setAttribute("aria-valuenow", String((row ?? 0) + 1));
-    this.element.setAttribute("aria-valuetext", row === null ? "none" : `${row + 1}: ${visible(queries.labels[queries.shown[row]])}`);
+    this.element.setAttribute(
+      "aria-valuetext",
+      row === null ? "none" : `${row + 1}: ${visible(queries.labels[queries.shown[row]])}`,
+    );
   }
 }

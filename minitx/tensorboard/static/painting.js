@@ -19,8 +19,8 @@ export function brush(scale, difference, theme) {
 }
 
 /**
- * The pixels of one head, a pixel a weight, or a pixel a block of `factor` x `factor` weights: the strongest of them, so
- * that a thin line is not lost in a small picture.
+ * The pixels of one head, a pixel a weight, or a pixel a block of `factor` x `factor` weights: the strongest of them,
+ * so that a thin line is not lost in a small picture.
  *
  * With `other`, the pixels of the difference, levels minus other.
  */

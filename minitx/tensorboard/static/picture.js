@@ -36,7 +36,10 @@ export function gridPicture(scene) {
   const across = Math.max(...map.counts, 1);
   const ratio = Math.min(Math.max(layout.queries.shown.length / Math.max(layout.keys.shown.length, 1), 0.4), 1.6);
   const [wide, high] = [SIDE * double + GAP, SIDE * ratio + GAP + TEXT];
-  const { canvas, context } = begun(2 * MARGIN + Math.max(across * wide, 480), 2 * MARGIN + TEXT + spots(scene, across).at(-1).row * high + high);
+  const { canvas, context } = begun(
+    2 * MARGIN + Math.max(across * wide, 480),
+    2 * MARGIN + TEXT + spots(scene, across).at(-1).row * high + high,
+  );
   context.font = "600 13px system-ui, sans-serif";
   context.fillText(title(scene), MARGIN, MARGIN + 8);
   context.font = "11px system-ui, sans-serif";
@@ -71,7 +74,8 @@ function spots({ view, order }, across) {
 export function detailPicture(scene, detail) {
   const wide = ({ matrix, lines }) => matrix.size.width + lines.width + 2 * BETWEEN;
   const width = detail.shown.reduce((sum, figure) => sum + wide(figure), 0);
-  const height = 2 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
+  const height =
+    2 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
   const { canvas, context } = begun(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height);
   context.font = "600 13px system-ui, sans-serif";
   context.fillText(`${detail.title.textContent} · ${title(scene)}`, MARGIN, MARGIN + 8);
@@ -79,7 +83,8 @@ export function detailPicture(scene, detail) {
   const y = MARGIN + 2 * TEXT;
   for (const figure of detail.shown) {
     const { matrix, lines } = figure;
-    for (const layer of [matrix.base, matrix.overlay]) context.drawImage(layer, x, y, matrix.size.width, matrix.size.height);
+    for (const layer of [matrix.base, matrix.overlay])
+      context.drawImage(layer, x, y, matrix.size.width, matrix.size.height);
     context.drawImage(lines.canvas, x + matrix.size.width + BETWEEN, y, lines.width, lines.height);
     x += wide(figure);
   }

@@ -10,7 +10,11 @@ const SHOWN = 8;
 /** The name of the place `index` of an axis: its number from one, and its token. */
 export function place(axis, index) {
   const original = axis.shown[index];
-  return [`${original + 1} `, quoted(shortened(visible(axis.labels[original]), 40))];
+  return [
+    make("span", { className: "place", textContent: `${original + 1}` }),
+    " ",
+    quoted(shortened(visible(axis.labels[original]), 40)),
+  ];
 }
 
 /** The strongest keys of one row (a place on the screen) of a part (see scene.js). */
@@ -31,7 +35,12 @@ export function rowText(part, row, theme) {
   const rest = real.slice(SHOWN);
   if (rest.length && !part.other) {
     const sum = rest.reduce((total, { weight }) => total + weight, 0);
-    section.append(make("p", { className: "note", textContent: `${rest.length} other ${rest.length === 1 ? "key" : "keys"}: ${number(sum)}` }));
+    section.append(
+      make("p", {
+        className: "note",
+        textContent: `${rest.length} other ${rest.length === 1 ? "key" : "keys"}: ${number(sum)}`,
+      }),
+    );
   }
   return section;
 }

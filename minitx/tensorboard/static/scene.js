@@ -44,7 +44,12 @@ export function parts(scene, item, head) {
   const { map, other, layout, otherLayout, view, difference } = scene;
   const first = { map, layout, levels: map.levels(item, head), caption: caption(view.run, view.step) };
   if (!other) return [first];
-  const second = { map: other, layout: otherLayout, levels: other.levels(item, head), caption: caption(view.run2, view.step2) };
+  const second = {
+    map: other,
+    layout: otherLayout,
+    levels: other.levels(item, head),
+    caption: caption(view.run2, view.step2),
+  };
   if (!difference) return [first, second];
   return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
 }

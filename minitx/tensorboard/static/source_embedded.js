@@ -1,4 +1,4 @@
-/** Attention maps that stand in the page itself: { runs: { run: { tag: { step: [header, base64 of gzip, ...] } } } }. */
+/** Attention maps in the page itself: { runs: { run: { tag: { step: [header, base64 of gzip, ...] } } } }. */
 
 /** A source over the parsed JSON. */
 export function embeddedSource({ runs }) {
@@ -7,7 +7,8 @@ export function embeddedSource({ runs }) {
     if (found === undefined) throw new Error(`there is no attention map ${tag} of ${run} at step ${step}`);
     return found;
   };
-  const steps = (tags) => Object.fromEntries(Object.entries(tags).map(([tag, found]) => [tag, Object.keys(found).map(Number)]));
+  const steps = (tags) =>
+    Object.fromEntries(Object.entries(tags).map(([tag, found]) => [tag, Object.keys(found).map(Number)]));
   return {
     live: false,
     index: async () => ({ runs: Object.fromEntries(Object.entries(runs).map(([run, tags]) => [run, steps(tags)])) }),

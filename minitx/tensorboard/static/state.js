@@ -27,7 +27,11 @@ export function initial() {
 
 /** What differs from the beginning, as the text of a link. */
 export function toText(view) {
-  const moot = [view.follow && "step", ...(view.compare ? [] : ["run2", "step2", "show"]), ...(view.item === null ? ["head", "query"] : [])];
+  const moot = [
+    view.follow && "step",
+    ...(view.compare ? [] : ["run2", "step2", "show"]),
+    ...(view.item === null ? ["head", "query"] : []),
+  ];
   const kept = Object.keys(DEFAULTS).filter((key) => view[key] !== DEFAULTS[key] && !moot.includes(key));
   return new URLSearchParams(kept.map((key) => [key, String(view[key])])).toString();
 }
@@ -63,7 +67,7 @@ export function settle(view, runs) {
   if (!kinds.includes(view.kind)) view.kind = kinds.at(-1) ?? "";
   const tag = `${view.kind}/${view.example}`;
   const steps = runs[view.run]?.[tag] ?? [];
-  view.step = view.follow ? steps.at(-1) ?? null : nearest(steps, view.step);
+  view.step = view.follow ? (steps.at(-1) ?? null) : nearest(steps, view.step);
   if (!names.includes(view.run2)) view.run2 = view.run;
   const steps2 = runs[view.run2]?.[tag] ?? [];
   view.step2 = nearest(steps2, view.step2 ?? steps2[0]);
