@@ -158,6 +158,7 @@ def test_two_runs_stand_side_by_side_and_are_subtracted(opened: Opened, file: Pa
     one, two = head(MAPS, "cross", 0, 1), head(LATER, "cross", 0, 1)
     assert maps.weights(2, 1) == pytest.approx([one[2, 1], two[2, 1]], abs=STEP)
     assert maps.root.locator(".detail figcaption").all_inner_texts() == ["maps, step 0", "later, step 0"]
+    assert maps.root.get_by_text("left: maps, step 0; right: later, step 0").is_visible()
     maps.press("difference")
     for row, column in ((0, 0), (1, 2), (2, 3)):
         assert maps.weights(row, column) == pytest.approx([one[row, column] - two[row, column]], abs=2 * STEP)

@@ -46,6 +46,7 @@ export class Controls {
     );
     this.bar = make("canvas", { className: "bar", "aria-hidden": "true" });
     this.least = make("span");
+    this.sides = make("span", { className: "note" });
     this.padding = check("padding");
     this.compare = check("compare");
     this.run2 = select("run2");
@@ -79,6 +80,7 @@ export class Controls {
       labelled("with run", this.run2),
       this.stepping2,
       this.showing,
+      this.sides,
     );
     this.element = make(
       "header",
@@ -173,6 +175,10 @@ export class Controls {
     if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // no such statistic here
     this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
     this.paddings.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
+    const [one, two] = [`${view.run}, step ${view.step}`, `${view.run2}, step ${view.step2}`];
+    this.sides.textContent = difference
+      ? `orange: more in ${one}; blue: more in ${two}`
+      : `left: ${one}; right: ${two}`;
     this.least.textContent = difference ? "−1" : "0";
     legend(this.bar, view.scale, difference, theme);
   }
