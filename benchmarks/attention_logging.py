@@ -2,8 +2,9 @@
 
     python -m benchmarks.attention_logging
 
-Each run is a process of its own, on one thread, with logging and without in turn; the median of the ratios of processor
-seconds counts, so that a busy machine does not change it. Beside it, the share of a run that the callback takes.
+Each run is a process of its own, on one thread, and counts processor seconds, which a busy machine changes little:
+those within the logging callback, until all is written, beside those of the rest. Pairs of runs with logging and
+without, in turn, are the check on that; they differ by more than logging costs.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from typing import Any
 from benchmarks.common import record, table
 
 SHORT = ("--data.test_size", "10")
-RUNS: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "reverse": ("`configs/reverse.yaml`, the whole run", 5, ("--config", "configs/reverse.yaml", *SHORT)),
+RUNS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
+    "reverse": ("`configs/reverse.yaml`, the whole run", 2, 500, ("--config", "configs/reverse.yaml", *SHORT)),
     "language_model": (
-        "a language model of 10.7 million parameters, 400 steps of 8 x 256 characters",
-        3,
+        "a language model of 10.7 million parameters, 8 x 256 characters a step",
+        0,
+        200,
         (
             *("--config", "configs/python_code.yaml", "--model.d_model", "384", "--model.n_layers", "6"),
-            *("--model.n_heads", "6", "--data.block", "256", "--data.batch_size", "8"),
-            *("--trainer.max_steps", "400", "--trainer.val_every_n_steps", "200"),
+            *("--model.n_heads", "6", "--data.block", "256", "--data.batch_size", "8", "--data.validation_size", "10"),
+            *("--trainer.max_steps", "40", "--trainer.val_every_n_steps", "20"),  # logs more often than is counted
         ),
     ),
 }
-"""What is trained, how often, and its config."""
+"""What is trained, how many pairs of runs, steps from one log to the next by default, and the config."""
 MANY = (
     *(
         "--config",
@@ -54,34 +56,40 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
     """Train in this process, and look at the clock and at the memory beside it."""
     from minitx.options import config_parser, to_config
     from minitx.training import callbacks
-    from minitx.training.run import train
+    from minitx.training import run as training
 
-    found: dict[str, Any] = {"logs": 0, "logging_seconds": 0.0, "memory": {}}
+    found: dict[str, Any] = {"logs": 0, "logging": 0.0, "memory": {}}
 
     class Watched(callbacks.LookInside):
         def on_train_start(self, trainer: Any, module: Any) -> None:
             found["cpu"] = -time.process_time()
 
         def on_validation_end(self, trainer: Any, module: Any) -> None:
-            began = time.perf_counter()
+            trainer.logger.experiment.flush()  # what others have written is not ours
+            found["logging"] -= time.process_time()
             super().on_validation_end(trainer, module)
-            found["logging_seconds"] += time.perf_counter() - began
+            trainer.logger.experiment.flush()
+            found["logging"] += time.process_time()
             found["logs"] += 1
             found["memory"][found["logs"]] = int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
-            began = time.perf_counter()
+            found["logging"] -= time.process_time()
             super().on_train_end(trainer, module)
-            found["logging_seconds"] += time.perf_counter() - began
+            trainer.logger.experiment.flush()
+            found["logging"] += time.process_time()
             found["cpu"] += time.process_time()
 
     callbacks.LookInside = Watched  # type: ignore[misc]
+    training.evaluation_report, training.table = lambda predictor: {}, str  # which comes after training
     with tempfile.TemporaryDirectory() as folder:
         parser = config_parser()
         off = [] if logged else ["--log.attention.every_n_validations", "0"]
-        results = train(to_config(parser, parser.parse_args([*words, *off, "--run.folder", folder])))
+        found["steps"] = training.train(to_config(parser, parser.parse_args([*words, *off, "--run.folder", folder])))[
+            "steps"
+        ]
         found["bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("events.*"))
-    return {**found, "seconds": results["seconds"]}
+    return found
 
 
 def alone(words: tuple[str, ...], logged: bool) -> dict[str, Any]:
@@ -94,22 +102,30 @@ def alone(words: tuple[str, ...], logged: bool) -> dict[str, Any]:
 
 
 def compared(name: str) -> dict[str, Any]:
-    """A run with logging beside one without, several times."""
-    what, rounds, words = RUNS[name]
-    pairs = [(alone(words, True), alone(words, False)) for _ in range(rounds)]
-    shares = [on["logging_seconds"] / (on["seconds"] - on["logging_seconds"]) for on, _ in pairs]
-    on, off = pairs[0]
+    """Runs with logging, and beside each one without."""
+    what, pairs, interval, words = RUNS[name]
+    runs = [(alone(words, True), alone(words, False) if pairs else None) for _ in range(pairs or 1)]
+    ratios = [on["cpu"] / off["cpu"] - 1 for on, off in runs if off]
     return {
         "run": what,
-        "rounds": rounds,
-        "logs": on["logs"],
-        "added_cpu": round(median(on["cpu"] / off["cpu"] - 1 for on, off in pairs), 4),
-        "added_seconds": round(median(on["seconds"] / off["seconds"] - 1 for on, off in pairs), 4),
-        "share_of_callback": round(median(shares), 4),
-        "milliseconds_per_log": round(1e3 * median(on["logging_seconds"] / on["logs"] for on, _ in pairs), 1),
-        "bytes_per_log": round((on["bytes"] - off["bytes"]) / on["logs"]),
-        "seconds": round(median(on["seconds"] for on, _ in pairs), 1),
+        "logs": runs[0][0]["logs"],
+        "steps_per_log": interval,
+        "share": round(median(_share(on, interval) for on, _ in runs), 4),
+        "pairs": [round(ratio, 4) for ratio in ratios],
+        "milliseconds_per_log": round(1e3 * median(on["logging"] / on["logs"] for on, _ in runs), 1),
+        "bytes_of_events": runs[0][0]["bytes"],
+        "milliseconds_per_step": round(1e3 * median(_step(on) for on, _ in runs), 1),
     }
+
+
+def _step(on: dict[str, Any]) -> float:
+    """Processor seconds of a step, with its share of the validations."""
+    return float((on["cpu"] - on["logging"]) / on["steps"])
+
+
+def _share(on: dict[str, Any], interval: int) -> float:
+    """A log beside the steps until the next."""
+    return float(on["logging"] / on["logs"] / (interval * _step(on)))
 
 
 def main() -> None:
@@ -123,21 +139,23 @@ def main() -> None:
     many = alone(MANY, True)
     memory = {str(count): round(many["memory"][str(count)], 1) for count in LOGS}
     text = table(
-        ["trained", "logs", "added processor time", "share of the callback", "a log takes", "a log writes"],
+        ["trained", "a step", "a log", "steps from log to log", "added by logging", "pairs of runs with and without"],
         [
             [
                 row["run"],
-                row["logs"],
-                f"{100 * row['added_cpu']:.1f} %",
-                f"{100 * row['share_of_callback']:.1f} %",
+                f"{row['milliseconds_per_step']:.0f} ms",
                 f"{row['milliseconds_per_log']:.0f} ms",
-                f"{row['bytes_per_log'] / 2**10:.0f} KiB",
+                row["steps_per_log"],
+                f"{100 * row['share']:.2f} %",
+                ", ".join(f"{100 * ratio:+.1f} %" for ratio in row["pairs"]) or "not run",
             ]
             for row in rows
         ],
     )
+    size = rows[0]["bytes_of_events"] / rows[0]["logs"] / 2**10
     told = " and ".join(f"{megabytes:.0f} MiB after {count}" for count, megabytes in memory.items())
-    text += f"\n\nResident memory while reversal logs after every step: {told} logs."
+    text += f"\n\nReversal writes {size:.0f} KiB of events for each log, curves and pictures among them."
+    text += f"\nResident memory while it logs after every step: {told} logs."
     record("attention_logging", [*rows, {"memory": memory}], text, "look_inside.md")
 
 

@@ -16,6 +16,9 @@ _MARGIN = 6
 _COLOURS = 240  # palette entries for weights
 _GREYS = 256 - _COLOURS  # the rest, from paper to ink, for smooth letters
 
+_INKS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uint8)
+"""Palette number of each strength of ink."""
+
 # Anchors of a dark-to-bright ramp in the manner of magma: monotone in lightness, so it also reads in grey.
 _RAMP = (
     (0, 0, 4),
@@ -59,8 +62,8 @@ def heads(weights: np.ndarray, rows: list[str], columns: list[str]) -> Image.Ima
     cell = max(1, min(CELL, LARGEST // max(weights.shape[1:])))
     left = max((_width(text) for text in rows), default=0) + 2 * _MARGIN
     top = max((_width(text) for text in columns), default=0) + FONT_SIZE + 2 * _MARGIN
-    tiles = [_head(head, cell, f"head {number}", rows, columns, left, top) for number, head in enumerate(weights, 1)]
-    return beside(tiles)
+    frame = _frame(cell, rows, columns, left, top)  # with labels that all heads share
+    return beside([_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)])
 
 
 def beside(images: list[Image.Image]) -> Image.Image:
@@ -80,14 +83,11 @@ def titled(image: Image.Image, title: str) -> Image.Image:
     return stacked([_indexed(_greys(line)), image])
 
 
-def _head(
-    weights: np.ndarray, cell: int, title: str, rows: list[str], columns: list[str], left: int, top: int
-) -> Image.Image:
-    """One head with its title above, queries' labels on the left and keys' labels, turned, above."""
-    height, width = weights.shape[0] * cell, weights.shape[1] * cell
+def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) -> Image.Image:
+    """A sheet for one head: queries' labels on the left and keys' labels, turned, above."""
+    width, height = len(columns) * cell, len(rows) * cell
     letters = _letters(left + width + 2 * _MARGIN, top + height + _MARGIN)
     draw = ImageDraw.Draw(letters)
-    draw.text((left, 2), title, fill=255, font=_font())
     every = -(-FONT_SIZE // cell)  # where cells are too small for a label each, every n-th has one
     for place in range(0, len(rows), every):
         spot = (left - 4, top + place * cell + cell // 2)
@@ -97,6 +97,14 @@ def _head(
         ImageDraw.Draw(turned).text((0, turned.height // 2), columns[place], fill=255, font=_font(), anchor="lm")
         turned = turned.transpose(Image.Transpose.ROTATE_90)
         letters.paste(turned, (left + place * cell + (cell - turned.width) // 2, top - turned.height - 2))
+    return letters
+
+
+def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: int, top: int) -> Image.Image:
+    """One head in its frame, with its title above."""
+    height, width = weights.shape[0] * cell, weights.shape[1] * cell
+    letters = frame.copy()
+    ImageDraw.Draw(letters).text((left, 2), title, fill=255, font=_font())
     pixels = _greys(letters)
     levels = (np.nan_to_num(weights).clip(0, 1) * (_COLOURS - 1)).round().astype(np.uint8)
     pixels[top : top + height, left : left + width] = levels.repeat(cell, axis=0).repeat(cell, axis=1)
@@ -120,7 +128,7 @@ def _letters(width: int, height: int) -> Image.Image:
 
 def _greys(letters: Image.Image) -> np.ndarray:
     """Palette numbers of a sheet of letters."""
-    return (_COLOURS + np.asarray(letters) * ((_GREYS - 1) / 255)).round().astype(np.uint8)
+    return _INKS[np.asarray(letters)]
 
 
 def _indexed(pixels: np.ndarray) -> Image.Image:
@@ -133,7 +141,8 @@ def _indexed(pixels: np.ndarray) -> Image.Image:
 def _joined(images: list[Image.Image], down: bool) -> Image.Image:
     widths, heights = [image.width for image in images], [image.height for image in images]
     size = (max(widths), sum(heights)) if down else (sum(widths), max(heights))
-    sheet = _indexed(_greys(_letters(*size)))
+    sheet = Image.new("P", size, _COLOURS)
+    sheet.putpalette(_palette())
     offset = 0
     for image in images:
         sheet.paste(image, (0, offset) if down else (offset, 0))

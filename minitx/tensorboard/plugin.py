@@ -203,7 +203,7 @@ def _number(request: Request, name: str) -> int:
 def _static(request: Request) -> Response:
     """A file of the page, and of nothing else: its name is looked up in a list, never opened as a path."""
     name = request.path.rpartition("/static/")[2]
-    files = {file.name: file for file in STATIC.iterdir() if file.is_file() and file.suffix in TYPES}
+    files = {file.name: file for file in STATIC.glob("*") if file.is_file() and file.suffix in TYPES}
     if name not in files:
         raise ValueError(f"there is no file {name[:80]!r} in the Attention tab")
     return http_util.Respond(request, files[name].read_bytes(), TYPES[files[name].suffix])

@@ -150,9 +150,13 @@ def test_short_sequences_get_large_cells() -> None:
 
 
 def test_every_token_is_named_at_its_row_and_column(written: list[str]) -> None:
-    images.heads(np.zeros((2, 2, 3)), ["up", "down"], ["a", "b", "c"])
+    drawn = np.asarray(images.heads(np.zeros((2, 2, 3)), ["up", "down"], ["a", "b", "c"]))
     for label in ("up", "down", "a", "b", "c"):
-        assert written.count(label) == 2, "once for each head"
+        assert written.count(label) == 1, "once for all heads"
+    one, other = np.split(drawn[images.FONT_SIZE + 4 :], 2, axis=1)  # below the titles
+    assert np.array_equal(one, other), "and shown at each of them"
+    assert len(np.unique(one)) > 3
+    assert [title for title in written if title.startswith("head")] == ["head 1", "head 2"]
 
 
 def test_heads_are_numbered_from_one(written: list[str]) -> None:
