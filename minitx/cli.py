@@ -227,20 +227,22 @@ def _attend_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("text", type=str, help="the question, or the text")
     parser.add_argument("--target", type=str, default=None, help="the answer to look at; default: the model's own")
-    parser.add_argument("--out", type=str, default=None, help="a .png file; default attention.png")
+    parser.add_argument(
+        "--out", type=str, default=None, help="a .html page to look into, or a .png picture; default attention.png"
+    )
     parser.add_argument("--logdir", type=str, default=None, help="also show the maps in TensorBoard from this folder")
 
 
 def _attend(parser: Parser, parsed: Namespace) -> None:
     out = Path(parsed.out or "attention.png")
-    if out.suffix.lower() != ".png":
-        raise ValueError(f"--out must end in .png, got {out}")
+    if out.suffix.lower() not in (".png", ".html"):
+        raise ValueError(f"--out must end in .png or .html, got {out}")
     _writable(out)
     import minitx
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     maps = predictor.attend(parsed.text, parsed.target)
-    maps.save_png(out)
+    (maps.save_html if out.suffix.lower() == ".html" else maps.save_png)(out)
     print(f"{out}: {len(maps.encoder)} encoder, {len(maps.decoder)} decoder and {len(maps.cross)} cross layers")
     if parsed.logdir:
         from torch.utils.tensorboard import SummaryWriter
@@ -313,7 +315,7 @@ COMMANDS = {
     ),
     "evaluate": Command("measure a trained model on held-out examples", _evaluate_arguments, _evaluate),
     "generate": Command("let a trained model write", _generate_arguments, _generate),
-    "attend": Command("draw a trained model's attention to a text", _attend_arguments, _attend),
+    "attend": Command("draw a trained model's attention to a text, as a page or a picture", _attend_arguments, _attend),
     "ablate": Command("tell what each head of a trained model is worth", _ablate_arguments, _ablate),
     "describe": Command(
         "tell a config's size, cost and learning rate, without training", _describe_arguments, _describe, True

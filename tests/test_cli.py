@@ -191,7 +191,7 @@ def test_bad_checkpoints(
         (["generate", "RUN", "1", "--do_sample", "--top_p", "1.5"], "top_p must be in (0, 1], got 1.5"),
         (["generate", "RUN", "1", "--max_new_tokens", "0"], "max_new_tokens must be at least 1, got 0"),
         (["generate", "RUN", "1", "--top_j", "3"], "did you mean top_p?"),
-        (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out must end in .png"),
+        (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out must end in .png or .html"),
         (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "cannot be written"),
         (["attend", "RUN", "1 2", "--target", "x"], "'x' is not in the tokenizer's alphabet"),
         (["evaluate", "RUN", "--lengths", "5:1"], "--lengths must be FROM:TO"),
@@ -321,6 +321,14 @@ def test_attend_draws_a_picture_and_logs_it(run: Path, tmp_path: Path) -> None:
     main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.png"), "--logdir", str(tmp_path / "log")])
     assert Image.open(tmp_path / "maps.png").width > 50
     assert list((tmp_path / "log").glob("events.*"))
+
+
+def test_attend_writes_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.HTML")])
+    page = (tmp_path / "maps.HTML").read_text()
+    for kind in ("encoder", "decoder", "cross"):
+        assert f'"{kind}/example_1"' in page
+    assert "1 encoder, 1 decoder and 1 cross layers" in capsys.readouterr().out
 
 
 def test_describe_tells_size_cost_and_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ Legend: B batch, T queries, S keys, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from minitx.inspection import images
+from minitx.files import written_whole
+from minitx.inspection import html, images
 from minitx.inspection.recording import record_attention
 from minitx.inspection.statistics import Map, head_statistics
 from minitx.tensorboard.format import encode
@@ -121,6 +122,39 @@ class AttentionMaps:
         """One PNG with all kinds and layers below one another."""
         titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
         images.stacked(titled).save(path)
+
+    def save_html(self, path: str | Path, beside: Mapping[str, AttentionMaps] | None = None) -> None:
+        """One HTML file with all kinds, layers, heads and examples, to look into without a network.
+
+        Args:
+            path: of the file.
+            beside: further maps by name, of another model or another text of as many tokens, to compare these with.
+
+        Raises:
+            ValueError: there are no maps, or two of one name.
+        """
+        others = {name: maps._runs()["maps"] for name, maps in (beside or {}).items()}
+        if "maps" in others:
+            raise ValueError("beside: 'maps' is the name of these maps themselves, choose another")
+        page = html.page(self._runs() | others)
+        with written_whole(path) as file:
+            file.write(page.encode())
+
+    def _repr_html_(self) -> str:
+        """The same page in a notebook."""
+        runs = self._runs()
+        return html.frame(runs) if runs["maps"] else "<p>no attention maps</p>"
+
+    def _runs(self) -> dict[str, dict[str, list[bytes]]]:
+        """Every example's maps, as html.page takes them."""
+        batch = max(map(len, self.tokens.values()), default=0)
+        return {
+            "maps": {
+                f"{kind}/example_{example + 1}": items
+                for example in range(batch)
+                for kind, items in self.encoded(example).items()
+            }
+        }
 
 
 def attention_maps(

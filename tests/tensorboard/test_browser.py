@@ -1,33 +1,17 @@
 """TensorBoard in a real browser, on a run that has just been trained. Skips where there is no chromium."""
 
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import CHROMIUM, WHY_SKIPPED, tensorboard
 
 from minitx.cli import main
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (apt-get install chromium)")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 
 
 @pytest.fixture(scope="module")
@@ -36,31 +20,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("browser") / "runs"
     short = ["--trainer.max_steps", "4", "--trainer.val_every_n_steps", "2", "--data.test_size", "10"]
     main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, "--run.folder", str(runs)])
-    port = free_port()
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://localhost:{port}/"
-    try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
-                break
-            except OSError:
-                assert server.poll() is None, "tensorboard ended by itself"
-                time.sleep(0.25)
+    with tensorboard(runs) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield running
-        running.close()
 
 
 def test_attention_maps_are_on_the_page(address: str, browser: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from test_browser import free_port
+from browsing import free_port
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard.format import KINDS, decode

@@ -1,0 +1,257 @@
+/** The page: what is chosen, what is loaded for it, what is drawn. One for TensorBoard's tab and the offline file. */
+
+import { Controls } from "./controls.js";
+import { Detail } from "./detail.js";
+import { download, make } from "./elements.js";
+import { Grid } from "./grid.js";
+import { helpPage, listen } from "./keyboard.js";
+import { Store } from "./maps.js";
+import { detailPicture, gridPicture } from "./picture.js";
+import { sceneOf } from "./scene.js";
+import { fromText, settle, toText } from "./state.js";
+
+const POLL_MS = 4000;
+const FRAME_MS = 500;
+const NOTHING =
+  "There are no attention maps here yet. They are written when a model is validated: train with " +
+  "log.attention.every_n_validations of 1 or more, and they appear by themselves.";
+
+/** Starts the page in an empty body, over a source of maps (see source_*.js) and its surroundings: theme and link. */
+export class App {
+  constructor(source, surroundings) {
+    this.source = source;
+    this.surroundings = surroundings;
+    this.store = new Store(source);
+    this.view = fromText(surroundings.link.read());
+    this.runs = {};
+    this.scene = null;
+    this.playing = null;
+    this.ticket = null;
+    this.grid = new Grid({ onopen: (item, head) => this.open(item, head) });
+    this.detail = new Detail({
+      onchoose: (row) => row !== null && this.update({ query: this.chosen(row) }),
+      onstep: (direction) => this.neighbour(direction),
+      onclose: () => this.shut(),
+      onsave: () => download(detailPicture(this.scene, this.detail), "attention_head.png"),
+    });
+    this.controls = new Controls({
+      onchange: (changes) => this.update(changes),
+      onplay: () => this.play(),
+      onlink: surroundings.link.text && (() => this.copyLink()),
+      onsave: () => this.scene && download(gridPicture(this.scene), "attention.png"),
+      onhelp: () => this.help.showModal(),
+      ontheme: surroundings.theme.toggle,
+    });
+    this.help = helpPage();
+    this.message = make("p", { className: "message", role: "alert", hidden: true });
+    this.linkField = make("input", {
+      type: "text",
+      readOnly: true,
+      className: "link",
+      hidden: true,
+      "aria-label": "link to this view",
+    });
+    this.main = make("main", {}, this.grid.element, this.detail.element);
+    document.body.append(this.controls.element, this.linkField, this.message, this.main, this.help);
+  }
+
+  async start() {
+    const { theme, link } = this.surroundings;
+    theme.watch(() => this.draw());
+    link.watch?.(() => this.update({ ...fromText(link.read()) }));
+    let width = 0;
+    const resized = () => width !== this.main.clientWidth && ((width = this.main.clientWidth), this.draw());
+    new ResizeObserver(resized).observe(this.main);
+    listen(this.keys());
+    await this.poll();
+    if (this.source.live) setInterval(() => this.onScreen() && this.poll(), POLL_MS);
+  }
+
+  /** TensorBoard hides a plugin's frame by giving it no height. */
+  onScreen() {
+    return document.visibilityState === "visible" && innerHeight > 0;
+  }
+
+  async poll() {
+    try {
+      const { runs } = await this.source.index();
+      const news = JSON.stringify(runs);
+      if (news === this.news) return;
+      this.news = news;
+      this.runs = runs;
+      await this.update({});
+    } catch (error) {
+      this.say(error.message);
+    }
+  }
+
+  /** Change the view, and show it. */
+  async update(changes) {
+    Object.assign(this.view, changes);
+    const there = settle(this.view, this.runs);
+    this.there = there;
+    this.controls.show(this.view, there, { live: this.source.live, playing: this.playing !== null });
+    this.linkField.hidden = true;
+    this.controls.element.classList.toggle("empty", !there.names.length);
+    if (this.view.step === null) return this.empty(NOTHING);
+    this.surroundings.link.write?.(toText(this.view));
+    await this.load(there.tag);
+  }
+
+  async load(tag) {
+    this.ticket?.abort();
+    const ticket = (this.ticket = new AbortController());
+    const { run, step, run2, step2, compare } = this.view;
+    const second = compare && step2 !== null && !this.controls.second.hidden;
+    const late = setTimeout(() => this.main.classList.add("waiting"), 150);
+    try {
+      const found = await Promise.all([
+        this.store.load(run, tag, step, ticket.signal),
+        second ? this.store.load(run2, tag, step2, ticket.signal) : null,
+      ]);
+      if (ticket.signal.aborted) return;
+      this.maps = found;
+      this.say(compare && step2 === null ? `${run2} has no ${tag} to compare with.` : "");
+      this.draw();
+    } catch (error) {
+      if (ticket.signal.aborted) return;
+      ticket.abort();
+      this.empty(error.message);
+    } finally {
+      clearTimeout(late);
+      if (this.ticket === ticket) this.main.classList.remove("waiting");
+    }
+  }
+
+  draw() {
+    if (!this.maps) return;
+    const [map, other] = this.maps;
+    const { view } = this;
+    if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
+      Object.assign(view, { item: null, head: 0 });
+    this.scene = sceneOf(view, map, other, this.surroundings.theme.current());
+    const unlike = other && view.show === "difference" && !this.scene.difference;
+    if (unlike) this.say("These maps are of different sizes: they stand side by side.");
+    this.main.hidden = false;
+    this.main.classList.toggle("opened", view.item !== null);
+    this.controls.describe(this.scene);
+    this.detail.element.hidden = view.item === null;
+    this.grid.show(this.scene);
+    this.detail.show(this.scene);
+    document.body.dataset.drawn = `${view.run} ${this.there.tag} ${view.step}`;
+  }
+
+  empty(text) {
+    this.maps = this.scene = null;
+    this.main.hidden = true;
+    delete document.body.dataset.drawn;
+    this.say(text);
+  }
+
+  say(text) {
+    this.message.textContent = text;
+    this.message.hidden = !text;
+  }
+
+  /** Enlarge a head, and let arrows go through its queries. */
+  async open(item, head) {
+    await this.update({ item, head });
+    const [figure] = this.detail.shown;
+    figure?.matrix.element.focus({ preventScroll: true });
+    if (matchMedia("(max-width: 980px)").matches) this.detail.element.scrollIntoView(); // it stands above the heads
+  }
+
+  chosen(row) {
+    return this.scene.layout.queries.shown[row] ?? null;
+  }
+
+  shut() {
+    const { item, head } = this.view;
+    this.update({ item: null, head: 0, query: null }).then(() => {
+      const tile = this.grid.tiles.get(`${item}:${head}`);
+      if (tile) this.grid.focus(tile);
+    });
+  }
+
+  /** Another head, in the order in which they are shown. */
+  neighbour(direction) {
+    const { order, view } = this.scene;
+    const at = order.findIndex(({ item, head }) => item === view.item && head === view.head);
+    const next = order[(at + direction + order.length) % order.length];
+    this.update(next);
+    this.grid.tiles.get(`${next.item}:${next.head}`)?.button.scrollIntoView({ block: "nearest" });
+  }
+
+  query(direction) {
+    const { shown } = this.scene.layout.queries;
+    const at = this.view.query === null ? (direction > 0 ? -1 : shown.length) : shown.indexOf(this.view.query);
+    this.update({ query: shown[Math.min(Math.max(at + direction, 0), shown.length - 1)] ?? null });
+  }
+
+  move(direction) {
+    const { steps } = this.there;
+    const next = steps[steps.indexOf(this.view.step) + direction];
+    if (next !== undefined) return this.update({ step: next, follow: false });
+    return null;
+  }
+
+  play() {
+    if (this.playing !== null) this.playing = null;
+    else {
+      const turn = (this.playing = {});
+      const { steps } = this.there;
+      if (this.view.step === steps.at(-1)) this.update({ step: steps[0] ?? null, follow: false });
+      const on = async () => {
+        if (this.playing !== turn) return;
+        const moved = this.onScreen() ? this.move(1) : Promise.resolve();
+        if (moved === null) this.playing = null;
+        await (moved ?? this.update({}));
+        setTimeout(on, FRAME_MS);
+      };
+      setTimeout(on, FRAME_MS);
+    }
+    this.update({});
+  }
+
+  async copyLink() {
+    const text = this.surroundings.link.text(toText(this.view));
+    try {
+      await navigator.clipboard.writeText(text);
+      this.controls.link.textContent = "Copied";
+      setTimeout(() => (this.controls.link.textContent = "Copy link"), 1500);
+    } catch {
+      this.linkField.hidden = false; // where the clipboard is out of reach, the link stands here to be copied by hand
+      this.linkField.value = text;
+      this.linkField.select();
+    }
+  }
+
+  keys() {
+    const arrow = (key) => {
+      if (!this.scene) return false;
+      const inGrid = this.grid.element.contains(document.activeElement);
+      if (this.view.item !== null && !inGrid) {
+        if (key === "ArrowLeft" || key === "ArrowRight") this.neighbour(key === "ArrowLeft" ? -1 : 1);
+        else this.query(key === "ArrowUp" ? -1 : 1);
+        return true;
+      }
+      const tile = this.grid.beside(key);
+      if (!tile) return inGrid;
+      this.grid.focus(tile);
+      if (this.view.item !== null) this.update({ item: tile.item, head: tile.head });
+      return true;
+    };
+    return {
+      ArrowLeft: arrow,
+      ArrowRight: arrow,
+      ArrowUp: arrow,
+      ArrowDown: arrow,
+      "[": () => this.move(-1),
+      "]": () => this.move(1),
+      p: () => this.there?.steps.length > 1 && this.play(),
+      l: () => this.update({ scale: this.view.scale === "sqrt" ? "linear" : "sqrt" }),
+      Escape: () => this.view.item !== null && this.shut(),
+      "?": () => this.help.showModal(),
+    };
+  }
+}

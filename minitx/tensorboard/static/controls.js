@@ -1,0 +1,185 @@
+/** The bar above the maps. */
+
+import { choice, labelled, make, options } from "./elements.js";
+import { spaced } from "./labels.js";
+import { legend } from "./painting.js";
+
+const KINDS = [
+  ["encoder", "encoder", "source tokens look at source tokens"],
+  ["decoder", "decoder", "target tokens look at target tokens"],
+  ["cross", "cross", "target tokens look at source tokens"],
+];
+const BY_LAYER = "layer";
+
+/** Shows a view; tells `onchange(changes)` and, for the buttons, the hooks by their names. */
+export class Controls {
+  constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
+    const select = (key) => make("select", { onchange: (event) => onchange({ [key]: event.target.value }) });
+    const slider = (key) =>
+      make("input", {
+        type: "range",
+        min: "0",
+        oninput: (event) =>
+          onchange({ [key]: this.steps[key][event.target.value], ...(key === "step" && { follow: false }) }),
+      });
+    const check = (key) =>
+      make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
+    const button = (text, title, onclick) => make("button", { type: "button", textContent: text, title, onclick });
+    this.steps = { step: [], step2: [] };
+    this.run = select("run");
+    this.example = select("example");
+    this.kind = choice("kind of attention", KINDS, (kind) => onchange({ kind }));
+    this.step = slider("step");
+    this.stepTold = make("output", { className: "told" });
+    this.play = button("▶ Play", "go through the steps (p)", onplay);
+    this.follow = check("follow");
+    this.sort = make("select", {
+      onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }),
+    });
+    this.scale = choice(
+      "colour",
+      [
+        ["sqrt", "√", "square root: small weights can be seen"],
+        ["linear", "linear", "as bright as the weight"],
+      ],
+      (scale) => onchange({ scale }),
+    );
+    this.bar = make("canvas", { className: "bar", "aria-hidden": "true" });
+    this.least = make("span");
+    this.sides = make("span", { className: "note" });
+    this.padding = check("padding");
+    this.compare = check("compare");
+    this.run2 = select("run2");
+    this.step2 = slider("step2");
+    this.step2Told = make("output", { className: "told" });
+    this.showing = choice(
+      "how to compare",
+      [
+        ["beside", "side by side"],
+        ["difference", "difference"],
+      ],
+      (show) => onchange({ show }),
+    );
+    this.stepping = make(
+      "div",
+      { className: "field steps" },
+      labelled("step", this.step, "slider"),
+      this.stepTold,
+      this.play,
+    );
+    this.stepping2 = make("div", { className: "field steps" }, labelled("step", this.step2, "slider"), this.step2Told);
+    this.following = this.checked("follow latest", this.follow);
+    this.paddings = this.checked("show padding", this.padding);
+    this.comparing = this.checked("compare", this.compare);
+    this.theme = ontheme ? button("◐", "light or dark", ontheme) : null;
+    this.theme?.setAttribute("aria-label", "light or dark");
+    this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
+    this.second = make(
+      "div",
+      { className: "second bar-row", role: "group", "aria-label": "compare with" },
+      labelled("with run", this.run2),
+      this.stepping2,
+      this.showing,
+      this.sides,
+    );
+    this.element = make(
+      "header",
+      { className: "controls" },
+      make(
+        "div",
+        { className: "bar-row" },
+        labelled("run", this.run),
+        labelled("example", this.example),
+        this.kind,
+        this.stepping,
+        this.following,
+      ),
+      make(
+        "div",
+        { className: "bar-row" },
+        labelled("sort heads by", this.sort),
+        this.scale,
+        make(
+          "div",
+          { className: "legend", role: "img", "aria-label": "from the least weight to the greatest" },
+          this.least,
+          this.bar,
+          make("span", { textContent: "1" }),
+        ),
+        this.paddings,
+        this.comparing,
+        make(
+          "div",
+          { className: "tools" },
+          this.link,
+          button("Save PNG", "save all heads as a picture", onsave),
+          this.theme ?? "",
+          button("?", "keys (?)", onhelp),
+        ),
+      ),
+      this.second,
+    );
+  }
+
+  checked(text, input) {
+    return make("label", { className: "check" }, input, text);
+  }
+
+  /** What can be chosen, from state.settle, and what is. */
+  show(view, there, { live, playing }) {
+    options(
+      this.run,
+      there.names.map((name) => [name, name]),
+      view.run,
+    );
+    this.run.parentElement.hidden = !live && there.names.length < 2;
+    options(
+      this.example,
+      there.examples.map((name) => [name, spaced(name)]),
+      view.example,
+    );
+    this.kind.show(view.kind, there.kinds);
+    this.slide("step", this.step, this.stepTold, there.steps, view.step);
+    this.stepping.hidden = there.steps.length < 2;
+    this.following.hidden = !live;
+    this.follow.checked = view.follow;
+    this.play.textContent = playing ? "❚❚ Pause" : "▶ Play";
+    this.scale.show(view.scale);
+    this.padding.checked = view.padding;
+    this.comparing.hidden = there.names.length < 2 && there.steps.length < 2;
+    this.compare.checked = view.compare;
+    this.second.hidden = !view.compare || this.comparing.hidden;
+    options(
+      this.run2,
+      there.names.map((name) => [name, name]),
+      view.run2,
+    );
+    this.slide("step2", this.step2, this.step2Told, there.steps2, view.step2);
+    this.stepping2.hidden = there.steps2.length < 2;
+    this.showing.show(view.show);
+  }
+
+  slide(key, input, told, steps, chosen) {
+    this.steps[key] = steps;
+    input.max = String(Math.max(steps.length - 1, 0));
+    input.value = String(Math.max(steps.indexOf(chosen), 0));
+    input.setAttribute("aria-valuetext", `step ${chosen}`);
+    told.textContent = steps.length ? `${chosen}` : "none";
+    told.title = `${steps.length} steps`;
+  }
+
+  /** What depends on the maps themselves. */
+  describe({ map, view, difference, theme }) {
+    const names = map.header.statistics.map(({ name, meaning }) => [name, spaced(name), meaning]);
+    options(this.sort, [[BY_LAYER, "layer"], ...names.map(([value, text]) => [value, text])], view.sort || BY_LAYER);
+    if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // no such statistic here
+    this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
+    this.paddings.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
+    const [one, two] = [`${view.run}, step ${view.step}`, `${view.run2}, step ${view.step2}`];
+    this.sides.textContent = difference
+      ? `orange: more in ${one}; blue: more in ${two}`
+      : `left: ${one}; right: ${two}`;
+    this.least.textContent = difference ? "−1" : "0";
+    legend(this.bar, view.scale, difference, theme);
+  }
+}

@@ -1,0 +1,150 @@
+/** The panel of one head: its map enlarged, lines between tokens, the chosen query in words, its statistics. */
+
+import { WEIGHTS } from "./colours.js";
+import { make } from "./elements.js";
+import { number, spaced } from "./labels.js";
+import { Lines } from "./lines.js";
+import { Matrix } from "./matrix.js";
+import { place, rowText } from "./row.js";
+import { parts, weightAt } from "./scene.js";
+
+/** Shows a head; tells `onchoose(row)`, `onstep(direction)`, `onclose()`, `onsave()`. */
+export class Detail {
+  constructor({ onchoose, onstep, onclose, onsave }) {
+    this.onchoose = onchoose;
+    this.title = make("h2");
+    this.mark = make("span", { className: "mark" });
+    const button = (text, label, onclick) =>
+      make("button", { type: "button", textContent: text, title: label, "aria-label": label, onclick });
+    this.close = button("×", "close (Esc)", onclose);
+    const tools = make(
+      "div",
+      { className: "tools" },
+      button("‹", "previous head (←)", () => onstep(-1)),
+      button("›", "next head (→)", () => onstep(1)),
+      button("Save PNG", "save this head as a picture", onsave),
+      this.close,
+    );
+    this.figures = make("div", { className: "figures" });
+    this.readout = make("p", { className: "readout" });
+    this.rows = make("div", { className: "rows", "aria-live": "polite" });
+    this.statistics = make("div", { className: "statistics" });
+    this.element = make(
+      "section",
+      { className: "detail", "aria-label": "enlarged head", hidden: true },
+      make("header", {}, this.title, this.mark, tools),
+      this.figures,
+      this.readout,
+      this.rows,
+      this.statistics,
+    );
+    this.shown = [];
+    this.hovered = null;
+  }
+
+  /** Draw the head that the view of a scene (see scene.js) names, or nothing. */
+  show(scene) {
+    const { item, head } = scene.view;
+    this.element.hidden = item === null;
+    if (item === null) return;
+    this.scene = scene;
+    const { map } = scene;
+    const title = map.title(item, head);
+    this.title.textContent = title[0].toUpperCase() + title.slice(1);
+    const mark = map.mark(item, head);
+    this.mark.textContent = mark ? `${spaced(mark.name)} ${mark.value.toFixed(2)}` : "";
+    this.mark.title = mark?.meaning ?? "";
+    this.draw(title);
+    this.tabulate(map.statistics(item, head));
+    this.highlight(null, null);
+  }
+
+  draw(title) {
+    const { scene } = this;
+    const found = parts(scene, scene.view.item, scene.view.head);
+    const drawn = found.filter((part) => part.levels);
+    const count = Math.max(drawn.length, 1);
+    const wide = this.element.clientWidth - 40;
+    const stacked = wide / count < 560;
+    const width = Math.floor(wide / count) - (count - 1) * 8;
+    const room = {
+      width: stacked ? width : Math.floor(width * 0.6),
+      height: Math.max(320, Math.min(innerHeight - 230, 720)),
+    };
+    while (this.shown.length > drawn.length) this.shown.pop();
+    while (this.shown.length < drawn.length) this.shown.push(this.figure());
+    this.figures.replaceChildren(...this.shown.map(({ element }) => element));
+    if (drawn.length < found.length) {
+      const absent = found.length === 2 ? "The other run has no such head." : "";
+      this.figures.append(make("p", { className: "note", textContent: absent }));
+    }
+    drawn.forEach((part, index) => {
+      const { caption, matrix, lines } = this.shown[index];
+      caption.textContent = scene.other ? part.caption : "";
+      caption.hidden = !scene.other;
+      matrix.show(part, scene.brush, room, title);
+      lines.show(part, scene.theme, matrix, stacked ? width : width - matrix.size.width - 24, title);
+    });
+  }
+
+  figure() {
+    const hooks = {
+      onhover: (row, column) => this.highlight(row, column),
+      onchoose: (row) => this.onchoose(row),
+    };
+    const [matrix, lines, caption] = [new Matrix(hooks), new Lines(hooks), make("figcaption")];
+    const both = make("div", { className: "pair" }, matrix.element, lines.element);
+    return { matrix, lines, caption, element: make("figure", {}, caption, both) };
+  }
+
+  /** Mark what the pointer is at, or else what was chosen. Places are those on the screen. */
+  highlight(row, column) {
+    const chosen = this.scene.view.query;
+    const mark = row ?? (chosen === null ? null : this.scene.layout.queries.shown.indexOf(chosen));
+    const at = mark === -1 ? null : mark;
+    const state = JSON.stringify([at, column]);
+    if (row !== null && this.hovered === state) return;
+    this.hovered = row === null ? null : state;
+    for (const { matrix, lines } of this.shown) {
+      matrix.mark(at, column);
+      matrix.tell(at);
+      lines.mark(at, column);
+    }
+    this.tell(at, column);
+  }
+
+  tell(row, column) {
+    const drawn = this.shown
+      .map(({ matrix }) => matrix.part)
+      .filter((part) => row !== null && row < part.layout.queries.shown.length);
+    this.rows.replaceChildren(...drawn.map((part) => rowText(part, row, this.scene.theme)));
+    const there = drawn.filter((part) => column !== null && column < part.layout.keys.shown.length);
+    delete this.readout.dataset.weight;
+    if (!there.length) {
+      this.readout.textContent =
+        row === null ? "Point at a query, or choose one with ↑ and ↓: what does it look at?" : "";
+      return;
+    }
+    const { queries, keys } = there[0].layout;
+    const padded = queries.padded[row] || keys.padded[column];
+    const weights = there.map((part) => weightAt(part, WEIGHTS, queries.shown[row], part.layout.keys.shown[column]));
+    const told = padded ? "padding" : weights.map(number).join(" and ");
+    this.readout.replaceChildren("query ", ...place(queries, row), " → key ", ...place(keys, column), `: ${told}`);
+    if (!padded) this.readout.dataset.weight = weights.join(" ");
+  }
+
+  tabulate(statistics) {
+    const known = statistics.filter(({ value }) => value !== null);
+    this.statistics.hidden = !known.length;
+    const lines = known.map(({ name, meaning, value }) =>
+      make(
+        "div",
+        {},
+        make("dt", { textContent: spaced(name) }),
+        make("dd", { className: "value", "data-statistic": name, textContent: number(value) }),
+        make("dd", { className: "meaning", textContent: meaning }),
+      ),
+    );
+    this.statistics.replaceChildren(make("h3", { textContent: "What this head does" }), make("dl", {}, ...lines));
+  }
+}

@@ -1,0 +1,81 @@
+/** Small parts of a page. Text only ever becomes text. */
+
+/** An element with properties, attributes (by "data-", "aria-", "role", "for") and children. */
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (/^(data-|aria-|role$|for$)/.test(name)) element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children);
+  return element;
+}
+
+/** A token or another text from outside, kept apart from the direction of what stands around it. */
+export function quoted(text, className = "token") {
+  return make("bdi", { className, textContent: text });
+}
+
+let numbered = 0;
+
+/** A control below its name. */
+export function labelled(text, control, className = "field") {
+  control.id ||= `field-${++numbered}`;
+  return make("div", { className }, make("label", { for: control.id, textContent: text }), control);
+}
+
+/** Fill a select, unless it holds just that already: rebuilding would close it under somebody's hand. */
+export function options(select, entries, chosen) {
+  const wanted = JSON.stringify(entries);
+  if (select.dataset.entries !== wanted) {
+    select.replaceChildren(...entries.map(([value, text]) => make("option", { value, textContent: text })));
+    select.dataset.entries = wanted;
+  }
+  select.value = chosen;
+  select.disabled = entries.length < 2;
+}
+
+/** A row of buttons of which one is pressed. */
+export function choice(label, entries, onchoose) {
+  const buttons = entries.map(([value, text, title]) =>
+    make("button", { type: "button", value, textContent: text, title: title ?? "", onclick: () => onchoose(value) }),
+  );
+  const group = make("div", { className: "choice", role: "group", "aria-label": label }, ...buttons);
+  group.show = (chosen, there) => {
+    for (const button of buttons) {
+      button.setAttribute("aria-pressed", button.value === chosen);
+      button.disabled = there !== undefined && !there.includes(button.value);
+    }
+  };
+  return group;
+}
+
+/** A canvas's context in CSS pixels, sharp on dense screens. */
+export function sized(canvas, width, height, density = globalThis.devicePixelRatio || 1) {
+  canvas.width = Math.max(1, Math.round(width * density));
+  canvas.height = Math.max(1, Math.round(height * density));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(density, density);
+  return context;
+}
+
+/** The colours of the style sheet that canvases need. */
+export function inks() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(
+    ["paper", "raised", "ink", "faint", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
+  );
+}
+
+/** Let somebody keep a canvas as a PNG. */
+export function download(canvas, name) {
+  canvas.toBlob((blob) => {
+    const address = URL.createObjectURL(blob);
+    make("a", { href: address, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }, "image/png");
+}

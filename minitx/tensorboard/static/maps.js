@@ -1,0 +1,106 @@
+/** Attention maps as they are loaded: one AttentionMap is one kind of one example at one step. */
+
+import { WEIGHTS } from "./colours.js";
+
+const KEPT_BYTES = 96 * 2 ** 20;
+const NAMED_FROM = 0.5; // a pattern below this is no name for what a head does
+
+/** The maps behind one header. Items are its layers, then its extras; an item arrives as levels [heads, T, S]. */
+export class AttentionMap {
+  constructor(header) {
+    this.header = header;
+    this.rows = header.queries.length;
+    this.columns = header.keys.length;
+    this.counts = [...header.heads, ...header.extras.map(() => 1)];
+    this.items = this.counts.map(() => null);
+  }
+
+  /** Whether an item is an extra map and not a layer. */
+  isExtra(item) {
+    return item >= this.header.heads.length;
+  }
+
+  /** The levels [T, S] of one head, or null while they are on their way, or if there is no such head. */
+  levels(item, head) {
+    const size = this.rows * this.columns;
+    return head < (this.counts[item] ?? 0)
+      ? (this.items[item]?.subarray(head * size, (head + 1) * size) ?? null)
+      : null;
+  }
+
+  weight(item, head, row, column) {
+    return WEIGHTS[this.levels(item, head)[row * this.columns + column]];
+  }
+
+  /** All heads, layer by layer, then the extras: { item, head }. */
+  heads() {
+    return this.counts.flatMap((count, item) => Array.from({ length: count }, (_, head) => ({ item, head })));
+  }
+
+  /** The statistics of one head: { name, meaning, pattern, value }. */
+  statistics(item, head) {
+    if (this.isExtra(item)) return [];
+    return this.header.statistics.map(({ values, ...rest }) => ({ ...rest, value: values[item][head] }));
+  }
+
+  value(name, item, head) {
+    return this.statistics(item, head).find((statistic) => statistic.name === name)?.value ?? null;
+  }
+
+  /** The pattern that a head shows most, if it shows one. */
+  mark(item, head) {
+    const shown = this.statistics(item, head).filter(({ pattern, value }) => pattern && value >= NAMED_FROM);
+    return shown.reduce((best, one) => (best && best.value >= one.value ? best : one), null);
+  }
+
+  /** What a reader calls it; places are counted from one. */
+  title(item, head) {
+    if (this.isExtra(item)) return this.header.extras[item - this.header.heads.length];
+    return `layer ${item + 1}, head ${head + 1}`;
+  }
+
+  /** Whether a second one can be subtracted from this one. */
+  fits(other) {
+    return this.rows === other.rows && this.columns === other.columns;
+  }
+}
+
+/** Loads maps and keeps the latest of them. */
+export class Store {
+  constructor(source) {
+    this.source = source;
+    this.kept = new Map();
+  }
+
+  /** One AttentionMap with all its items. */
+  async load(run, tag, step, signal) {
+    const key = JSON.stringify([run, tag, step]);
+    const found = this.kept.get(key);
+    if (found) {
+      this.kept.delete(key); // to stand last again
+      this.kept.set(key, found);
+      return found;
+    }
+    const map = new AttentionMap(await this.source.header(run, tag, step, signal));
+    await Promise.all(
+      map.counts.map(async (count, item) => {
+        const levels = await this.source.map(run, tag, step, item, signal);
+        if (levels.length !== count * map.rows * map.columns) throw new Error(`attention map ${item} is damaged`);
+        map.items[item] = levels;
+      }),
+    );
+    this.kept.set(key, map);
+    this.forget();
+    return map;
+  }
+
+  forget() {
+    const size = (map) => map.items.reduce((sum, levels) => sum + levels.length, 0);
+    let bytes = [...this.kept.values()].reduce((sum, map) => sum + size(map), 0);
+    for (const [key, map] of this.kept) {
+      if (bytes <= KEPT_BYTES || this.kept.size <= 2) return;
+      this.kept.delete(key);
+      bytes -= size(map);
+    }
+  }
+}

@@ -1,0 +1,158 @@
+/** One head, enlarged: queries down, keys across, with their tokens. */
+
+import { inks, make, sized } from "./elements.js";
+import { shortened, visible } from "./labels.js";
+import { sheet } from "./painting.js";
+
+const FONT = 12;
+const LONGEST = 14; // characters of a token beside a map
+const CELLS = { smallest: 2, largest: 30 };
+
+/** Where a label may be drawn, its own direction and height notwithstanding. */
+export function label(context, text, x, y, width) {
+  context.save();
+  context.beginPath();
+  context.rect(context.textAlign === "right" ? x - width : x, y - FONT * 0.75, width, FONT * 1.5);
+  context.clip();
+  context.fillText(text, x, y);
+  context.restore();
+}
+
+/** The font of tokens on a canvas. */
+export function font(size = FONT) {
+  return `${size}px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace`;
+}
+
+/** The texts of one axis, in the order in which they are shown, and the widest of them in pixels. */
+export function axisTexts(axis, context, longest = LONGEST) {
+  context.font = font();
+  const texts = axis.shown.map((place) => shortened(visible(axis.labels[place]), longest));
+  const width = texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
+  return { texts, width: Math.min(Math.ceil(width), longest * 9) };
+}
+
+/** A matrix on two canvases: the map below, what the pointer touches above. */
+export class Matrix {
+  constructor({ onhover, onchoose }) {
+    this.base = make("canvas", { "aria-hidden": "true" });
+    this.overlay = make("canvas", { className: "overlay", "aria-hidden": "true" });
+    const told = (event) => onhover(...this.placeOf(event));
+    this.element = make(
+      "div",
+      { className: "matrix", tabIndex: 0, role: "slider", "aria-orientation": "vertical", "aria-valuemin": "1" },
+      this.base,
+      this.overlay,
+    );
+    this.overlay.addEventListener("pointermove", told);
+    this.overlay.addEventListener("pointerleave", () => onhover(null, null));
+    this.overlay.addEventListener("click", (event) => onchoose(this.placeOf(event)[0]));
+  }
+
+  /** Draw a part (see scene.js) into a width and a height, and tell assistive technology about it. */
+  show(part, colours, room, title) {
+    const { queries, keys } = part.layout;
+    const probe = this.base.getContext("2d");
+    const rows = axisTexts(queries, probe);
+    const columns = axisTexts(keys, probe);
+    const left = rows.width + 10;
+    const fitting = (size, count) => Math.floor(size / Math.max(count, 1));
+    const wide = fitting(room.width - left - 2, keys.shown.length);
+    const high = fitting(room.height - 60, queries.shown.length);
+    const cell = Math.min(Math.max(Math.min(wide, high), CELLS.smallest), CELLS.largest);
+    const upright = columns.width <= cell - 2;
+    const top = (upright ? FONT + 2 : columns.width) + 8;
+    const size = { width: left + keys.shown.length * cell + 2, height: top + queries.shown.length * cell + 2 };
+    Object.assign(this, { part, rows, columns, left, top, cell, upright, size });
+    this.element.setAttribute("aria-label", `query of ${title}`);
+    this.element.dataset.geometry = `${left} ${top} ${cell}`; // in CSS pixels, for who points at cells by program
+    this.element.setAttribute("aria-valuemax", String(queries.shown.length));
+    const context = sized(this.base, size.width, size.height);
+    this.context = sized(this.overlay, size.width, size.height);
+    const { ink, faint } = inks();
+    context.imageSmoothingEnabled = false;
+    context.drawImage(
+      sheet(part.levels, part.other, part.layout, colours),
+      left,
+      top,
+      keys.shown.length * cell,
+      queries.shown.length * cell,
+    );
+    const every = Math.ceil((FONT + 1) / cell); // where cells are too small for a label each, every n-th has one
+    rows.texts.forEach((_, row) => row % every === 0 && this.rowLabel(context, row, queries.padded[row] ? faint : ink));
+    columns.texts.forEach(
+      (_, column) => column % every === 0 && this.columnLabel(context, column, keys.padded[column] ? faint : ink),
+    );
+  }
+
+  rowLabel(context, row, colour) {
+    Object.assign(context, { font: font(), fillStyle: colour, textAlign: "right", textBaseline: "middle" });
+    label(context, this.rows.texts[row], this.left - 6, this.top + (row + 0.5) * this.cell, this.left - 6);
+  }
+
+  columnLabel(context, column, colour) {
+    const x = this.left + (column + 0.5) * this.cell;
+    Object.assign(context, {
+      font: font(),
+      fillStyle: colour,
+      textBaseline: "middle",
+      textAlign: this.upright ? "center" : "left",
+    });
+    context.save();
+    context.translate(x, this.upright ? this.top - FONT / 2 - 4 : this.top - 5);
+    if (this.upright) context.fillText(this.columns.texts[column], 0, 0);
+    else {
+      context.rotate(-Math.PI / 2);
+      label(context, this.columns.texts[column], 0, 0, this.top);
+    }
+    context.restore();
+  }
+
+  /** Mark a row, and a column within it; both may be null. Places are those on the screen. */
+  mark(row, column) {
+    const { context, left, top, cell, size, part } = this;
+    const { accent, raised } = inks();
+    context.clearRect(0, 0, size.width, size.height);
+    const { queries, keys } = part.layout;
+    if (row === null || row >= queries.shown.length) return;
+    const every = Math.ceil((FONT + 1) / cell);
+    context.fillStyle = raised; // what is marked is read better alone
+    if (every > 1) context.fillRect(0, top + (row + 0.5) * cell - FONT, left - 3, FONT * 2);
+    else context.fillRect(0, top + row * cell, left - 3, cell);
+    this.rowLabel(context, row, accent);
+    Object.assign(context, { strokeStyle: accent, lineWidth: 2 });
+    context.strokeRect(left - 1, top + row * cell - 1, keys.shown.length * cell + 2, cell + 2);
+    if (column === null || column >= keys.shown.length) return;
+    context.fillStyle = raised;
+    context.fillRect(
+      left + (column + 0.5) * cell - FONT / 2 - (every > 1 ? 5 : 1),
+      0,
+      FONT + (every > 1 ? 10 : 2),
+      top - 2,
+    );
+    this.columnLabel(context, column, accent);
+    context.lineWidth = 1;
+    context.strokeRect(left + column * cell - 0.5, top - 0.5, cell + 1, queries.shown.length * cell + 1);
+  }
+
+  /** Row and column under a pointer; null where there is none. */
+  placeOf(event) {
+    const box = this.overlay.getBoundingClientRect();
+    const within = (place, count) => (place >= 0 && place < count ? place : null);
+    const { queries, keys } = this.part.layout;
+    const row = within(Math.floor((event.clientY - box.top - this.top) / this.cell), queries.shown.length);
+    return [
+      row,
+      row === null ? null : within(Math.floor((event.clientX - box.left - this.left) / this.cell), keys.shown.length),
+    ];
+  }
+
+  /** Tell assistive technology which query is looked at. */
+  tell(row) {
+    const { queries } = this.part.layout;
+    this.element.setAttribute("aria-valuenow", String((row ?? 0) + 1));
+    this.element.setAttribute(
+      "aria-valuetext",
+      row === null ? "none" : `${row + 1}: ${visible(queries.labels[queries.shown[row]])}`,
+    );
+  }
+}

@@ -1,0 +1,39 @@
+/** The page in a file of its own: maps, style and script stand in it. */
+
+import { App } from "./app.js";
+import { embeddedSource } from "./source_embedded.js";
+
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+
+function theme() {
+  const root = document.documentElement;
+  const set = (name) => (root.dataset.theme = name);
+  const current = () => root.dataset.theme;
+  const listeners = [];
+  const changed = () => listeners.forEach((listener) => listener());
+  set(DARK.matches ? "dark" : "light");
+  DARK.addEventListener("change", () => {
+    set(DARK.matches ? "dark" : "light");
+    changed();
+  });
+  const toggle = () => {
+    set(current() === "dark" ? "light" : "dark");
+    changed();
+  };
+  return { current, toggle, watch: (listener) => listeners.push(listener) };
+}
+
+const linkless = { read: () => "" }; // within a notebook the address is not the page's own
+const linked = {
+  read: () => location.hash.slice(1),
+  write: (view) => history.replaceState(null, "", `#${view}`),
+  text: (view) => `${location.href.split("#")[0]}#${view}`,
+  watch: (changed) => addEventListener("hashchange", changed),
+};
+
+/** Called by the page itself. */
+export function start() {
+  const maps = JSON.parse(document.getElementById("maps").textContent);
+  const link = location.protocol === "about:" ? linkless : linked;
+  return new App(embeddedSource(maps), { theme: theme(), link }).start();
+}

@@ -1,0 +1,93 @@
+/** Levels to pixels. */
+
+import { differenceTable, greys, palette } from "./colours.js";
+
+const PADDING = 1000; // no signed level
+
+/** Which rows and columns of a map are shown: all, or those that are not padding. */
+export function layoutOf(map, padding) {
+  const axis = (labels) => {
+    const shown = [...labels.keys()].filter((place) => padding || labels[place] !== null);
+    return { shown, padded: shown.map((place) => labels[place] === null), labels };
+  };
+  return { queries: axis(map.header.queries), keys: axis(map.header.keys), stride: map.columns };
+}
+
+/** How to colour: { table, greys, difference }; made once for a look at the page. */
+export function brush(scale, difference, theme) {
+  return { table: palette(scale, difference, theme), greys: greys(theme), difference, theme };
+}
+
+/**
+ * The pixels of one head, a pixel a weight, or a pixel a block of `factor` x `factor` weights: the strongest of them,
+ * so that a thin line is not lost in a small picture.
+ *
+ * With `other`, the pixels of the difference, levels minus other.
+ */
+export function pixels(levels, other, layout, colours, factor = 1) {
+  const { queries, keys, stride } = layout;
+  const width = Math.ceil(keys.shown.length / factor);
+  const height = Math.ceil(queries.shown.length / factor);
+  const found = strongest(levels, other, layout, factor, width, height);
+  const image = new ImageData(Math.max(width, 1), Math.max(height, 1));
+  const out = new Uint32Array(image.data.buffer);
+  for (let place = 0; place < width * height; place++) {
+    const code = found[place];
+    out[place] =
+      code === PADDING ? colours.greys[((place % width) + Math.floor(place / width)) & 1] : colours.table[code + 255];
+  }
+  return image;
+}
+
+function strongest(levels, other, { queries, keys, stride }, factor, width, height) {
+  const found = new Int16Array(width * height).fill(PADDING);
+  const table = other ? differenceTable() : null;
+  const columns = keys.shown.length;
+  for (let row = 0; row < queries.shown.length; row++) {
+    if (queries.padded[row]) continue;
+    const from = queries.shown[row] * stride;
+    const to = Math.floor(row / factor) * width;
+    for (let column = 0; column < columns; column++) {
+      if (keys.padded[column]) continue;
+      const place = from + keys.shown[column];
+      const code = table ? table[(levels[place] << 8) | other[place]] : levels[place];
+      const target = factor === 1 ? to + column : to + Math.floor(column / factor);
+      if (found[target] === PADDING || Math.abs(code) > Math.abs(found[target])) found[target] = code;
+    }
+  }
+  return found;
+}
+
+/** Put a head on a canvas for a small picture of about `side` pixels; the style sheet stretches it. */
+export function thumbnail(canvas, levels, other, layout, colours, side) {
+  const longest = Math.max(layout.queries.shown.length, layout.keys.shown.length);
+  const image = pixels(levels, other, layout, colours, Math.max(1, Math.floor(longest / side)));
+  canvas.width = image.width;
+  canvas.height = image.height;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+/** A head on a canvas of its own, a pixel a weight: to be drawn larger without smoothing. */
+export function sheet(levels, other, layout, colours) {
+  const image = pixels(levels, other, layout, colours);
+  const canvas = document.createElement("canvas");
+  canvas.width = image.width;
+  canvas.height = image.height;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** A bar from the least to the greatest weight. */
+export function legend(canvas, scale, difference, theme) {
+  const { table } = brush(scale, difference, theme);
+  const width = 128;
+  canvas.width = width;
+  canvas.height = 1;
+  const image = new ImageData(width, 1);
+  const out = new Uint32Array(image.data.buffer);
+  for (let place = 0; place < width; place++) {
+    const weight = difference ? (2 * place) / (width - 1) - 1 : place / (width - 1); // the bar is linear in weight
+    out[place] = table[255 + Math.sign(weight) * Math.round(Math.sqrt(Math.abs(weight)) * 255)];
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}

@@ -1,0 +1,55 @@
+/** What one query looks at, as text: its strongest keys with their weights. */
+
+import { lineColour, WEIGHTS } from "./colours.js";
+import { make, quoted } from "./elements.js";
+import { number, shortened, visible } from "./labels.js";
+import { weightAt } from "./scene.js";
+
+const SHOWN = 8;
+
+/** The name of the place `index` of an axis: its number from one, and its token. */
+export function place(axis, index) {
+  const original = axis.shown[index];
+  return [
+    make("span", { className: "place", textContent: `${original + 1}` }),
+    " ",
+    quoted(shortened(visible(axis.labels[original]), 40)),
+  ];
+}
+
+/** The strongest keys of one row (a place on the screen) of a part (see scene.js). */
+export function rowText(part, row, theme) {
+  const { queries, keys } = part.layout;
+  const query = queries.shown[row];
+  const title = make("h3", {}, "query ", ...place(queries, row), part.other ? " differs at" : " looks at");
+  const section = make("section", { className: "row", "data-query": String(query) }, title);
+  if (queries.padded[row]) {
+    section.append(make("p", { className: "note", textContent: "This is padding: its weights mean nothing." }));
+    return section;
+  }
+  const weights = keys.shown.map((key, index) => ({ index, key, weight: weightAt(part, WEIGHTS, query, key) }));
+  const real = weights.filter(({ index }) => !keys.padded[index]);
+  real.sort((one, two) => Math.abs(two.weight) - Math.abs(one.weight));
+  const top = real.slice(0, SHOWN);
+  section.append(make("ol", {}, ...top.map((one) => line(one, part, theme))));
+  const rest = real.slice(SHOWN);
+  if (rest.length && !part.other) {
+    const sum = rest.reduce((total, { weight }) => total + weight, 0);
+    section.append(
+      make("p", {
+        className: "note",
+        textContent: `${rest.length} other ${rest.length === 1 ? "key" : "keys"}: ${number(sum)}`,
+      }),
+    );
+  }
+  return section;
+}
+
+function line({ index, key, weight }, part, theme) {
+  const bar = make("span", { className: "bar", "aria-hidden": "true" });
+  bar.style.setProperty("--share", Math.min(1, Math.abs(weight)));
+  bar.style.setProperty("--bar", lineColour(weight, Boolean(part.other), theme));
+  const name = make("span", { className: "key" }, ...place(part.layout.keys, index));
+  const told = make("span", { className: "weight", textContent: number(weight) });
+  return make("li", { "data-key": String(key), "data-weight": String(weight) }, name, bar, told);
+}

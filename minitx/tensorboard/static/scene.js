@@ -1,0 +1,65 @@
+/** One look at the maps: what each small and each large picture of a head is made of. */
+
+import { brush, layoutOf } from "./painting.js";
+
+/**
+ * What is to be drawn now.
+ *
+ * @param view as state.js has it
+ * @param map the AttentionMap chosen
+ * @param other the one to compare it with, or null
+ * @param theme "light" or "dark"
+ */
+export function sceneOf(view, map, other, theme) {
+  const difference = other !== null && view.show === "difference" && map.fits(other);
+  const layout = layoutOf(map, view.padding);
+  return {
+    view,
+    map,
+    other,
+    theme,
+    difference,
+    layout,
+    otherLayout: other ? layoutOf(other, view.padding) : null,
+    brush: brush(view.scale, difference, theme),
+    order: ordered(view, map),
+  };
+}
+
+/** The heads, strongest first, or layer by layer; heads about which a statistic says nothing stand last. */
+function ordered({ sort }, map) {
+  const heads = map.heads();
+  if (!sorts(map, sort)) return heads;
+  const height = ({ item, head }) => map.value(sort, item, head) ?? -Infinity;
+  return heads.sort((one, two) => height(two) - height(one) || 0);
+}
+
+/** Whether a statistic is there to sort by. */
+export function sorts(map, name) {
+  return map.header.statistics.some((statistic) => statistic.name === name);
+}
+
+/** The pictures of one head: one, or two side by side. Levels are null where the second has no such head. */
+export function parts(scene, item, head) {
+  const { map, other, layout, otherLayout, view, difference } = scene;
+  const first = { map, layout, levels: map.levels(item, head), caption: caption(view.run, view.step) };
+  if (!other) return [first];
+  const second = {
+    map: other,
+    layout: otherLayout,
+    levels: other.levels(item, head),
+    caption: caption(view.run2, view.step2),
+  };
+  if (!difference) return [first, second];
+  return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
+}
+
+function caption(run, step) {
+  return `${run}, step ${step}`;
+}
+
+/** A signed weight of a part, at a place of the map itself. */
+export function weightAt(part, weights, row, column) {
+  const place = row * part.layout.stride + column;
+  return weights[part.levels[place]] - (part.other ? weights[part.other[place]] : 0);
+}

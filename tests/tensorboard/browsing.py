@@ -1,0 +1,124 @@
+"""A real browser and a real TensorBoard, and how a person uses the page of attention maps in them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WHY_SKIPPED = "no chromium here (apt-get install chromium)"
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+PATIENCE_MS = 60_000
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def tensorboard(runs: Path, *options: str) -> Iterator[str]:
+    """The address of a TensorBoard that shows a folder, once it answers."""
+    port = free_port()
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--port", str(port), *options]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://localhost:{port}/"
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
+                break
+            except OSError:
+                assert server.poll() is None, "tensorboard ended by itself"
+                time.sleep(0.25)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def eventually(root: Any, expression: str) -> None:
+    """Wait until an expression of JavaScript holds; Playwright's own waiting needs an eval, which our page forbids."""
+    for _ in range(200):
+        if root.locator("body").evaluate(f"() => {expression}"):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"never true: {expression}")
+
+
+class Maps:
+    """The page of attention maps, in a page of the browser or in a frame of it."""
+
+    def __init__(self, root: Any, page: Any) -> None:
+        self.root, self.page = root, page
+        self.settled()
+
+    def settled(self, view: str = "") -> None:
+        """Wait until something is drawn, of which view is a part: run, kind/example and step."""
+        drawn = f'body[data-drawn*="{view}"]' if view else "body[data-drawn]"
+        self.root.locator(drawn).wait_for(timeout=PATIENCE_MS)
+
+    def choose(self, label: str, value: str) -> None:
+        self.root.get_by_label(label, exact=True).select_option(value)
+
+    def key(self, key: str) -> None:
+        """Press a key while the focus is on the page, and not on what stands around its frame."""
+        self.root.get_by_label("run", exact=True).press(key)
+
+    def press(self, name: str) -> None:
+        self.root.get_by_role("button", name=name, exact=True).click()
+
+    def kind(self, name: str) -> None:
+        self.press(name)
+        self.settled(f" {name}/")
+
+    def tiles(self) -> list[str]:
+        """The heads in the order in which they stand, as layer:head from nought."""
+        return [tile.get_attribute("data-tile") for tile in self.root.locator(".tile").all()]
+
+    def enlarge(self, layer: int, head: int) -> None:
+        self.root.locator(f'[data-tile="{layer}:{head}"]').click()
+        self.root.locator(".detail .matrix").first.wait_for()
+
+    @property
+    def title(self) -> str:
+        return str(self.root.locator(".detail h2").inner_text())
+
+    def hover(self, row: int, column: int, figure: int = 0) -> None:
+        """Point at a cell of the enlarged map."""
+        place = self.root.locator(".matrix").nth(figure).get_attribute("data-geometry")
+        left, top, cell = (float(part) for part in place.split())
+        overlay = self.root.locator(".matrix .overlay").nth(figure)
+        overlay.hover(position={"x": left + (column + 0.5) * cell, "y": top + (row + 0.5) * cell})
+
+    def weights(self, row: int, column: int) -> list[float]:
+        """The weight that is told when the pointer is at a place, of each map that is shown."""
+        self.hover(row, column)
+        told = self.root.locator(".readout")
+        assert re.search(rf"query {row + 1}\b.*key {column + 1}\b", told.inner_text(), re.DOTALL)
+        return [float(weight) for weight in told.get_attribute("data-weight").split()]
+
+    def row(self) -> dict[int, float]:
+        """The strongest keys of the query that is looked at, with their weights."""
+        lines = self.root.locator(".row").first.locator("li").all()
+        return {int(line.get_attribute("data-key")): float(line.get_attribute("data-weight")) for line in lines}
+
+    def pixel(self, tile: str, x: int, y: int) -> tuple[int, ...]:
+        """A pixel of a small map: as these are drawn, one for each weight."""
+        canvas = self.root.locator(f'[data-tile="{tile}"] canvas').first
+        return tuple(
+            canvas.evaluate("(one, [x, y]) => [...one.getContext('2d').getImageData(x, y, 1, 1).data]", [x, y])
+        )

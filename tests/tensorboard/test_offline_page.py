@@ -1,0 +1,364 @@
+"""The offline page, opened from disk with the network off, clicked through, its numbers read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browsing import CHROMIUM, WHY_SKIPPED, Maps, eventually
+from PIL import Image
+from torch import Tensor
+
+from minitx.inspection import statistics
+from minitx.inspection.maps import AttentionMaps
+from minitx.tensorboard.format import Statistic
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
+
+STEP = 1 / 255
+SOURCE, TARGET = ["der", "Hund", "rennt", "<eos>"], ["<bos>", "a", "dog"]
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>", "<img src=x onerror=window.hacked=1>", "<!--", "שלום", "👩‍👩‍👧",
+    "\0", "\ud800", "\u202egnol", "\n", " ", "", "z̷̡" * 40, "x" * 10_000,
+]  # fmt: skip
+
+
+def random_maps(batch: int, queries: int, keys: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(4 * torch.randn(batch, 2, queries, keys, generator=generator)).softmax(dim=-1) for _ in range(2)]
+
+
+def some(seed: int) -> AttentionMaps:
+    tokens = {"source": [SOURCE, SOURCE[:2]], "target": [TARGET, TARGET[:2]]}
+    return AttentionMaps(
+        tokens, random_maps(2, 4, 4, seed), random_maps(2, 3, 3, seed + 1), random_maps(2, 3, 4, seed + 2)
+    )
+
+
+MAPS, LATER = some(1), some(7)
+Opened = Callable[..., Maps]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of two examples, with patterns of our own: the head of layer 2 that stands first copies."""
+
+    def known(layers: Any) -> list[Statistic]:
+        return [
+            Statistic("evenness", "how <b>even</b> it is", False, [[0.1, None], [0.4, 0.2]]),
+            Statistic("copying", "looks at what it copies", True, [[0.2, 0.49], [0.93, 0.5]]),
+            Statistic("first_token", "looks at the first token", True, [[0.1, 0.1], [0.6, 0.45]]),
+        ]
+
+    path = tmp_path_factory.mktemp("offline") / "maps.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minitx.inspection.maps.head_statistics", known)
+        MAPS.save_html(path, beside={"later": LATER})
+    return path
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Opened]:
+    """Opens a file with the network off; fails when the page asks for anything else, or has an error."""
+    troubles: list[str] = []
+    contexts = []
+
+    def open_file(path: Path, view: str = "", **options: Any) -> Maps:
+        context = browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True, **options)
+        contexts.append(context)
+        context.set_offline(True)
+        page = context.new_page()
+        page.on("request", lambda one: one.url.startswith(("file:", "blob:", "data:")) or troubles.append(one.url))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and troubles.append(said.text))
+        page.goto(f"{path.as_uri()}{view}")
+        return Maps(page, page)
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+def head(maps: AttentionMaps, kind: str, layer: int, number: int, example: int = 0) -> np.ndarray:
+    return np.asarray(getattr(maps, kind)[layer][example, number])
+
+
+@pytest.mark.parametrize(("kind", "rows", "columns"), [("encoder", 4, 4), ("decoder", 3, 3), ("cross", 3, 4)])
+def test_the_weights_told_are_the_models_own(opened: Opened, file: Path, kind: str, rows: int, columns: int) -> None:
+    maps = opened(file)
+    maps.kind(kind)
+    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1"]
+    maps.enlarge(1, 0)
+    assert maps.title == "Layer 2, head 1"
+    expected = head(MAPS, kind, 1, 0)
+    for row in range(rows):
+        for column in range(columns):
+            assert maps.weights(row, column) == pytest.approx([expected[row, column]], abs=STEP)
+        told = maps.row()
+        assert told == pytest.approx(dict(enumerate(expected[row])), abs=STEP)
+        assert list(told.values()) == sorted(told.values(), reverse=True), "the strongest stand first"
+
+
+def test_text_shows_the_number_and_the_tokens(opened: Opened, file: Path) -> None:
+    maps = opened(file, "#kind=cross&item=0&head=1&query=1")
+    row = maps.root.locator(".row")
+    assert row.locator("h3").inner_text() == "query 2 a looks at"
+    best = int(head(MAPS, "cross", 0, 1)[1].argmax())
+    first = row.locator("li").first
+    assert SOURCE[best] in first.inner_text()
+    shown = float(first.locator(".weight").inner_text())
+    assert shown == pytest.approx(head(MAPS, "cross", 0, 1)[1, best], abs=STEP)
+
+
+def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) -> None:
+    maps = opened(file)
+    marks = {
+        tile.get_attribute("data-tile"): tile.locator(".mark").all_inner_texts()
+        for tile in maps.root.locator(".tile").all()
+    }
+    assert marks == {"0:0": [], "0:1": [], "1:0": ["copying"], "1:1": ["copying"]}, "the strongest of 0.5 or more"
+    assert "looks at what it copies" in maps.root.locator('[data-tile="1:0"]').get_attribute("title")
+    maps.choose("sort heads by", "copying")
+    assert maps.tiles() == ["1:0", "1:1", "0:1", "0:0"]
+    maps.choose("sort heads by", "evenness")
+    assert maps.tiles() == ["1:0", "1:1", "0:0", "0:1"], "a head without a value stands last"
+    maps.choose("sort heads by", "layer")
+    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1"]
+    maps.enlarge(1, 0)
+    told = maps.root.locator(".statistics")
+    assert told.locator("[data-statistic=copying]").inner_text() == "0.930"
+    assert "how <b>even</b> it is" in told.inner_text()
+
+
+@pytest.mark.parametrize("scale", ["√", "linear"])
+def test_colours_follow_the_ramp(opened: Opened, file: Path, scale: str) -> None:
+    from minitx.inspection.images import _RAMP
+
+    maps = opened(file)
+    maps.press(scale)
+    for kind in ("encoder", "cross"):
+        maps.kind(kind)
+        for row, column in np.ndindex(head(MAPS, kind, 1, 1).shape):
+            level = round(255 * head(MAPS, kind, 1, 1)[row, column] ** 0.5) / 255
+            place = (level if scale == "√" else level**2) * (len(_RAMP) - 1)
+            wanted = [np.interp(place, range(len(_RAMP)), [anchor[part] for anchor in _RAMP]) for part in range(3)]
+            assert maps.pixel("1:1", column, row)[:3] == pytest.approx(wanted, abs=4)
+
+
+def test_two_runs_stand_side_by_side_and_are_subtracted(opened: Opened, file: Path) -> None:
+    maps = opened(file)
+    maps.root.get_by_label("compare", exact=True).check()
+    maps.choose("with run", "later")
+    maps.enlarge(0, 1)
+    one, two = head(MAPS, "cross", 0, 1), head(LATER, "cross", 0, 1)
+    assert maps.weights(2, 1) == pytest.approx([one[2, 1], two[2, 1]], abs=STEP)
+    assert maps.root.locator(".detail figcaption").all_inner_texts() == ["maps, step 0", "later, step 0"]
+    assert maps.root.get_by_text("left: maps, step 0; right: later, step 0").is_visible()
+    maps.press("difference")
+    for row, column in ((0, 0), (1, 2), (2, 3)):
+        assert maps.weights(row, column) == pytest.approx([one[row, column] - two[row, column]], abs=2 * STEP)
+    assert maps.root.locator(".row h3").inner_text().endswith("differs at")
+    row, column = np.unravel_index(np.abs(one - two).argmax(), one.shape)
+    red, _, blue, _ = maps.pixel("0:1", int(column), int(row))
+    assert (red > blue) == (one[row, column] > two[row, column]), "orange is more, blue is less"
+
+
+def test_padding_is_hidden_until_it_is_asked_for(opened: Opened, file: Path) -> None:
+    maps = opened(file)
+    assert maps.root.get_by_label("show padding").is_hidden()
+    maps.choose("example", "example_2")
+    maps.settled("cross/example_2")
+    maps.enlarge(0, 0)
+    maps.hover(0, 1)
+    assert set(maps.row()) == {0, 1}
+    assert maps.weights(1, 0) == pytest.approx([head(MAPS, "cross", 0, 0, 1)[1, 0]], abs=STEP)
+    canvas = maps.root.locator('[data-tile="0:0"] canvas').first
+    assert canvas.evaluate("(one) => [one.width, one.height]") == [2, 2]
+    maps.root.get_by_label("show padding").check()
+    assert canvas.evaluate("(one) => [one.width, one.height]") == [4, 3]
+    red, green, blue, _ = maps.pixel("0:0", 3, 0)
+    assert 190 < min(red, green, blue) <= max(red, green, blue) < 235, "padding is a light grey"
+    maps.hover(2, 0)
+    assert "padding" in maps.root.locator(".readout").inner_text()
+    assert "padding" in maps.root.locator(".row").inner_text()
+    assert maps.root.locator(".readout").get_attribute("data-weight") is None
+    maps.hover(0, 0)
+    assert set(maps.row()) == {0, 1}, "keys that are padding are not told"
+
+
+def test_it_works_by_keyboard_alone(opened: Opened, file: Path) -> None:
+    maps = opened(file)
+    page = maps.page
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.dataset.tile") == "0:0":
+            break
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.tile") == "1:1"
+    page.keyboard.press("Enter")
+    eventually(maps.root, "document.activeElement.classList.contains('matrix')")
+    assert maps.title == "Layer 2, head 2"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert maps.root.locator(".row h3").inner_text() == "query 2 a looks at"
+    assert maps.root.locator(".matrix").get_attribute("aria-valuetext") == "2: a"
+    page.keyboard.press("ArrowUp")
+    assert maps.root.locator(".row h3").inner_text() == "query 1 <bos> looks at"
+    page.keyboard.press("ArrowLeft")
+    assert maps.title == "Layer 2, head 1"
+    page.keyboard.press("l")
+    assert maps.root.get_by_role("button", name="linear").get_attribute("aria-pressed") == "true"
+    page.keyboard.press("?")
+    assert maps.root.get_by_role("dialog", name="keys").is_visible()
+    page.keyboard.press("Escape")
+    assert maps.root.get_by_role("dialog", name="keys").is_hidden()
+    page.keyboard.press("Escape")
+    assert maps.root.locator(".detail").is_hidden()
+    eventually(maps.root, "document.activeElement.dataset.tile === '1:0'")
+
+
+def test_every_control_has_a_name(opened: Opened, file: Path) -> None:
+    maps = opened(file, "#item=0&compare=true&run2=later")
+    nameless = maps.page.evaluate(
+        """() => [...document.querySelectorAll("button, select, input, [tabindex]")].filter((one) =>
+            one.offsetParent && !(one.textContent.trim() && one.tagName === "BUTTON")
+            && !one.getAttribute("aria-label") && !one.labels?.length).map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
+    maps = opened(file)
+    maps.kind("decoder")
+    maps.press("linear")
+    maps.enlarge(1, 1)
+    maps.root.locator(".matrix").press("ArrowDown")
+    view = "#" + maps.page.url.partition("#")[2]
+    assert "padding" not in view, "only what was chosen stands in a link"
+    again = opened(file, view)
+    assert again.title == "Layer 2, head 2"
+    assert again.root.locator("body[data-drawn='maps decoder/example_1 0']").count() == 1
+    assert again.root.get_by_role("button", name="linear").get_attribute("aria-pressed") == "true"
+    assert again.root.locator(".row h3").inner_text() == "query 1 <bos> looks at"
+    again.page.evaluate("location.hash = 'kind=encoder&item=0'")  # another link into the same window
+    again.settled("encoder/example_1")
+    again.root.get_by_role("heading", name="Layer 1, head 1").wait_for()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "#item=99&head=3",
+        "#run=gone&kind=none&step=77&query=500&item=1",
+        "#%E0%A4%A&&==&item=-1&scale=red",
+        "#item=0&head=-1",
+    ],
+)
+def test_a_link_to_what_is_not_there_shows_what_is(opened: Opened, file: Path, view: str) -> None:
+    maps = opened(file, view)
+    assert len(maps.tiles()) == 4
+    maps.enlarge(0, 0)
+    assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
+
+
+def test_light_and_dark(opened: Opened, file: Path) -> None:
+    maps = opened(file, color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = maps.page.evaluate(paper)
+    maps.press("light or dark")
+    light = maps.page.evaluate(paper)
+    shades = [sum(map(int, colour[4:-1].split(","))) for colour in (dark, light)]
+    assert shades[0] < 150 < 600 < shades[1]
+    assert opened(file).page.evaluate(paper) == light
+
+
+def test_pictures_can_be_kept(opened: Opened, file: Path) -> None:
+    maps = opened(file, "#item=0&query=1")
+    grid, one = (maps.root.get_by_role("button", name=name) for name in ("Save PNG", "save this head"))
+    sizes = []
+    for button in (grid, one):
+        with maps.page.expect_download() as download:
+            button.click()
+        with Image.open(download.value.path()) as image:
+            assert image.format == "PNG"
+            colours = image.convert("RGB").getcolors(1 << 24)
+            sizes.append(image.size)
+        assert len(colours) > 20, "a picture, not an empty sheet"
+    assert sizes[0] != sizes[1]
+
+
+def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
+    size = len(HOSTILE)
+    maps = AttentionMaps({"source": [HOSTILE]}, random_maps(1, size, size, 5))
+    maps.save_html(tmp_path / "hostile.html")
+    shown = opened(tmp_path / "hostile.html", "#item=0")
+    page = shown.page
+    texts = []
+    for _ in HOSTILE:
+        page.keyboard.press("ArrowDown")
+        texts.append(shown.root.locator(".row h3 bdi").inner_text())
+    assert texts[0].startswith("</script><script>window.hacked")
+    assert texts[2:11] == ["<!--", "שלום", "👩‍👩‍👧", "␀", "⟨D800⟩", "⟨202E⟩gnol", "↵", "␣", "∅"]
+    assert texts[12] == "x" * 39 + "…"
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.querySelectorAll('img, script[src]').length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is not torn apart"
+
+
+def test_only_the_pages_own_script_runs_and_nothing_is_fetched(opened: Opened, file: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    Maps(page, page)
+    tried = page.evaluate(
+        """async () => {
+            const script = document.createElement("script");
+            script.textContent = "window.foreign = 1";
+            document.body.append(script);
+            const fetched = await fetch("data:text/plain,x").then(() => true, () => false);
+            return [window.foreign ?? null, fetched];
+        }"""
+    )
+    assert tried == [None, False]
+    page.close()
+
+
+def test_a_notebook_shows_it_too(browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 900, "height": 900})
+    page.set_content(f"<body>{MAPS._repr_html_()}</body>")
+    maps = Maps(page.frame_locator("iframe"), page)
+    maps.enlarge(0, 0)
+    assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
+    assert maps.root.get_by_role("button", name="Copy link").count() == 0, "there is no address to link to"
+    page.close()
+
+
+def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    every = [(3 * torch.randn(1, 12, 64, 64)).softmax(dim=-1) for _ in range(12)]
+    AttentionMaps({"source": [[str(place) for place in range(64)]]}, every).save_html(tmp_path / "many.html")
+    maps = opened(tmp_path / "many.html")
+    drawn = "(one) => one.width > 1"
+    last = maps.root.locator('[data-tile="11:11"] canvas').first
+    eventually(maps.root, "document.querySelector('[data-tile=\"0:0\"] canvas').width > 1")
+    assert not last.evaluate(drawn)
+    last.scroll_into_view_if_needed()
+    eventually(maps.root, "document.querySelector('[data-tile=\"11:11\"] canvas').width > 1")
+    maps.enlarge(11, 11)
+    assert maps.weights(63, 0) == pytest.approx([float(every[11][0, 11, 63, 0])], abs=STEP)
+
+
+def test_without_heads_worth_a_name_there_is_no_sorting_but_by_layer(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "plain.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "MEASURES", {})
+        MAPS.save_html(path)
+    maps = opened(path, "#sort=copying")
+    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1"]
+    assert maps.root.get_by_label("sort heads by").input_value() == "layer"
+    assert maps.root.locator(".tile .mark").count() == 0
