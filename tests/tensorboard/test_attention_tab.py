@@ -187,7 +187,7 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
         maps.root.get_by_label("run", exact=True).locator(f"option[value={run}]").wait_for(state="attached")
         maps.choose("run", run)
         maps.settled(f"{run} encoder/x 1")
-        maps.root.get_by_label("follow latest").check()
+        assert maps.root.get_by_label("follow latest").is_checked(), "until a step is chosen"
         log(2)
         maps.settled(f"{run} encoder/x 2")
         maps.root.get_by_label("follow latest").uncheck()

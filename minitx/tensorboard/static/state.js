@@ -5,7 +5,7 @@ const DEFAULTS = {
   example: "",
   kind: "",
   step: null, // a number; null is the latest
-  follow: false,
+  follow: true, // until a step is chosen; a link names its step
   sort: "", // a statistic's name; "" is by layer
   scale: "sqrt",
   padding: false,
@@ -28,7 +28,7 @@ export function initial() {
 /** What differs from the beginning, as the text of a link. */
 export function toText(view) {
   const moot = [
-    view.follow && "step",
+    "follow",
     ...(view.compare ? [] : ["run2", "step2", "show"]),
     ...(view.item === null ? ["head", "query"] : []),
   ];
@@ -46,6 +46,7 @@ export function fromText(text) {
     } else if (typeof DEFAULTS[key] === "boolean") view[key] = value === "true";
     else if (!CHOICES[key] || CHOICES[key].includes(value)) view[key] = value;
   }
+  view.follow = view.step === null;
   return view;
 }
 
