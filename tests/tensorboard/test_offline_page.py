@@ -92,7 +92,7 @@ def head(maps: AttentionMaps, kind: str, layer: int, number: int, example: int =
 def test_the_weights_told_are_the_models_own(opened: Opened, file: Path, kind: str, rows: int, columns: int) -> None:
     maps = opened(file)
     maps.kind(kind)
-    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1"]
+    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1", *([] if kind == "cross" else ["2:0"])]
     maps.enlarge(1, 0)
     assert maps.title == "Layer 2, head 1"
     expected = head(MAPS, kind, 1, 0)
@@ -102,6 +102,18 @@ def test_the_weights_told_are_the_models_own(opened: Opened, file: Path, kind: s
         told = maps.row()
         assert told == pytest.approx(dict(enumerate(expected[row])), abs=STEP)
         assert list(told.values()) == sorted(told.values(), reverse=True), "the strongest stand first"
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_the_rollout_stands_behind_the_heads(opened: Opened, file: Path, kind: str) -> None:
+    maps = opened(file)
+    maps.kind(kind)
+    maps.enlarge(2, 0)
+    assert maps.title == "Rollout"
+    expected = np.asarray(MAPS.rollout(kind, 0))
+    for row, weights in enumerate(expected):
+        for column, weight in enumerate(weights):
+            assert maps.weights(row, column) == pytest.approx([weight], abs=STEP)
 
 
 def test_text_shows_the_number_and_the_tokens(opened: Opened, file: Path) -> None:
