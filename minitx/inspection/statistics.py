@@ -99,6 +99,13 @@ def previous_token(layer: Map) -> Tensor | None:
     return _chosen(layer.weights.diagonal(-1, 1, 2), _seen(layer)[1:] > 1)
 
 
+def next_token(layer: Map) -> Tensor | None:
+    """Weight on the token after (Voita et al. 2019), for self-attention in both directions: a causal row sees none."""
+    if layer.kind != "encoder":
+        return None
+    return _chosen(layer.weights.diagonal(1, 1, 2), _seen(layer)[:-1] > 1)
+
+
 def first_token(layer: Map) -> Tensor | None:
     """Weight on the first token: where heads rest that have nothing to do (Vig and Belinkov 2019; Xiao et al. 2024)."""
     return _chosen(layer.weights[:, :, :1].sum(dim=-1), _seen(layer) > 1)
@@ -166,6 +173,7 @@ MEASURES: dict[str, Measure] = {
     "diagonal": Measure("weight on its own place; in cross-attention, on the place it writes", True, diagonal),
     "antidiagonal": Measure("weight on the place it writes, counted from the source's end", True, antidiagonal),
     "previous_token": Measure("weight on the token before (Voita et al. 2019)", True, previous_token),
+    "next_token": Measure("weight on the token after, in an encoder (Voita et al. 2019)", True, next_token),
     "first_token": Measure("weight on the first token (Vig and Belinkov 2019)", True, first_token),
     "induction": Measure(
         "weight on what came next where the present token stood before (Olsson et al. 2022)", True, induction

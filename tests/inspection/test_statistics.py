@@ -41,6 +41,7 @@ PURE = {  # kind, pattern: where row t looks
     ("encoder", "diagonal"): [*range(SIZE)],
     ("encoder", "antidiagonal"): [SIZE - 1 - row for row in range(SIZE)],
     ("encoder", "previous_token"): [0, *range(SIZE - 1)],
+    ("encoder", "next_token"): [*range(1, SIZE), SIZE - 1],
     ("encoder", "first_token"): [0] * SIZE,
     ("encoder", "induction"): [3, 5, 7, 8, 1, 2, 3, 4, 5],
     ("decoder", "diagonal"): [*range(SIZE)],
