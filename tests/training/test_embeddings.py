@@ -83,7 +83,7 @@ def test_how_much_is_shown_is_bounded() -> None:
             (points,) = token_points(predictor, config)
             assert sum(kind == "decoder" for _, kind, *_ in points.told) == expected
             first = CHARACTERS.tokens([int(ids[0, 0])])
-            assert [*first, "decoder", "1", "1"] in points.told
+            assert [*map(visible, first), "decoder", "1", "1"] in points.told
     finally:
         del predictor.task.examples
 
