@@ -7,6 +7,7 @@ karpathy/nanoGPT) is named as missing where a table would have its column.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,7 @@ def nanogpt(size: Size, folder: str | None) -> Peer:
     spec = importlib.util.spec_from_file_location("nanogpt_model", Path(folder) / "model.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # torch.compile looks it up by name
     spec.loader.exec_module(module)
     config = module.GPTConfig(
         block_size=size.length, vocab_size=size.vocabulary, n_layer=size.layers, n_head=size.heads,

@@ -141,13 +141,15 @@ def told(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nanogpt", default=None, help="a clone of karpathy/nanoGPT")
-    parser.add_argument("--compile", action="store_true", help="let torch.compile write everybody's step as well")
+    parser.add_argument(
+        "--compile", action="store_true", help="let torch.compile write everybody's step at the first size too"
+    )
     given = parser.parse_args()
+    sizes = GPU_SIZES if DEVICE == "cuda" else CPU_SIZES
     rows = []
-    for compiled in (False, True) if given.compile else (False,):
-        for size in GPU_SIZES if DEVICE == "cuda" else CPU_SIZES:
-            rows.append(measure(size, given.nanogpt, compiled))
-            print(told(rows[-1:]), flush=True)
+    for size, compiled in [*((size, False) for size in sizes), *([(sizes[0], True)] if given.compile else [])]:
+        rows.append(measure(size, given.nanogpt, compiled))
+        print(told(rows[-1:]), flush=True)
     record("training", rows, told(rows), "performance.md")
 
 
