@@ -47,9 +47,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     lines = []
     for axis, values in AXES.items():
-        taken = [
-            seconds(dataclasses.replace(BASE, batch=2 if axis == "length" else BASE.batch, **{axis: v})) for v in values
-        ]
+        base = dataclasses.replace(BASE, batch=2) if axis == "length" else BASE
+        taken = [seconds(dataclasses.replace(base, **{axis: value})) for value in values]
         exponent = float(np.polyfit(np.log(values), np.log(taken), 1)[0])
         last = float(np.log(taken[-1] / taken[-2]) / np.log(values[-1] / values[-2]))
         rows.append({"axis": axis, "values": values, "seconds": taken, "exponent": exponent, "last": last})
