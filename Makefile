@@ -16,7 +16,7 @@ train: .venv/installed
 	@$(BIN)/minitx attend runs/reverse "3 1 4 1 5 9 2 6" --out runs/reverse/attention.png
 	@echo
 	@echo "See every head, from the first validation to the last:  $(BIN)/tensorboard --logdir runs"
-	@echo "(open the address that it prints; IMAGES holds the attention maps, TEXT the answers)"
+	@echo "(open the address that it prints; ATTENTION holds the maps, to look into; TEXT the answers; SCALARS the curves)"
 
 test: lint
 	$(BIN)/python -m pytest -n auto -m "not slow"
