@@ -203,6 +203,22 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
         maps.settled(f"{run} encoder/x 2")
 
 
+def test_what_could_not_be_loaded_is_asked_for_again(address: str, page: Any) -> None:
+    failed: list[str] = []
+
+    def fail_once(route: Any) -> None:
+        if failed:
+            route.continue_()
+        else:
+            failed.append(route.request.url)
+            route.fulfill(status=404, content_type="application/json", body='{"error": "not yet"}')
+
+    page.route("**/plugin/minitx/header*", fail_once)
+    maps = opened(page, link(address, **REVERSE, kind="cross", step=2))
+    assert failed
+    maps.settled("cross/example_1 2")
+
+
 def test_without_maps_the_page_says_how_to_get_them(page: Any, tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path / "run")) as writer:
         writer.add_scalar("loss", 1.0, 1)

@@ -76,7 +76,7 @@ export class App {
     try {
       const { runs } = await this.source.index();
       const news = JSON.stringify(runs);
-      if (news === this.news) return;
+      if (news === this.news && this.scene) return; // what could not be loaded is asked for again: it may be there now
       this.news = news;
       this.runs = runs;
       await this.update({});
