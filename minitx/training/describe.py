@@ -15,7 +15,7 @@ from minitx.data.tasks import Task, generator
 from minitx.inspection.kernels import attention_kernels
 from minitx.models import Transformer
 from minitx.training.losses import cross_entropy
-from minitx.training.optim import schedule
+from minitx.training.optim import sampled
 from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
 from minitx.training.run import prepare
 
@@ -119,12 +119,11 @@ def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]
 def learning_rate_curve(config: Config) -> list[str]:
     """The learning rate over the run as a line of bars."""
     steps = config.trainer.max_steps
-    ratio = schedule(config.optimizer.schedule, steps)
-    places = torch.linspace(0, steps - 1, min(WIDTH, steps)).long().tolist()
-    heights = [round(ratio(place) * (len(BARS) - 1)) for place in places]
+    curve = sampled(config.optimizer.schedule, steps, WIDTH)
+    heights = [round(ratio * (len(BARS) - 1)) for _, ratio in curve]
     peak = config.optimizer.lr
     return [
         f"learning rate ({config.optimizer.schedule.name}, peak {peak:g})",
         f"  {''.join(BARS[max(0, min(height, len(BARS) - 1))] for height in heights)}",
-        f"  step 1: {peak * ratio(0):.3g}{' ' * (len(places) - 24)}step {steps:,}: {peak * ratio(steps - 1):.3g}",
+        f"  step 1: {peak * curve[0][1]:.3g}{' ' * (len(curve) - 24)}step {steps:,}: {peak * curve[-1][1]:.3g}",
     ]

@@ -119,3 +119,10 @@ def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
         return 1.0
 
     return ratio
+
+
+def sampled(config: ScheduleConfig, max_steps: int, points: int) -> list[tuple[int, float]]:
+    """The schedule at up to `points` steps, evenly from the first to the last: (steps done, share of the peak)."""
+    ratio = schedule(config, max_steps)
+    places = torch.linspace(0, max_steps - 1, min(points, max_steps)).long().tolist()
+    return [(place, ratio(place)) for place in places]

@@ -10,11 +10,13 @@ import torch
 from minitx.config import Config
 from minitx.inspection.positions import PositionSignal, position_signals
 from minitx.panels import Heat, Lines, sheet
-from minitx.training.optim import schedule
+from minitx.training.optim import sampled
 from minitx.training.run import prepare
 
 LONGEST = 128
 """No more positions than this are drawn."""
+POINTS = 200
+"""Of the learning rate's curve."""
 HEADS = 8
 """No more heads than this are drawn."""
 
@@ -38,11 +40,9 @@ def draw(config: Config, path: Path) -> Path:
 
 def learning_rate(config: Config) -> Lines:
     """The learning rate over the optimiser steps of the run."""
-    steps = config.trainer.max_steps
-    ratio = schedule(config.optimizer.schedule, steps)
-    at = torch.linspace(0, steps - 1, min(200, steps)).long().tolist()
-    rates = [config.optimizer.lr * ratio(place) for place in at]
-    return Lines("learning rate", [place + 1 for place in at], [("", rates)], "optimiser step")
+    curve = sampled(config.optimizer.schedule, config.trainer.max_steps, POINTS)
+    rates = [config.optimizer.lr * ratio for _, ratio in curve]
+    return Lines("learning rate", [done + 1 for done, _ in curve], [("", rates)], "optimiser step")
 
 
 def _panels(stack: str, signal: PositionSignal) -> list[Heat | Lines]:

@@ -78,7 +78,7 @@ class ProfileSteps(Callback):
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
-        if self._batches < FIRST + 2 * self.steps:
+        if self._batches < FIRST + 2 * self.steps and trainer.is_global_zero:
             print(f"trainer.profile {self.steps} needs {FIRST + 2 * self.steps} batches, there were {self._batches}")
 
     def _told(self, operators: profile) -> str:
@@ -86,13 +86,13 @@ class ProfileSteps(Callback):
         total = sum(self.phases.values())
         lines = [f"a batch takes {1e3 * total / self.steps:.2f} ms (mean of {self.steps})"]
         lines += [f"  {seconds / total:6.1%}  {phase}" for phase, seconds in self.phases.items()]
-        averages = operators.key_averages()
-        spent = {
-            event.key: getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total for event in averages
-        }
-        whole = sum(spent.values())
+        spent = [
+            (getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total, event)
+            for event in operators.key_averages()
+        ]
+        whole = sum(microseconds for microseconds, _ in spent)
         lines += ["operators, by their own time"]
-        for name, microseconds in sorted(spent.items(), key=lambda item: -item[1])[:OPERATORS]:
-            calls = next(event.count for event in averages if event.key == name) / self.steps
-            lines.append(f"  {microseconds / whole:6.1%}  {name}, {calls:.0f} calls a batch")
+        for microseconds, event in sorted(spent, key=lambda pair: -pair[0])[:OPERATORS]:
+            calls = event.count / self.steps
+            lines.append(f"  {microseconds / whole:6.1%}  {event.key}, {calls:.0f} calls a batch")
         return "\n".join(lines)
