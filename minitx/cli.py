@@ -1,4 +1,4 @@
-"""The command line: minitx train | evaluate | generate | attend | ablate | describe | sweep | list.
+"""The command line: minitx train | evaluate | generate | attend | ablate | describe | sweep | list | completion.
 
 Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
 one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
@@ -44,11 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = arguments[0]
         if name not in COMMANDS:
             raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
-        command = COMMANDS[name]
-        make = config_parser if command.configured else Parser
-        parser = make(prog=f"minitx {name}", description=command.help)
-        command.parser(parser)
-        command.run(parser, parser.parse_args(arguments[1:]))
+        parser = _parser(name)
+        COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, and knows why
         raise SystemExit(1) from None
@@ -59,6 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"minitx: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _parser(name: str) -> Parser:
+    command = COMMANDS[name]
+    make = config_parser if command.configured else Parser
+    parser = make(prog=f"minitx {name}", description=command.help)
+    command.parser(parser)
+    return parser
 
 
 def usage() -> str:
@@ -301,9 +306,19 @@ def _writable(path: str | Path) -> Path:
 
 
 def _list(parser: Parser, parsed: Namespace) -> None:
-    from minitx.report import listing
+    from minitx.listing import listing
 
     print(listing())
+
+
+def _completion_arguments(parser: Parser) -> None:
+    parser.add_argument("shell", type=str, help="bash, zsh or tcsh")
+
+
+def _completion(parser: Parser, parsed: Namespace) -> None:
+    from minitx.completion import script
+
+    print(script(parsed.shell, {name: (command.help, _parser(name)) for name, command in COMMANDS.items()}))
 
 
 COMMANDS = {
@@ -323,5 +338,8 @@ COMMANDS = {
     "sweep": Command(
         "train a grid of settings, each with several seeds: --set KEY=A,B", sweeps.arguments, _sweep, True
     ),
-    "list": Command("list the tasks, corpora, tokenizers and position schemes", lambda parser: None, _list),
+    "list": Command("list the tasks, corpora, tokenizers, position schemes and configs", lambda parser: None, _list),
+    "completion": Command(
+        "write a shell's completion script: source <(minitx completion bash)", _completion_arguments, _completion
+    ),
 }

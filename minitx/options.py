@@ -19,6 +19,7 @@ import docstring_parser
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
 
+from minitx import bundled
 from minitx.config import Config, Options
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -136,7 +137,11 @@ class ConfigFile(ActionConfigFile):
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         """Read a file into what has been parsed so far."""
         if isinstance(values, str) and not Path(values).is_file():
-            raise ValueError(f"--config: there is no file {values}")
+            named = bundled.configs()
+            if values not in named:
+                near = "" if set("/.") & set(values) else f", nor a config of that name: {did_you_mean(values, named)}"
+                raise ValueError(f"--config: there is no file {values}{near}")
+            values = str(named[values])
         before = {section: cfg.get(section) or {} for section in OPEN_SECTIONS}
         try:
             super().__call__(parser, cfg, values, option_string)

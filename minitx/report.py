@@ -1,23 +1,19 @@
-"""What the command line tells: figures of an evaluation, and the names that a config may use. No training in here."""
+"""What the command line tells of an evaluation: figures, by length too, as a table and a picture."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from pathlib import Path
 from typing import Any
 
 from minitx.bleu import text_scores
-from minitx.data.corpora import CORPORA
 from minitx.data.examples import Stream
 from minitx.data.framing import positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
-from minitx.data.tokenizers import TOKENIZERS
 from minitx.evaluation import Scores, evaluate
 from minitx.generation.options import GenerationOptions
 from minitx.models import max_positions
-from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.perplexity import strided, text_figures
 from minitx.plots import Curve, accuracy_by_length
 from minitx.predictor import Predictor
@@ -197,38 +193,3 @@ def _shown(name: str, value: float) -> str:
     if name in ("bleu", "bleu_lowercase", "chrf"):
         return f"{value:.2f}"
     return f"{100 * value:.2f} %" if name in ("exact_match", "token_accuracy") else f"{value:.4f}"
-
-
-def listing() -> str:
-    """Every registered name with its first line of help and its options."""
-    lines: list[str] = []
-    for key, registry in (
-        ("data.name", TASKS),
-        ("data.path (or a file, a folder, owner/name on the hub)", CORPORA),
-        ("data.tokenizer.name", TOKENIZERS),
-        ("model.position.name", POSITIONS),
-        ("model.position_ids.name", POSITION_IDS),
-    ):
-        lines.append(key)
-        for name, thing in registry.items():
-            summary = (inspect.getdoc(thing) or "").splitlines()[0]
-            lines.append(f"  {name:<18} {summary}{_options(thing)}")
-    return "\n".join(lines)
-
-
-def _options(thing: Any) -> str:
-    """A class's own options with their defaults."""
-    if not inspect.isclass(thing):
-        return ""
-    context = {"d_model", "n_heads", "d_head", "causal", "self", "args", "kwargs"}
-    parameters = inspect.signature(thing).parameters.values()
-    own = [f"{p.name}={_default(thing, p)}" for p in parameters if p.name not in context]
-    return f"  [{', '.join(own)}]" if own else ""
-
-
-def _default(thing: Any, parameter: inspect.Parameter) -> Any:
-    if dataclasses.is_dataclass(thing):
-        for field in dataclasses.fields(thing):
-            if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
-                return field.default_factory()
-    return parameter.default

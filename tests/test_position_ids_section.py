@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from minitx.config import Config, ModelConfig
+from minitx.listing import listing
 from minitx.nn import POSITION_IDS
 from minitx.options import config_from_dict, config_parser, resolve, to_config
-from minitx.report import listing
 
 CONTEXT = ("causal",)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -10,15 +9,13 @@ import torch
 from minitx import report
 from minitx.config import Config, ModelConfig
 from minitx.data import tokenizers
-from minitx.data.corpora import CORPORA
 from minitx.data.framing import frame
-from minitx.data.tasks import TASKS, SequenceTask
-from minitx.data.tokenizers import TOKENIZERS, CharTokenizer
+from minitx.data.tasks import SequenceTask
+from minitx.data.tokenizers import CharTokenizer
 from minitx.evaluation import evaluate
 from minitx.models import build_model
-from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.predictor import Predictor
-from minitx.report import evaluation_report, listing, table
+from minitx.report import evaluation_report, table
 
 TINY = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}
@@ -193,50 +190,3 @@ def test_every_figure_of_a_model_is_in_its_table(reading: Predictor) -> None:
         shown = table(figures)
         for name in set(figures) - {"split", "examples", "by_length"}:
             assert name.replace("_", " ") in shown
-
-
-# ---- the listing -----------------------------------------------------------------------------------------------------
-
-
-def entry(name: str) -> str:
-    (line,) = (line for line in listing().splitlines() if line.split()[:1] == [name])
-    return line
-
-
-@pytest.mark.parametrize("registry", [TASKS, CORPORA, TOKENIZERS, POSITIONS])
-def test_every_registered_name_is_listed_with_what_it_is(registry: dict) -> None:
-    for name, thing in registry.items():
-        summary = thing.__doc__.strip().splitlines()[0]
-        assert summary in entry(name)
-
-
-def test_sections_are_listed_under_their_keys() -> None:
-    heads = [line for line in listing().splitlines() if not line.startswith(" ")]
-    assert [head.split()[0] for head in heads] == [
-        "data.name",
-        "data.path",
-        "data.tokenizer.name",
-        "model.position.name",
-        "model.position_ids.name",
-    ]
-    lines = listing().splitlines()
-    for head, registry in zip(heads, (TASKS, CORPORA, TOKENIZERS, POSITIONS, POSITION_IDS), strict=True):
-        start = lines.index(head) + 1
-        assert [line.split()[0] for line in lines[start : start + len(registry)]] == list(registry)
-
-
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_options_are_listed_with_their_defaults(name: str) -> None:
-    for field in dataclasses.fields(TASKS[name]):
-        assert f"{field.name}={getattr(TASKS[name](), field.name)}" in entry(name)
-
-
-def test_what_has_no_options_shows_none() -> None:
-    assert "[" not in entry("none")
-    assert "[max_len=" in entry("learned")
-
-
-def test_what_the_model_tells_a_scheme_is_no_option() -> None:
-    for name in POSITIONS:
-        for given in ("d_model=", "n_heads=", "d_head=", "causal="):
-            assert given not in entry(name)

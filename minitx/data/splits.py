@@ -6,6 +6,7 @@ Legend: N examples, L symbols.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Literal, get_args
 
 import torch
@@ -28,14 +29,19 @@ def content_hash(ids: Tensor, keep: Tensor) -> Tensor:
     A polynomial in a fixed multiplier modulo 2^64 (integer overflow wraps), then two rounds of xor-shift-multiply so
     that close rows fall into unrelated buckets.
     """
-    powers = [1]
-    for _ in range(ids.size(1)):
-        powers.append((powers[-1] * _MULTIPLIER + 1) % 2**64)
-    weights = torch.tensor([power - 2**64 if power >= 2**63 else power for power in powers[1:]], dtype=torch.int64)
-    mixed = ((ids + 1) * keep * weights.to(ids.device)).sum(dim=1) + keep.sum(dim=1)
+    mixed = ((ids + 1) * keep * _weights(ids.size(1)).to(ids.device)).sum(dim=1) + keep.sum(dim=1)
     for _ in range(2):
         mixed = (mixed ^ ((mixed >> 32) & 0xFFFFFFFF)) * _MULTIPLIER
     return mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)
+
+
+@cache
+def _weights(width: int) -> Tensor:
+    """The polynomial's powers, int64 [width]; the same for every batch of that width."""
+    powers = [1]
+    for _ in range(width):
+        powers.append((powers[-1] * _MULTIPLIER + 1) % 2**64)
+    return torch.tensor([power - 2**64 if power >= 2**63 else power for power in powers[1:]], dtype=torch.int64)
 
 
 def in_split(hashes: Tensor, split: Split) -> Tensor:

@@ -1,0 +1,100 @@
+"""Reversal to 100.0 %: `minitx train` against the script of the UvA deep-learning tutorial (number 6), whole processes.
+
+    python -m benchmarks.reversal [NOTEBOOK]
+
+NOTEBOOK is Transformers_and_MHAttention.ipynb of github.com/phlippe/uvadlc_notebooks, fetched by whoever runs this. Its
+own cells train its own model on its own data; only what draws and what looks for a trained model is left out. Both in
+turn, by the clock from the start of the process to the figures on unseen sequences.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import record, table
+
+ROUNDS = 3
+NEEDED = (
+    "def scaled_dot_product",
+    "def expand_mask",
+    "class ",
+    "train_loader =",
+    "def train_reverse",
+    "reverse_model,",
+)
+"""How the cells begin, after comments, that define and train the tutorial's reversal."""
+UNWANTED = ("SetAnomaly", "AnomalyPredictor", "CIFAR", "%matplotlib")
+HEADER = """\
+import math, os
+from functools import partial
+import numpy as np, torch, torch.nn as nn, torch.nn.functional as F, torch.optim as optim, torch.utils.data as data
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+CHECKPOINT_PATH, device = ".", torch.device("cpu")
+pl.seed_everything(42)
+"""
+FOOTER = """
+print("share of right tokens:", reverse_result["test_acc"])
+"""
+OURS = {"encoder alone": "configs/reverse_encoder.yaml", "encoder and decoder": "configs/reverse.yaml"}
+
+
+def tutorial(notebook: Path) -> str:
+    """The tutorial's reversal as one script."""
+    cells = [
+        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    code = [re.sub(r"\A(\s*#.*\n)+", "", cell) for cell in cells]
+    return "\n".join([HEADER, *(c for c in code if c.startswith(NEEDED) and not any(u in c for u in UNWANTED)), FOOTER])
+
+
+def timed(words: list[str], folder: str | None) -> tuple[float, float]:
+    """Seconds of a whole process, and the percentage that it prints."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=folder, check=False)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    right = re.search(r"share of right tokens: ([\d.]+)", done.stdout)
+    exact = re.search(r"free-running.* ([\d.]+) %", done.stdout)
+    if right is None and exact is None:
+        raise SystemExit(f"no figure in: {done.stdout[-2000:]}")
+    return seconds, 100 * float(right[1]) if right else float(exact[1])  # type: ignore[index]
+
+
+def main() -> None:
+    notebook = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        if notebook is not None:
+            (Path(folder) / "tutorial.py").write_text(tutorial(notebook))
+        for number in range(ROUNDS):
+            for name, config in OURS.items():
+                words = ["train.py", "--config", config, "--run.folder", folder, "--run.seed", str(number + 1)]
+                rows.append({"who": name, "figures": timed(words, None)})
+            if notebook is not None:
+                rows.append({"who": "tutorial", "figures": timed(["tutorial.py"], folder)})
+    lines = []
+    for who in [*OURS, "tutorial"]:
+        figures = [row["figures"] for row in rows if row["who"] == who]
+        what = f"minitx, {who}" if who in OURS else "UvA tutorial 6, encoder alone"
+        if not figures:
+            lines.append([what, "not run: its notebook was not given", ""])
+            continue
+        seconds, right = (statistics.median(column) for column in zip(*figures, strict=True))
+        unit = "exact match" if who in OURS else "of tokens"
+        lines.append([what, f"{seconds:.1f} s", f"{right:.2f} % {unit}"])
+    text = table(["", f"from start to figures, median of {ROUNDS}", "on unseen sequences"], lines)
+    record("reversal", rows, text, "performance.md")
+
+
+if __name__ == "__main__":
+    main()

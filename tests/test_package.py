@@ -1,0 +1,90 @@
+"""The wheel, in an environment of its own and away from the repository, does what the checkout does."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+SHORT = ["--trainer.max_steps", "4", "--data.test_size", "20", "--data.validation_size", "10"]
+PLUGIN = """
+import tensorboard.default as default
+print([plugin.__name__ for plugin in default.get_dynamic_plugins()])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    # From a copy: setuptools leaves its build folder and its egg-info where it builds.
+    copy = folder / "source"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git checkout: what belongs to the project is not known")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, copy]
+    subprocess.run(words, check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that holds the wheel, and what it depends on from here."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "env", with_pip=False)
+    binaries = folder / "env" / ("Scripts" if os.name == "nt" else "bin")
+    (site,) = (folder / "env").rglob("site-packages")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", binaries / "python", "install", "--quiet", "--no-deps", wheel],
+        check=True,
+    )
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return binaries
+
+
+def test_the_wheel_carries_all_that_is_not_python(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        inside = set(file.namelist())
+        configs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
+        static = {path.relative_to(ROOT).as_posix() for path in (ROOT / "minitx/tensorboard/static").iterdir()}
+        assert {f"minitx/{name}" for name in configs} | static | {"minitx/py.typed"} <= inside
+        assert any(name.endswith("/LICENSE") for name in inside)
+        assert not [name for name in inside if name.startswith(("tests", "benchmarks", "docs"))]
+
+
+def test_it_works_away_from_the_repository(installed: Path, tmp_path: Path) -> None:
+    def minitx(*words: str) -> str:
+        done = subprocess.run([installed / "minitx", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = subprocess.run(
+        [installed / "python", "-c", "import minitx; print(minitx.__file__)"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert str(installed.parent) in where.stdout, "the checkout was imported instead"
+    assert "reverse_encoder" in minitx("list")
+    minitx("train", "--config", "reverse", *SHORT)
+    assert yaml.safe_load((tmp_path / "runs/reverse/v0/config.yaml").read_text())["data"]["name"] == "reverse"
+    assert json.loads((tmp_path / "runs/reverse/v0/results.json").read_text())["steps"] == 4
+    minitx("generate", "runs/reverse", "3 1 4")
+    minitx("attend", "runs/reverse", "3 1 4", "--out", "maps.html")
+    assert (tmp_path / "maps.html").stat().st_size > 10_000
+    found = subprocess.run(
+        [installed / "python", "-c", PLUGIN], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert "AttentionLoader" in found
