@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,11 +41,18 @@ class Lines:
 
 
 def sheet(path: Path, title: str, panels: Sequence[Heat | Lines]) -> Path:
-    """Draw all panels into a PNG file, from left to right and from top to bottom.
+    """Draw all panels into a PNG file.
 
     Returns:
         The path.
     """
+    with written_whole(path) as file:
+        file.write(png(title, panels))
+    return path
+
+
+def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
+    """All panels as a PNG, from left to right and from top to bottom."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -62,9 +70,9 @@ def sheet(path: Path, title: str, panels: Sequence[Heat | Lines]) -> Path:
             _heat(figure, axes, panel)
         else:
             _lines(axes, panel)
-    with written_whole(path) as file:
-        figure.savefig(file, format="png")
-    return path
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 def _heat(figure: object, axes: object, panel: Heat) -> None:
@@ -91,8 +99,9 @@ def _lines(axes: object, panel: Lines) -> None:
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)
+    marker = "o" if len(panel.at) == 1 else None  # of one point there is no line
     for number, (label, values) in enumerate(panel.curves):
-        axes.plot(panel.at, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, label=label)
+        axes.plot(panel.at, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, label=label, marker=marker)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     for name, spine in axes.spines.items():

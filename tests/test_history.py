@@ -1,0 +1,93 @@
+"""minitx.curves reads back what a run logged, draws it, and says what is not there."""
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
+
+import minitx
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run/v0"
+    with SummaryWriter(str(folder)) as writer:
+        for step in (10, 20, 30):
+            writer.add_scalar("training/loss", 1 / step, step)
+            for head in ("layer_1.head_1", "layer_1.head_2"):
+                writer.add_scalar(f"heads_decoder/entropy/{head}", step / 100, step)
+        writer.add_scalar("final/exact_match", 0.5, 30)
+    return folder
+
+
+def test_points_as_logged(run: Path) -> None:
+    curves = minitx.curves(run)
+    assert curves["training/loss"] == [(step, pytest.approx(1 / step)) for step in (10, 20, 30)]
+    assert curves["final/exact_match"] == [(30, 0.5)]
+
+
+def test_a_run_folder_means_its_newest_version(run: Path) -> None:
+    with SummaryWriter(str(run.parent / "v1")) as writer:
+        writer.add_scalar("training/loss", 7.0, 1)
+    (run.parent / "v2").mkdir()  # begun, nothing logged yet
+    assert minitx.curves(run.parent)["training/loss"] == [(1, 7.0)]
+
+
+def test_of_a_resumed_run_the_later_values_count(run: Path) -> None:
+    with SummaryWriter(str(run), filename_suffix=".later") as writer:
+        for step in (20, 40):
+            writer.add_scalar("training/loss", 9.0, step)
+    points = dict(minitx.curves(run)["training/loss"])
+    assert list(points) == [10, 20, 30, 40]
+    assert points[20] == 9.0
+
+
+def test_patterns_choose(run: Path) -> None:
+    curves = minitx.curves(run)
+    assert set(curves.of("training/*", "final/*").points) == {"training/loss", "final/exact_match"}
+    assert set(curves.of("*.head_?").points) == {f"heads_decoder/entropy/layer_1.head_{n}" for n in (1, 2)}
+
+
+def test_heads_share_a_picture_and_a_single_figure_has_none(run: Path) -> None:
+    panels = minitx.curves(run)._panels()
+    assert [(panel.title, [label for label, _ in panel.curves]) for panel in panels] == [
+        ("training/loss", ["loss"]),
+        ("heads_decoder/entropy", ["layer_1.head_1", "layer_1.head_2"]),
+    ]
+
+
+def test_of_a_run_with_one_point_of_each_the_points_are_drawn(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("training/loss", 7.0, 1)
+        writer.add_scalar("validation/loss", 8.0, 1)
+    curves = minitx.curves(tmp_path)
+    assert [panel.title for panel in curves._panels()] == ["training/loss", "validation/loss"]
+    colours = Image.open(io.BytesIO(curves._repr_png_())).convert("RGB").getcolors(2**20)
+    assert sum(count for count, colour in colours if colour == (0, 0x72, 0xB2)) > 30
+
+
+def test_pictures(run: Path, tmp_path: Path) -> None:
+    curves = minitx.curves(run)
+    curves.save_png(tmp_path / "curves.png")
+    narrow, wide = (Image.open(io.BytesIO(some._repr_png_())).size for some in (curves.of("training/*"), curves))
+    assert Image.open(tmp_path / "curves.png").size == wide
+    assert wide[0] > narrow[0]
+
+
+def test_what_is_not_there_is_told(run: Path, tmp_path: Path) -> None:
+    curves = minitx.curves(run)
+    with pytest.raises(ValueError, match=r"no curve 'training/los'; did you mean training/loss\?"):
+        curves["training/los"]
+    with pytest.raises(
+        ValueError, match=r"no curve like x\*; there are final/\*, heads_decoder/entropy/\*, training/\*"
+    ):
+        curves.of("x*")
+    with pytest.raises(ValueError, match="there is no run folder"):
+        minitx.curves(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no curves"):
+        minitx.curves(tmp_path)
+    SummaryWriter(str(tmp_path / "silent")).close()
+    with pytest.raises(ValueError, match="holds no curves"):
+        minitx.curves(tmp_path / "silent")

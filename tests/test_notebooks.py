@@ -1,0 +1,19 @@
+"""The notebooks run from top to bottom in a kernel of their own, and show pictures where they say they do."""
+
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    jupytext = pytest.importorskip("jupytext")
+    nbclient = pytest.importorskip("nbclient")
+    notebook = jupytext.read(FOLDER / name)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [kind for cell in notebook.cells for out in cell.get("outputs", []) for kind in out.get("data", {})]
+    assert shown.count("image/png") == 2  # curves
+    assert shown.count("text/html") == 1  # attention maps
