@@ -23,6 +23,7 @@ from minitx.nn import POSITION_IDS, POSITIONS, Stack
 from minitx.options import build, resolve
 from minitx.predictor import load
 from minitx.report import evaluation_report, table
+from minitx.size import check_memory
 from minitx.training.folder import run_folder
 from minitx.training.optim import build_optimizer, schedule
 
@@ -72,6 +73,7 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
             f"got {model_config.vocab_size}"
         )
     config = dataclasses.replace(config, data=data, model=model_config)
+    check_memory(model_config)
     torch.manual_seed(config.run.seed)
     model = build_model(model_config)
     build_optimizer(model, config.optimizer)
