@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -54,11 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except ValueError as error:
-        if os.environ.get("MINITX_TRACEBACK") or not _ours(error):
+    except (ValueError, MemoryError, RuntimeError) as error:
+        sentence = str(error) if isinstance(error, ValueError) and _ours(error) else _memory(error)
+        if os.environ.get("MINITX_TRACEBACK") or sentence is None:
             raise
-        print(f"minitx: {error}", file=sys.stderr)
+        print(f"minitx: {sentence}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _memory(error: Exception) -> str | None:
+    """The sentence about memory that has run out, in whose words ever; None for any other error."""
+    told = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", told):
+        return None
+    asked = re.search(r"allocate ([\d.]+ \w+)", told)
+    return (
+        f"there is not enough memory{f' for {asked[1]} more' if asked else ''}: make data.batch_size, the length of the "
+        "data or the model smaller"
+    )
 
 
 def usage() -> str:

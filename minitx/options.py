@@ -6,6 +6,7 @@ jsonargparse does the parsing; this module adds "did you mean", and treats the o
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import re
@@ -19,9 +20,13 @@ import docstring_parser
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
 
+from minitx import plain
 from minitx.config import Config, Options
 
-set_parsing_settings(docstring_parse_attribute_docstrings=True)
+# What is written is never imported and never called, on the command line as little as in a file.
+set_parsing_settings(
+    docstring_parse_attribute_docstrings=True, import_path_denylist=["*"], instantiate_subclass_spec_in_any=False
+)
 
 T = TypeVar("T")
 
@@ -137,6 +142,8 @@ class ConfigFile(ActionConfigFile):
         """Read a file into what has been parsed so far."""
         if isinstance(values, str) and not Path(values).is_file():
             raise ValueError(f"--config: there is no file {values}")
+        if isinstance(values, str):
+            _check_sections(plain.read(values), Config(), f"--config: {values}")
         before = {section: cfg.get(section) or {} for section in OPEN_SECTIONS}
         try:
             super().__call__(parser, cfg, values, option_string)
@@ -147,6 +154,28 @@ class ConfigFile(ActionConfigFile):
             if isinstance(later, dict) and later.get("name", earlier.get("name")) == earlier.get("name"):
                 cfg[section] = {**earlier, **later}
             parser.from_files[section] = cfg.get(section)
+
+
+def _check_sections(written: Any, kind: Any, where: str, section: str = "") -> None:
+    """See that sections hold keys: jsonargparse would take a text in the place of one for the name of another file.
+
+    Args:
+        written: what stands in a section.
+        kind: the section of a Config that it is to become.
+        where: it comes from, for messages.
+        section: its key.
+
+    Raises:
+        ValueError: no section, or at the top one that there is not.
+    """
+    if not isinstance(written, dict):
+        raise ValueError(f"{section or where}: expected keys and their values, got {written!r:.80}")
+    known = {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
+    for name, inner in written.items():
+        if not section and name not in known and not isinstance(inner, dict):
+            raise ValueError(_unknown(name, list(known)))
+        if dataclasses.is_dataclass(known.get(name)):
+            _check_sections(inner, known[name], where, f"{section}.{name}".lstrip("."))
 
 
 def config_parser(**kwargs: Any) -> Parser:
@@ -191,14 +220,16 @@ def to_config(parser: Parser, parsed: Namespace) -> Config:
     return Config(**{name: built[name] for name in Config.__dataclass_fields__})
 
 
-def config_from_dict(plain: Mapping[str, Any]) -> Config:
+def config_from_dict(values: Mapping[str, Any]) -> Config:
     """The Config in plain JSON types (Config.to_dict), checked as a YAML file is.
 
     Raises:
         ValueError: a key or a value that does not fit.
     """
+    plain.check(values, "the config")
+    _check_sections(values, Config(), "the config")
     parser = config_parser()
-    return to_config(parser, parser.parse_object(dict(plain)))
+    return to_config(parser, parser.parse_object(copy.deepcopy(dict(values))))
 
 
 def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:

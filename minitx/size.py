@@ -13,11 +13,14 @@ from torch import Tensor
 
 from minitx import parts
 from minitx.config import ModelConfig
+from minitx.data.tasks import Task
 from minitx.models import Transformer, build_model
 
 GIB = 2**30
 BYTES = 4
 """Of a weight as it is made, fp32."""
+ID = 8
+"""Of a token's id."""
 PARTS = ("embedding and head", "positions", "layers")
 WIDTHS = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "vocab_size")
 """Sizes of the config of which each has at least as many weights."""
@@ -83,6 +86,26 @@ def _keys(config: ModelConfig, part: str) -> str:
     return ", ".join(told)
 
 
+def check_batch(task: Task, room: int | None = None) -> None:
+    """Refuse a batch whose token ids alone this machine cannot hold.
+
+    Args:
+        task: as it would be trained.
+        room: bytes that there are; by default the machine's.
+
+    Raises:
+        ValueError: with the key.
+    """
+    room = memory() if room is None else room
+    tokens = sum(task.longest) + 2
+    needed = task.batch_size * tokens * ID
+    if room is not None and needed > room:
+        raise ValueError(
+            f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} GiB, "
+            f"and this machine has {room / GIB:,.1f} GiB of memory: make them fewer or shorter"
+        )
+
+
 def parameters(config: ModelConfig) -> dict[str, int]:
     """Weights by PARTS, counted on a model with at most two layers in each stack; more of them are more of the same."""
     deep = {"encoder": config.n_layers, "decoder": parts.decoder_layers(config)}
@@ -137,7 +160,12 @@ def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size
             if isinstance(value, int) and value > most:
                 told = f"there are {len(weights)} weights of {total:,} numbers"
                 raise ValueError(f"its config says model.{name} {value}, but {told}")
-    expected = on_meta(config, vocab_size).state_dict()
+    model = on_meta(config, vocab_size)
+    needed = sum(parameter.numel() for parameter in model.parameters())
+    own = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
+    if own < needed <= total:
+        raise ValueError(f"its config says {needed:,} weights, but there are {own:,}, several times over")
+    expected = model.state_dict()
     for name in [*expected, *weights]:
         if name not in weights or name not in expected:
             raise ValueError(f"the weights {'lack' if name in expected else 'have a stranger,'} {name[:100]!r}")
