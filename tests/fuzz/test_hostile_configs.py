@@ -121,9 +121,9 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_the_command_line_calls_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.chdir(tmp_path)
     asked = Asked()
-    for value in (CALL, json.dumps(yaml.safe_load(CALL)), "os.system", "!!python/object/apply:os.system ['touch canary']"):
-        for words in ([f"--{key}={value}"], [f"--{key}", value], [f"--{key}.class_path=os.system"]):
-            asked.line("describe", "--data.name=reverse", *words)
+    for value in (CALL, json.dumps(yaml.safe_load(CALL)), "!!python/object/apply:os.system ['touch canary']"):
+        for words in ([f"--{key}={value}"], [f"--{key}.class_path=os.system"]):
+            asked.line("describe", "--data.name=reverse", "--model.d_model=8", *words)
     assert not asked.others, asked.others[0]
     assert not Path("canary").exists()
 
