@@ -153,10 +153,12 @@ def check_plain(section: Any, most: int) -> None:
         thing = waiting.pop()
         seen += 1
         if seen > most:
-            raise ValueError("its minitx section is nested without end")
+            raise ValueError(
+                f"its minitx section is nested without end, over {most:,} values in a file of so many bytes"
+            )
         if isinstance(thing, dict):
-            if not all(isinstance(name, str) for name in thing):
-                raise ValueError("its minitx section has a name that is no text")
+            if strange := [name for name in thing if not isinstance(name, str)]:
+                raise ValueError(f"its minitx section must have texts for names, got {strange[0]!r:.60}")
             waiting += thing.values()
         elif isinstance(thing, list):
             waiting += thing

@@ -13,8 +13,9 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import docstring_parser
 import yaml
@@ -217,7 +218,40 @@ def to_config(parser: Parser, parsed: Namespace) -> Config:
             # Another class was named on the command line: what the files said of the one before does not concern it.
             parsed[section] = {key: value for key, value in now.items() if parser.said(section, key)}
     built = parser.instantiate(parsed)
-    return Config(**{name: built[name] for name in Config.__dataclass_fields__})
+    config = Config(**{name: built[name] for name in Config.__dataclass_fields__})
+    for section in (
+        "run",
+        "model",
+        "optimizer",
+        "optimizer.schedule",
+        "trainer",
+        "log",
+        "log.attention",
+        "log.embeddings",
+    ):
+        part = attrgetter(section)(config)
+        _check_none(type(part), vars(part), section)
+    return config
+
+
+def _check_none(kind: Any, values: Mapping[str, Any], section: str) -> None:
+    """Refuse null where there must be a value: jsonargparse lets it pass anywhere.
+
+    Args:
+        kind: the class or dataclass whose arguments they are.
+        values: by name.
+        section: their dotted key, for messages.
+
+    Raises:
+        ValueError: with the key.
+    """
+    if not (empty := [name for name, value in values.items() if value is None]):
+        return
+    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
+    for name in empty:
+        if type(None) not in get_args(hints[name]):
+            expected = getattr(hints[name], "__name__", hints[name])
+            raise ValueError(f"{section}.{name}: expected {expected}, got null")
 
 
 def config_from_dict(values: Mapping[str, Any]) -> Config:
@@ -252,11 +286,13 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
     parser = _class_parser(registry[name], frozenset(given))  # type: ignore[arg-type]
     own = {key: value for key, value in options.items() if key != "name"}
     try:
-        return {"name": name, **parser.parse_object(own).as_dict()}
+        resolved = parser.parse_object(own).as_dict()
     except ValueError as error:
         sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
         sentence = re.sub(r"did you mean ([\w.]+)\?", rf"did you mean {section}.\1?", sentence)
         raise ValueError(f"{sentence} (for {section}.name {name})") from None
+    _check_none(registry[name], resolved, section)
+    return {"name": name, **resolved}
 
 
 @cache

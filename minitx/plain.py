@@ -67,11 +67,15 @@ def check(values: Any, where: str) -> None:
         key, value, depth = waiting.pop()
         seen += 1
         if seen > MOST or depth > DEEPEST:
-            raise ValueError(f"{where} must hold at most {MOST:,} values in {DEEPEST} levels, got more under {key[:60]!r}")
+            raise ValueError(
+                f"{where} must hold at most {MOST:,} values in {DEEPEST} levels, got more under {key[:60]!r}"
+            )
         if isinstance(value, dict):
             for name, inner in value.items():
                 if not isinstance(name, str):
-                    raise ValueError(f"{where} must have names for keys, got {name!r:.60} in {key or 'its first level'}")
+                    raise ValueError(
+                        f"{where} must have names for keys, got {name!r:.60} in {key or 'its first level'}"
+                    )
                 if name in CALLING:
                     raise ValueError(f"{where} must name what is registered (minitx list), got {name} in {key or 'it'}")
                 waiting.append((f"{key}.{name}".lstrip("."), inner, depth + 1))
@@ -94,7 +98,9 @@ def _check_keys(path: str, tree: Any) -> None:
             for key, value in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in names and key.value != "<<":
                     line = key.start_mark.line + 1
-                    raise ValueError(f"--config: {path} must name each key once, got {key.value!r} again in line {line}")
+                    raise ValueError(
+                        f"--config: {path} must name each key once, got {key.value!r} again in line {line}"
+                    )
                 names.add(str(key.value))
                 waiting.append(value)
         else:

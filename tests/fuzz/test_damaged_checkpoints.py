@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 from asking import Asked
-from predictors import SYMBOLS, trained
 
 import minitx
 from minitx import checkpoint
+from predictors import SYMBOLS, trained
 
 OTHER_TYPES = [None, 3, -1, 1.5, True, "x", [], {}, [1, 2], {"a": 1}, torch.zeros(2), float("nan"), 10**40, "\ud800"]
 
@@ -268,7 +268,11 @@ def test_hostile_pickles_run_nothing(tmp_path: Path, place: str, how: str) -> No
     canary, path, asked = tmp_path / "canary", tmp_path / "hostile.ckpt", Asked()
     for what, thing in hostile(canary).items():
         contents = trained("decoder_only", n_layers=1)
-        part = {"beside": contents, "in the config": contents["minitx"]["config"], "in the weights": contents["state_dict"]}
+        part = {
+            "beside": contents,
+            "in the config": contents["minitx"]["config"],
+            "in the weights": contents["state_dict"],
+        }
         part[place]["hostile"] = thing
         if how == "pickle":
             path.write_bytes(pickle.dumps(contents))

@@ -52,7 +52,9 @@ def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
             for tag, steps in tags.items():
                 for step in steps:
                     answers = [board.get("/header", gzipped=False, run=run, tag=tag, step=step)]
-                    answers += [board.get("/map", gzipped=False, run=run, tag=tag, step=step, item=item) for item in range(4)]
+                    answers += [
+                        board.get("/map", gzipped=False, run=run, tag=tag, step=step, item=item) for item in range(4)
+                    ]
                     for answer in answers:
                         if answer.status_code == 200:
                             asked.note(FINE, what, "")
@@ -136,12 +138,30 @@ def test_the_whole_file_shows_all(events: bytes, tmp_path: Path) -> None:
     assert asked.came == {FINE: 1 + 3 * 4, REFUSED: 3}  # the fourth item of three is refused
 
 
-@pytest.mark.parametrize("route", ["/index", "/header", "/map", "/static/index.js", "/static/../plugin.py", "/x", "", "/"])
+@pytest.mark.parametrize(
+    "route", ["/index", "/header", "/map", "/static/index.js", "/static/../plugin.py", "/x", "", "/"]
+)
 def test_any_question_is_answered(events: bytes, tmp_path: Path, route: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "events.out.tfevents.1.x").write_bytes(events)
     board, chance = Board(tmp_path), random.Random(1)
-    strange: list[Any] = ["", "x", "../..", "%00", "\0", "-1", "1e9", "9" * 50, "<script>", "é", "run", TAG, "0", "{}", "٣"]
+    strange: list[Any] = [
+        "",
+        "x",
+        "../..",
+        "%00",
+        "\0",
+        "-1",
+        "1e9",
+        "9" * 50,
+        "<script>",
+        "é",
+        "run",
+        TAG,
+        "0",
+        "{}",
+        "٣",
+    ]
     for _ in range(40):
         query = {name: chance.choice(strange) for name in ("run", "tag", "step", "item") if chance.random() < 0.8}
         answer = board.get(route, gzipped=False, **query)

@@ -90,7 +90,10 @@ def texts(folder: Path, count: int, seed: int) -> Asked:
             content[place:place] = chance.choice((b"\0", b'"', b"\n", b"\xff", b"\\", b"\r", b"{", b"," * 20))
         path = folder / f"{seed}_{number}{chance.choice(ENDINGS)}"
         path.write_bytes(content)
-        how = chance.choice(("char", "char", "byte", "word")), chance.choice(("auto", "auto", "line", "row", "paragraph"))
+        how = (
+            chance.choice(("char", "char", "byte", "word")),
+            chance.choice(("auto", "auto", "line", "row", "paragraph")),
+        )
         asked.call(lambda: use(path, *how), f"{number} of seed {seed}: {name}, {damage}, {path.suffix}, {how}")  # noqa: B023
     return asked
 

@@ -34,7 +34,10 @@ CALL = "{class_path: os.system, init_args: {command: touch canary}}"
 
 def laughing(section: str) -> str:
     """A billion laughs."""
-    rows = [f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]" for before, name in zip("abcdefgh", "bcdefghi", strict=True)]
+    rows = [
+        f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]"
+        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
     return f"{section}:\n  name: reverse\n  a: &a [{','.join('x' * 10)}]\n  " + "\n  ".join(rows)
 
 
@@ -116,8 +119,22 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, monkeypatch: pytest
     assert not Path("canary").exists()
 
 
-@pytest.mark.parametrize("key", ["data", "data.symbols", "data.length", "model", "model.d_model", "model.position",
-                                 "model.position.base", "run.name", "optimizer.betas", "log.attention", "trainer"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data",
+        "data.symbols",
+        "data.length",
+        "model",
+        "model.d_model",
+        "model.position",
+        "model.position.base",
+        "run.name",
+        "optimizer.betas",
+        "log.attention",
+        "trainer",
+    ],
+)
 def test_the_command_line_calls_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.chdir(tmp_path)
     asked = Asked()
@@ -145,7 +162,9 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(of_type, get_args(kind)))
     if origin is tuple:
         inner = of_type(get_args(kind)[0])
-        return st.lists(inner, min_size=2, max_size=2) if Ellipsis not in get_args(kind) else st.lists(inner, max_size=3)
+        return (
+            st.lists(inner, min_size=2, max_size=2) if Ellipsis not in get_args(kind) else st.lists(inner, max_size=3)
+        )
     if kind is bool:
         return st.booleans()
     if kind is int:
@@ -214,16 +233,21 @@ def step(written: dict[str, Any]) -> None:
 def bounded(written: dict[str, Any]) -> bool:
     """Whether a run of it is small: what is large but fits into memory is no mistake, and takes its time."""
     wide = [value for value in (*written["model"].values(), *written["data"].values()) if isinstance(value, int)]
-    wide += [part for value in written["data"].values() if isinstance(value, list) for part in value if isinstance(part, int)]
-    wide += [value for key in ("position", "position_ids") for value in written["model"][key].values() if type(value) is int]
+    wide += [
+        part for value in written["data"].values() if isinstance(value, list) for part in value if isinstance(part, int)
+    ]
+    wide += [
+        value for key in ("position", "position_ids") for value in written["model"][key].values() if type(value) is int
+    ]
     return not any(1000 < value < 2**60 for value in wide)
 
 
 def try_configs(count: int, seeded: bool) -> Asked:
     asked = Asked()
 
-    @settings(max_examples=count, deadline=None, database=None, derandomize=seeded,
-              suppress_health_check=[*HealthCheck])
+    @settings(
+        max_examples=count, deadline=None, database=None, derandomize=seeded, suppress_health_check=[*HealthCheck]
+    )
     @given(configs())
     def one(written: dict[str, Any]) -> None:
         if bounded(written):
@@ -290,9 +314,8 @@ def lines(trained: str, count: int, seed: int) -> Asked:
 
 @pytest.fixture
 def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    from predictors import trained
-
     from minitx import checkpoint
+    from predictors import trained
 
     contents = trained("decoder_only", n_layers=1)
     contents["minitx"]["config"]["data"] |= {"test_size": 5, "validation_size": 5}

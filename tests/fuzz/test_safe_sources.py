@@ -31,14 +31,20 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
         assert name not in RUNNING, f"line {call.lineno}: {name}"
         shell = [word for word in call.keywords if word.arg == "shell"]
         assert not shell, f"line {call.lineno}: through a shell"
-    imported = {name.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import)
-                for name in node.names}
+    imported = {
+        name.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Import)
+        for name in node.names
+    }
     imported |= {str(node.module) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
     assert not imported & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
 
 def test_torch_loads_in_one_place_and_weights_only() -> None:
-    loads = [(file.name, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")]
+    loads = [
+        (file.name, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")
+    ]
     ((file, call),) = loads
     assert file == "archive.py"
     told = {word.arg: ast.literal_eval(word.value) for word in call.keywords if isinstance(word.value, ast.Constant)}
