@@ -1,8 +1,8 @@
 """What a checkpoint file may be made of, looked at before torch is given it: nothing that runs, and nothing that grows.
 
-A checkpoint is a zip archive of one pickle, which says what there is, and the bytes of each tensor. `weights_only` keeps
-a pickle from calling what it likes; it still lets it ask for more memory than the file has bytes, and believes what it
-says of its own sizes.
+A checkpoint is a zip archive of one pickle, which says what there is, and the bytes of each tensor. `weights_only`
+keeps a pickle from calling what it likes; it still lets it ask for more memory than the file has bytes, and believes
+what it says of its own sizes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check(path: Path) -> int:
         raise ValueError(_damaged(path)) from None
     if strange := sorted(named - NAMES):
         raise ValueError(
-            f"{_damaged(path)}; it names {strange[0][:80]!r}, and a checkpoint holds nothing but tensors and plain types"
+            f"{_damaged(path)}; it names {strange[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
         )
     return pickled.file_size
 

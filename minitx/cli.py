@@ -70,8 +70,8 @@ def _memory(error: Exception) -> str | None:
         return None
     asked = re.search(r"allocate ([\d.]+ \w+)", told)
     return (
-        f"there is not enough memory{f' for {asked[1]} more' if asked else ''}: make data.batch_size, the length of the "
-        "data or the model smaller"
+        f"there is not enough memory{f' for {asked[1]} more' if asked else ''}: make data.batch_size, the data's lengths "
+        "or the model smaller"
     )
 
 

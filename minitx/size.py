@@ -50,8 +50,8 @@ def check_memory(config: ModelConfig, room: int | None = None) -> None:
     if room is None:
         return
     # A scheme may make lists as long as there are heads, so it has its turn once the rest is known to fit.
-    for config in (dataclasses.replace(config, position={"name": "none"}), config):
-        counts = _too_wide(config, room) or parameters(config)
+    for asked in (dataclasses.replace(config, position={"name": "none"}), config):
+        counts = _too_wide(asked, room) or parameters(asked)
         needed = BYTES * sum(counts.values())
         if needed <= room:
             continue
@@ -79,7 +79,7 @@ def _keys(config: ModelConfig, part: str) -> str:
     }.get(part, (part,))
     told = []
     for name in names:
-        first, _, option = name.partition(".")
+        _, _, option = name.partition(".")
         value = config.position[option] if option else getattr(config, name)
         if value is not None:
             told.append(f"model.{name} {value}")
@@ -101,8 +101,8 @@ def check_batch(task: Task, room: int | None = None) -> None:
     needed = task.batch_size * tokens * ID
     if room is not None and needed > room:
         raise ValueError(
-            f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} GiB, "
-            f"and this machine has {room / GIB:,.1f} GiB of memory: make them fewer or shorter"
+            f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "
+            f"GiB, and this machine has {room / GIB:,.1f} GiB of memory: make them fewer or shorter"
         )
 
 

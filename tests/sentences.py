@@ -1,4 +1,4 @@
-"""Every sentence with which minitx refuses something, read from its source; `python tests/sentences.py` writes them down.
+"""Every sentence with which minitx refuses something, from its source; `python tests/sentences.py` writes them down.
 
 A sentence names what was expected, what came, and which key, flag, argument or file to change.
 """
@@ -103,8 +103,8 @@ def document(said: list[Sentence]) -> str:
     lines = [
         "# What minitx says when something does not fit",
         "",
-        "Bad input gets one sentence and exit code 2, before any work. Each says what was expected, what came, and which",
-        "key, flag, argument or file to change; what is filled in stands in braces here. This page is written by",
+        "Bad input gets one sentence and exit code 2, before any work. Each says what was expected, what came, and",
+        "which key, flag, argument or file to change; what is filled in stands in braces here. This page is written by",
         "`python tests/sentences.py`, and a test compares it with the source.",
     ]
     for file in dict.fromkeys(one.file for one in said):

@@ -1,4 +1,4 @@
-"""Checkpoints from anybody: damaged, swapped, swollen, hostile. Each loads, or is refused with a sentence; none runs."""
+"""Checkpoints from anybody: damaged, swapped, swollen, hostile. Each loads or is refused with a sentence; none runs."""
 
 from __future__ import annotations
 

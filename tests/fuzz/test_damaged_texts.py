@@ -1,4 +1,4 @@
-"""Text from anybody: whatever the bytes, a corpus is read as they say, or refused with a sentence; none is looked into."""
+"""Text from anybody: whatever the bytes, a corpus is read as they say, or refused with a sentence."""
 
 from __future__ import annotations
 

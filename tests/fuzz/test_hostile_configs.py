@@ -43,7 +43,7 @@ def laughing(section: str) -> str:
 
 FILES: dict[str, tuple[str | bytes, str]] = {
     "a tag that calls": (f"{START}data: !!python/object/apply:os.system ['touch canary']", "must be YAML, got line 3"),
-    "a tag in a value": (f"{START}data: {{name: reverse, symbols: !!python/name:os.system }}", "must be YAML, got line 3"),
+    "a tag in a value": (f"{START}data: {{name: reverse, symbols: !!python/name:os.system }}", "must be YAML, got line 3"),  # noqa: E501
     "a class in data": (f"{START}data: {CALL}", "got class_path in data"),
     "a class in an option": (f"{START}data: {{name: reverse, symbols: {CALL}}}", "got class_path in data.symbols"),
     "a class in model": (f"data: {{name: reverse}}\nmodel: {CALL}", "got class_path in model"),
@@ -72,13 +72,13 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "recursion": ("data: &a {name: reverse, x: *a}", "must hold at most 20,000 values in 20 levels"),
     "a list in itself": ("data: {name: reverse, symbols: &a [*a]}", "must hold at most 20,000 values in 20 levels"),
     "deep lists": (f"data: {'[' * 3000}{']' * 3000}", "nested too deeply"),
-    "a key twice": (f"{START}data: {{name: reverse, name: copy}}", "must name each key once, got 'name' again in line 3"),
+    "a key twice": (f"{START}data: {{name: reverse, name: copy}}", "must name each key once, got 'name' again in line 3"),  # noqa: E501
     "a key that is a number": (f"{START}data: {{1: 2}}", "must have names for keys, got 1 in data"),
     "a number without end": (f"data: {{name: reverse, symbols: {'9' * 5000}}}", "holds a value that cannot be read"),
     "a set": ("data: !!set {a, b}", "must hold texts, numbers, lists and sections"),
     "bytes in a value": ("data: {name: !!binary aGVsbG8=}", "must hold texts, numbers, lists and sections"),
     "a surrogate": ('data: {name: "\\ud800"}', "config"),
-    "a width": ("data: {name: reverse}\nmodel: {d_model: 1000000}", "model.d_model 1000000, model.n_heads 4 would make"),
+    "a width": ("data: {name: reverse}\nmodel: {d_model: 1000000}", "model.d_model 1000000, model.n_heads 4 would make"),  # noqa: E501
     "a depth": ("data: {name: reverse}\nmodel: {n_layers: 1000000000}", "model.n_layers 1000000000"),
     "a vocabulary": ("data: {name: reverse}\nmodel: {vocab_size: 1000000000000}", "model.vocab_size 1000000000000"),
     "an overflow": (f"data: {{name: reverse}}\nmodel: {{d_model: {10**30}}}", f"model.d_model {10**30}"),
@@ -272,8 +272,8 @@ def test_thousands_of_configs_step_or_are_refused() -> None:
 # ---- words of the command line ---------------------------------------------------------------------------------------
 
 WORDS = [
-    "", "x", "0", "1", "-1", "2", "8", "1e-3", "nan", "true", "null", "[]", "[1, 2]", "{}", "{name: x}", "reverse", "a=b",
-    "auto", "cpu", "--", "-", "=", "'", "[", "{a", "\x00", "é", "\ud800", "99999999999999999999999", "../x", "runs", ":",
+    "", "x", "0", "1", "-1", "2", "8", "1e-3", "nan", "true", "null", "[]", "[1, 2]", "{}", "{name: x}", "reverse", "a=b",  # noqa: E501
+    "auto", "cpu", "--", "-", "=", "'", "[", "{a", "\x00", "é", "\ud800", "99999999999999999999999", "../x", "runs", ":",  # noqa: E501
     "1:3", "3:1", "x.png", "x.html", "x.json", "/", "test", "*", "a,b", "run.seed=1,2", "%s", "{}" * 9, "a" * 5000,
 ]  # fmt: skip
 
@@ -338,7 +338,7 @@ def test_any_thousands_of_words_get_an_answer(small_run: str, seed: int) -> None
 def test_what_steps_is_the_config_that_was_meant() -> None:
     """The walk above would prove nothing if what it builds were not what is written."""
     step({"data": {"name": "copy", "batch_size": 2}, "model": {"d_model": 8, "n_heads": 2, "n_layers": 1}})
-    with pytest.raises(ValueError, match="model.d_model must be at least 1"):
+    with pytest.raises(ValueError, match=r"model\.d_model must be at least 1"):
         step({"data": {"name": "copy"}, "model": {"d_model": 0}})
     assert config_from_dict({}) == Config()
     assert torch.is_grad_enabled()
