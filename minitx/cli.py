@@ -69,10 +69,8 @@ def _memory(error: Exception) -> str | None:
     if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", told):
         return None
     asked = re.search(r"allocate ([\d.]+ \w+)", told)
-    return (
-        f"there is not enough memory{f' for {asked[1]} more' if asked else ''}: make data.batch_size, the data's lengths "
-        "or the model smaller"
-    )
+    more = f" for {asked[1]} more" if asked else ""
+    return f"there is not enough memory{more}: make data.batch_size, the lengths of the data or the model smaller"
 
 
 def usage() -> str:
