@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = arguments[0]
         if name not in COMMANDS:
             raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+        if strange := [word for word in arguments if "\0" in word]:
+            raise ValueError(f"minitx {name}: a word must be text without zero bytes, got {strange[0]!r:.80}")
         command = COMMANDS[name]
         make = config_parser if command.configured else Parser
         parser = make(prog=f"minitx {name}", description=command.help)
