@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from minitx import archive
 from minitx.files import written_whole
 
 FORMAT = 1
@@ -34,16 +35,14 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
     """The contents of a checkpoint file, unpickling nothing but tensors and plain types.
 
     Raises:
-        ValueError: not there, damaged, not ours, or of a newer format.
+        ValueError: not there, damaged, not ours, or of a newer format; before more memory is taken than the file has
+            bytes.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no checkpoint file {path}")
-    try:
-        with warnings.catch_warnings(action="ignore"):  # torch wonders aloud about files that are refused below
-            contents = torch.load(path, map_location=map_location, weights_only=True)
-    except Exception:  # torch raises a dozen kinds for damaged, foreign and hostile files
-        raise ValueError(f"{path} is damaged, or not a minitx checkpoint: it cannot be read as one") from None
+    with warnings.catch_warnings(action="ignore"):  # torch wonders aloud about files that are refused below
+        contents = archive.load(path, map_location)
     ours = contents.get("minitx") if isinstance(contents, dict) else None
     if not isinstance(ours, dict) or not isinstance(ours.get("format"), int):
         raise ValueError(f"{path} is not a minitx checkpoint: it has no minitx section")
@@ -55,7 +54,21 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
     missing = {"config", "tokenizer"} - ours.keys() or {"state_dict"} - contents.keys()
     if missing:
         raise ValueError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
+    try:
+        archive.check_plain(ours, path.stat().st_size)
+        _check_kinds(ours["config"], ours["tokenizer"], contents["state_dict"])
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, or its parts do not fit together: {error}") from None
     return contents
+
+
+def _check_kinds(config: Any, tokenizer: Any, weights: Any) -> None:
+    for name, part in (("config", config), ("tokenizer", tokenizer), ("weights", weights)):
+        if not isinstance(part, dict):
+            raise ValueError(f"its {name} must be names with values, got {type(part).__name__}")
+    for name, tensor in weights.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"its weights must be tensors with names, got {type(tensor).__name__} {name!r:.80}")
 
 
 def find(path: str | Path, name: str = "best") -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = arguments[0]
         if name not in COMMANDS:
             raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+        if strange := [word for word in arguments if "\0" in word]:
+            raise ValueError(f"minitx {name}: a word must be text without zero bytes, got {strange[0]!r:.80}")
         parser = _parser(name)
         COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
     except BrokenPipeError:
@@ -51,10 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except ValueError as error:
-        if os.environ.get("MINITX_TRACEBACK") or not _ours(error):
+    except (ValueError, MemoryError, RuntimeError) as error:
+        sentence = str(error) if isinstance(error, ValueError) and _ours(error) else _memory(error)
+        if os.environ.get("MINITX_TRACEBACK") or sentence is None:
             raise
-        print(f"minitx: {error}", file=sys.stderr)
+        print(f"minitx: {sentence}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -64,6 +68,16 @@ def _parser(name: str) -> Parser:
     parser = make(prog=f"minitx {name}", description=command.help)
     command.parser(parser)
     return parser
+
+
+def _memory(error: Exception) -> str | None:
+    """The sentence about memory that has run out, in whose words ever; None for any other error."""
+    told = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", told):
+        return None
+    asked = re.search(r"allocate ([\d.]+ \w+)", told)
+    more = f" for {asked[1]} more" if asked else ""
+    return f"there is not enough memory{more}: make data.batch_size, the lengths of the data or the model smaller"
 
 
 def usage() -> str:

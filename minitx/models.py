@@ -187,7 +187,8 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
         if config.n_decoder_layers < 1:
             raise ValueError(f"model.n_decoder_layers must be at least 1, got {config.n_decoder_layers}")
     if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
-        raise ValueError("model.prefix_lm is for decoder_only without model.window")
+        told = f"got {config.architecture} with model.window {config.window}"
+        raise ValueError(f"model.prefix_lm is for decoder_only without model.window, {told}")
     if config.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
@@ -284,5 +285,6 @@ def _mask(ids: Tensor, rules: Sequence[masks.Predicate], documents: Tensor | Non
 
 def _fixed(model: EncoderDecoder | DecoderOnly, cache: Cache, room: int) -> FixedCache:
     if model.window is not None:
-        raise ValueError("a model with model.window lets go of old tokens: it cannot be compiled for writing")
+        told = f"model.window {model.window} lets go of old tokens"
+        raise ValueError(f"a model with {told}: it cannot be compiled for writing")
     return FixedCache(cache, room)

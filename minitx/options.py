@@ -6,23 +6,28 @@ jsonargparse does the parsing; this module adds "did you mean", and treats the o
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import docstring_parser
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
 
-from minitx import bundled
+from minitx import bundled, plain
 from minitx.config import Config, Options
 
-set_parsing_settings(docstring_parse_attribute_docstrings=True)
+# What is written is never imported and never called, on the command line as little as in a file.
+set_parsing_settings(
+    docstring_parse_attribute_docstrings=True, import_path_denylist=["*"], instantiate_subclass_spec_in_any=False
+)
 
 T = TypeVar("T")
 
@@ -142,6 +147,8 @@ class ConfigFile(ActionConfigFile):
                 near = "" if set("/.") & set(values) else f", nor a config of that name: {did_you_mean(values, named)}"
                 raise ValueError(f"--config: there is no file {values}{near}")
             values = str(named[values])
+        if isinstance(values, str):
+            _check_sections(plain.read(values), Config(), f"--config: {values}")
         before = {section: cfg.get(section) or {} for section in OPEN_SECTIONS}
         try:
             super().__call__(parser, cfg, values, option_string)
@@ -152,6 +159,28 @@ class ConfigFile(ActionConfigFile):
             if isinstance(later, dict) and later.get("name", earlier.get("name")) == earlier.get("name"):
                 cfg[section] = {**earlier, **later}
             parser.from_files[section] = cfg.get(section)
+
+
+def _check_sections(written: Any, kind: Any, where: str, section: str = "") -> None:
+    """See that sections hold keys: jsonargparse would take a text in the place of one for the name of another file.
+
+    Args:
+        written: what stands in a section.
+        kind: the section of a Config that it is to become.
+        where: it comes from, for messages.
+        section: its key.
+
+    Raises:
+        ValueError: no section, or at the top one that there is not.
+    """
+    if not isinstance(written, dict):
+        raise ValueError(f"{section or where}: expected keys and their values, got {written!r:.80}")
+    known = {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
+    for name, inner in written.items():
+        if not section and name not in known and not isinstance(inner, dict):
+            raise ValueError(_unknown(name, list(known)))
+        if dataclasses.is_dataclass(known.get(name)):
+            _check_sections(inner, known[name], where, f"{section}.{name}".lstrip("."))
 
 
 def config_parser(**kwargs: Any) -> Parser:
@@ -193,17 +222,52 @@ def to_config(parser: Parser, parsed: Namespace) -> Config:
             # Another class was named on the command line: what the files said of the one before does not concern it.
             parsed[section] = {key: value for key, value in now.items() if parser.said(section, key)}
     built = parser.instantiate(parsed)
-    return Config(**{name: built[name] for name in Config.__dataclass_fields__})
+    config = Config(**{name: built[name] for name in Config.__dataclass_fields__})
+    for section in (
+        "run",
+        "model",
+        "optimizer",
+        "optimizer.schedule",
+        "trainer",
+        "log",
+        "log.attention",
+        "log.embeddings",
+    ):
+        part = attrgetter(section)(config)
+        _check_none(type(part), vars(part), section)
+    return config
 
 
-def config_from_dict(plain: Mapping[str, Any]) -> Config:
+def _check_none(kind: Any, values: Mapping[str, Any], section: str) -> None:
+    """Refuse null where there must be a value: jsonargparse lets it pass anywhere.
+
+    Args:
+        kind: the class or dataclass whose arguments they are.
+        values: by name.
+        section: their dotted key, for messages.
+
+    Raises:
+        ValueError: with the key.
+    """
+    if not (empty := [name for name, value in values.items() if value is None]):
+        return
+    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
+    for name in empty:
+        if type(None) not in get_args(hints[name]):
+            expected = getattr(hints[name], "__name__", hints[name])
+            raise ValueError(f"{section}.{name}: expected {expected}, got null")
+
+
+def config_from_dict(values: Mapping[str, Any]) -> Config:
     """The Config in plain JSON types (Config.to_dict), checked as a YAML file is.
 
     Raises:
         ValueError: a key or a value that does not fit.
     """
+    plain.check(values, "the config")
+    _check_sections(values, Config(), "the config")
     parser = config_parser()
-    return to_config(parser, parser.parse_object(dict(plain)))
+    return to_config(parser, parser.parse_object(copy.deepcopy(dict(values))))
 
 
 def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:
@@ -226,11 +290,13 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
     parser = _class_parser(registry[name], frozenset(given))  # type: ignore[arg-type]
     own = {key: value for key, value in options.items() if key != "name"}
     try:
-        return {"name": name, **parser.parse_object(own).as_dict()}
+        resolved = parser.parse_object(own).as_dict()
     except ValueError as error:
         sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
         sentence = re.sub(r"did you mean ([\w.]+)\?", rf"did you mean {section}.\1?", sentence)
         raise ValueError(f"{sentence} (for {section}.name {name})") from None
+    _check_none(registry[name], resolved, section)
+    return {"name": name, **resolved}
 
 
 @cache

@@ -21,6 +21,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.inspection.maps import AttentionMaps, attention_maps
 from minitx.models import EncoderOnly, Transformer, build_model
 from minitx.options import build, config_from_dict
+from minitx.size import check_weights
 from minitx.writing import Generation, Writer
 
 
@@ -209,8 +210,9 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     try:
         config = config_from_dict(contents["minitx"]["config"])
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-        model = build_model(config.model, tokenizer.vocab_size)
         weights = {name.removeprefix("model."): tensor for name, tensor in contents["state_dict"].items()}
+        check_weights(weights, config.model, tokenizer.vocab_size)
+        model = build_model(config.model, tokenizer.vocab_size)
         model.load_state_dict(weights)
         return Predictor(model.to(device).eval(), tokenizer, config)
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:

@@ -94,9 +94,14 @@ def load(
         files = CORPORA[path]()
     else:
         place = Path(path).expanduser()
-        if place.is_dir():
-            kind, files = _in_folder(place)
-        elif place.exists():
+        try:
+            found = _in_folder(place) if place.is_dir() else None
+            is_there = place.exists()
+        except OSError as error:  # a name that is too long, a folder that may not be looked into
+            raise ValueError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
+        if found is not None:
+            kind, files = found
+        elif is_there:
             kind, files = KINDS.get(place.suffix.lower(), "text"), [place]
         elif re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in {*KINDS, ".text", ".md", ".py"}:
             return _from_hub(path, subset, column, _by_row(documents), streaming)
@@ -204,6 +209,8 @@ def _broken_json(file: Path) -> str | None:
         return f"line {error.lineno}, is not JSON ({error.msg})"
     except UnicodeDecodeError:
         return "which should be JSON, is not UTF-8 text"
+    except RecursionError:
+        return "which should be JSON, is nested too deeply"
     return None
 
 

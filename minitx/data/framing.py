@@ -70,7 +70,7 @@ def check(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool
     if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
         raise ValueError(
             "model.architecture: encoder_only answers place by place, so question and answer must be equally long; "
-            "use encoder_decoder or decoder_only"
+            f"use encoder_decoder or decoder_only (here the longest have {longest[0]} and {longest[1]} tokens)"
         )
 
 

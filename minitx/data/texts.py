@@ -47,7 +47,10 @@ def framed(
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
-            raise ValueError("an encoder_only model answers place by place: the target must be as long as the text")
+            told = f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
+            raise ValueError(
+                f"an encoder_only model answers place by place: the target must be as long as the text, {told}"
+            )
     if kind == "stream":
         return _framed_stream(sources, answers, architecture, special, device)
     source, source_keep = padded(sources, special.pad, device)

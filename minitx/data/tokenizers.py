@@ -136,6 +136,8 @@ class Tokenizer:
         )
 
 
+MOST = 2**20
+"""The most tokens that are learned, and megabytes that they are learned from: trainers make room for all at once."""
 SAMPLE = 100
 """Megabytes of text that a tokenizer is trained on, at most, unless told otherwise."""
 
@@ -278,6 +280,8 @@ def code_points(text: str) -> np.ndarray:
 def _at_least(least: int, value: int, name: str = "size") -> int:
     if value < least:
         raise ValueError(f"data.tokenizer.{name} must be at least {least}, got {value}")
+    if value > MOST:
+        raise ValueError(f"data.tokenizer.{name} must be at most {MOST:,}, got {value}")
     return value
 
 

@@ -82,9 +82,11 @@ class GenerationOptions:
 
     def _fit_together(self) -> None:
         if self.compile and self.num_beams > 1:
-            raise ValueError("compile and num_beams exclude each other: beams change places in the cache")
+            told = f"beams change places in the cache, got num_beams {self.num_beams}"
+            raise ValueError(f"compile and num_beams exclude each other: {told}")
         if self.do_sample and self.num_beams > 1:
-            raise ValueError("do_sample and num_beams exclude each other: beam search does not draw")
+            told = f"beam search does not draw, got num_beams {self.num_beams}"
+            raise ValueError(f"do_sample and num_beams exclude each other: {told}")
         for names, needed, there in (
             (SAMPLING, "do_sample", self.do_sample),
             (BEAMS, "num_beams above 1", self.num_beams > 1),

@@ -19,6 +19,9 @@ POSITION_IDS: dict[str, type[ConsecutiveIds]] = {}
 NO_TOKEN = -1
 """What stands in the place of padding when ids are numbered: it must not matter which token fills it."""
 
+MOST_IDS = 2**24
+"""The largest range that ids are drawn from: each draw shuffles all of it."""
+
 Numbering = TypeVar("Numbering", bound="type[ConsecutiveIds]")
 
 
@@ -114,8 +117,8 @@ class OffsetIds(ConsecutiveIds):
 
     def __init__(self, causal: bool, largest: int = 100) -> None:
         super().__init__(causal)
-        if largest < 0:
-            raise ValueError(f"model.position_ids.largest must not be negative, got {largest}")
+        if not 0 <= largest <= MOST_IDS:
+            raise ValueError(f"model.position_ids.largest must lie between 0 and {MOST_IDS:,}, got {largest}")
         self.largest = largest
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
@@ -144,6 +147,8 @@ class RandomizedIds(ConsecutiveIds):
 
     def __init__(self, causal: bool, range: int = 2048, longest: int = 256) -> None:
         super().__init__(causal)
+        if range > MOST_IDS:
+            raise ValueError(f"model.position_ids.range must be at most {MOST_IDS:,}, got {range}")
         if range < 1 or (causal and not 1 <= longest <= range):
             raise ValueError(
                 "model.position_ids.longest must be at least 1 and at most model.position_ids.range, "

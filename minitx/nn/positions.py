@@ -187,7 +187,7 @@ class RotaryPositions(WavePositions):
             raise ValueError(f"model.position.factor must be at least 1, got {factor}")
         if scaling == "ntk":
             if size == 2:
-                raise ValueError("model.position.scaling ntk needs more than two rotated dimensions")
+                raise ValueError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
             base = base * factor ** (size / (size - 2))
         frequencies = geometric(base, size)
         super().__init__(d_model, n_heads, d_head, causal, frequencies / factor if scaling == "linear" else frequencies)

@@ -31,8 +31,9 @@ def run_folder(config: Config, resume: bool) -> tuple[Path, Path | None]:
         folder.mkdir(parents=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise ValueError(f"run.folder: {folder} cannot be written ({error.strerror})") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"run.folder: {str(folder)!r} cannot be written ({reason})") from None
     return folder, None
 
 

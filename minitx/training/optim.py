@@ -28,8 +28,10 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     Raises:
         ValueError: a number out of its range.
     """
-    if config.lr <= 0:
+    if not 0.0 < config.lr < math.inf:
         raise ValueError(f"optimizer.lr must be larger than 0, got {config.lr}")
+    if not 0.0 <= config.weight_decay < math.inf:
+        raise ValueError(f"optimizer.weight_decay must not be negative, got {config.weight_decay}")
     if not all(0.0 <= beta < 1.0 for beta in config.betas):
         raise ValueError(f"optimizer.betas must lie in [0, 1), got {[*config.betas]}")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -23,8 +23,12 @@ from minitx.nn import POSITION_IDS, POSITIONS, Stack
 from minitx.options import build, resolve
 from minitx.predictor import load
 from minitx.report import evaluation_report, table
+from minitx.size import check_batch, check_memory
 from minitx.training.folder import run_folder
 from minitx.training.optim import build_optimizer, schedule
+
+MOST_STEPS = 2**40
+"""More than any run takes; beyond 2^53 a step would no longer be told from the next."""
 
 
 def prepare(config: Config) -> tuple[Config, Task, Transformer]:
@@ -41,8 +45,10 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
         "accumulate_grad_batches",
         "num_nodes",
     ):
-        if getattr(trainer, name) < 1:
-            raise ValueError(f"trainer.{name} must be at least 1, got {getattr(trainer, name)}")
+        if not 1 <= getattr(trainer, name) <= MOST_STEPS:
+            raise ValueError(f"trainer.{name} must lie between 1 and {MOST_STEPS:,}, got {getattr(trainer, name)}")
+    if not -(2**63) <= config.run.seed < 2**63:
+        raise ValueError(f"run.seed must be a number of 64 bits, got {config.run.seed}")
     if trainer.strategy == "fsdp2" and config.optimizer.name == "muon":
         raise ValueError("trainer.strategy fsdp2 spreads AdamW's states only: optimizer.name must be adamw, got muon")
     if trainer.profile < 0:
@@ -53,6 +59,7 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     data = resolve(TASKS, config.data, "data")
     task = build(TASKS, data, "data")
+    check_batch(task)
     framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
     if config.model.prefix_lm and task.kind == "stream":
         raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
@@ -72,6 +79,7 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
             f"got {model_config.vocab_size}"
         )
     config = dataclasses.replace(config, data=data, model=model_config)
+    check_memory(model_config)
     torch.manual_seed(config.run.seed)
     model = build_model(model_config)
     build_optimizer(model, config.optimizer)

@@ -143,7 +143,7 @@ class ModularAddition(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("modulus", self.modulus, 2)
+        check_at_least("modulus", self.modulus, 2, 8192)
         ends = self._ends
         if not 0 < ends[0] < ends[1] < self.modulus**2:
             raise ValueError(

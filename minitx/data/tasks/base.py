@@ -22,6 +22,9 @@ from minitx.data.tokenizers import Tokenizer
 TASKS: dict[str, type[Task]] = {}
 """Every task by its name in the YAML."""
 
+MOST = 2**20
+"""The largest vocabulary, batch, set or length of a task: more is a slip of the keyboard, and would fill the memory."""
+
 FIRST = len(tokenizers.SPECIAL_TOKENS)
 """The id of a toy task's first symbol."""
 
@@ -74,8 +77,7 @@ class Task:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_size", "test_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"data.{name} must be at least 1, got {getattr(self, name)}")
+            check_at_least(name, getattr(self, name), 1, MOST)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -246,7 +248,7 @@ class SequenceTask(LengthTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 1)
+        check_at_least("symbols", self.symbols, 1, MOST)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -263,14 +265,16 @@ def numbered(symbols: int) -> Tokenizer:
     return tokenizers.symbols([str(symbol) for symbol in range(symbols)])
 
 
-def check_at_least(name: str, value: int, least: int) -> None:
-    """Refuse a number that is too small.
+def check_at_least(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Refuse a number that is too small, or larger than anything that could be meant.
 
     Raises:
         ValueError: with the key.
     """
     if value < least:
         raise ValueError(f"data.{name} must be at least {least}, got {value}")
+    if most is not None and value > most:
+        raise ValueError(f"data.{name} must be at most {most:,}, got {value}")
 
 
 def check_range(name: str, value: tuple[int, int], least: int) -> None:
@@ -282,3 +286,4 @@ def check_range(name: str, value: tuple[int, int], least: int) -> None:
     shortest, longest = value
     if not least <= shortest <= longest:
         raise ValueError(f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}")
+    check_at_least(name, longest, least, MOST)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
-from minitx.data.tasks.base import FIRST, Task, check_at_least, generator, numbered, register
+from minitx.data.tasks.base import FIRST, MOST, Task, check_at_least, generator, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 MOST_CONTEXTS = 1024
@@ -51,8 +51,8 @@ class Markov(Task):
         super().__post_init__()
         check_at_least("states", self.states, 2)
         check_at_least("order", self.order, 1)
-        check_at_least("block", self.block, 1)
-        check_at_least("chain", self.chain, 0)
+        check_at_least("block", self.block, 1, MOST)
+        check_at_least("chain", self.chain, 0, 2**63)
         if not 0.0 < self.concentration < math.inf:
             raise ValueError(f"data.concentration must be larger than 0, got {self.concentration}")
         if self.states**self.order > MOST_CONTEXTS:

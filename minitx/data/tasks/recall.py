@@ -13,7 +13,16 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from minitx.data.tasks.base import FIRST, QuestionTask, SequenceTask, check_at_least, check_range, numbered, register
+from minitx.data.tasks.base import (
+    FIRST,
+    MOST,
+    QuestionTask,
+    SequenceTask,
+    check_at_least,
+    check_range,
+    numbered,
+    register,
+)
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -83,7 +92,7 @@ class AssociativeRecall(QuestionTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 2)
+        check_at_least("symbols", self.symbols, 2, MOST)
         if self.symbols % 2:
             raise ValueError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
         check_range("pairs", self.pairs, 1)

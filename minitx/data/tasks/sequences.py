@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST, LengthTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import FIRST, MOST, LengthTask, SequenceTask, check_at_least, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -113,7 +113,7 @@ class Dyck(LengthTask):
         super().__post_init__()
         if not 1 <= self.kinds <= len(self.BRACKETS[0]):
             raise ValueError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
-        check_at_least("depth", self.depth, 1)
+        check_at_least("depth", self.depth, 1, MOST)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:

@@ -59,7 +59,10 @@ class Text(Task):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"data.{name} must lie in [0, 1), got {getattr(self, name)}")
         if self.validation_share + self.test_share >= 1.0:
-            raise ValueError("data.validation_share and data.test_share leave nothing for training")
+            raise ValueError(
+                "data.validation_share and data.test_share leave nothing for training, got "
+                f"{self.validation_share} and {self.test_share}"
+            )
 
     @cached_property
     def _corpus(self) -> Corpus:

@@ -1,0 +1,319 @@
+"""Checkpoints from anybody: damaged, swapped, swollen, hostile. Each loads or is refused with a sentence; none runs."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pickle
+import random
+import resource
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import Asked
+
+import minitx
+from minitx import checkpoint
+from predictors import SYMBOLS, trained
+
+OTHER_TYPES = [None, 3, -1, 1.5, True, "x", [], {}, [1, 2], {"a": 1}, torch.zeros(2), float("nan"), 10**40, "\ud800"]
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.ckpt"
+    checkpoint.write(trained("decoder_only", n_layers=1), path)
+    return path
+
+
+def use(path: Path) -> Any:
+    """Load it and let it write: what is damaged may show late."""
+    return minitx.load(path, device="cpu").generate("3 1 4", max_new_tokens=3)
+
+
+def flips(good: Path, count: int, seed: int) -> Asked:
+    whole, asked, chance = good.read_bytes(), Asked(), random.Random(seed)
+    path = good.parent / "flipped.ckpt"
+    pickled = zipfile.ZipFile(good).infolist()[0].file_size  # it stands first
+    for number in range(count):
+        bits = bytearray(whole)
+        # Half of them where it hurts: in the pickle, which says what all the rest is.
+        end = pickled if number % 2 else len(whole)
+        for _ in range(chance.choice((1, 1, 2, 10))):
+            bits[chance.randrange(end)] ^= 1 << chance.randrange(8)
+        path.write_bytes(bits)
+        asked.call(lambda: use(path), f"flip {number} of seed {seed}")
+    return asked
+
+
+def test_flipped_bits(good: Path) -> None:
+    flips(good, 60, 1).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_thousands_of_flipped_bits(good: Path, seed: int) -> None:
+    flips(good, 1000, seed).check()
+
+
+def test_a_file_cut_at_every_kilobyte(good: Path) -> None:
+    whole, asked = good.read_bytes(), Asked()
+    path = good.parent / "cut.ckpt"
+    for end in range(0, len(whole), 1024):
+        path.write_bytes(whole[:end])
+        asked.call(lambda: use(path), f"cut at {end}")
+    asked.check(fine=False)
+    assert asked.came.total() == len(whole) // 1024 + 1
+
+
+def places(tree: Any, path: tuple = ()) -> list[tuple]:
+    """The way to everything in nested dicts and lists."""
+    found = [path] if path else []
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, part in inner:
+        found += places(part, (*path, key))
+    return found
+
+
+def replaced(tree: Any, path: tuple, new: Any) -> None:
+    for key in path[:-1]:
+        tree = tree[key]
+    tree[path[-1]] = new
+
+
+def swaps(tmp_path: Path, count: int, seed: int) -> Asked:
+    chance, asked, path = random.Random(seed), Asked(), tmp_path / "swapped.ckpt"
+    ways = places(trained("decoder_only", n_layers=1))
+    ways = [way for way in ways if "vocab" not in way] + [("minitx", "tokenizer", "model", "vocab", "3")]
+    for number in range(count):
+        contents = trained("decoder_only", n_layers=1)
+        way = chance.choice(ways)
+        new = chance.choice(OTHER_TYPES)
+        replaced(contents, way, new)
+        torch.save(contents, path)
+        asked.call(lambda: use(path), f"{number}: {'.'.join(map(str, way))} = {new!r}")
+    return asked
+
+
+def test_values_of_another_kind(tmp_path: Path) -> None:
+    swaps(tmp_path, 50, 1).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_thousands_of_values_of_another_kind(tmp_path: Path, seed: int) -> None:
+    swaps(tmp_path, 1000, seed).check()
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def changed(**values: Any) -> Callable[[dict], None]:
+    def change(contents: dict) -> None:
+        contents["minitx"]["config"]["model"].update(values)
+
+    return change
+
+
+def weights(change: Callable[[dict], None]) -> Callable[[dict], None]:
+    return lambda contents: change(contents["state_dict"])
+
+
+NAME = "model.embedding.table.weight"
+
+
+def claimed(contents: dict) -> None:
+    contents["minitx"]["config"]["model"]["vocab_size"] = 10**9
+    contents["state_dict"][NAME] = torch.zeros(1).as_strided((10**9, 16), (0, 0))
+
+
+def shared(contents: dict) -> None:
+    """A hundred layers on the memory of one."""
+    contents["minitx"]["config"]["model"]["n_layers"] = 100
+    one = {name: tensor for name, tensor in contents["state_dict"].items() if ".layers.0." in name}
+    for layer in range(1, 100):
+        contents["state_dict"].update({name.replace(".0.", f".{layer}."): tensor for name, tensor in one.items()})
+
+
+SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
+    "width": (changed(d_model=10**6), "model.d_model 1000000"),
+    "depth": (changed(n_layers=10**6), "model.n_layers 1000000"),
+    "vocabulary": (changed(vocab_size=10**9), "model.vocab_size 1000000000"),
+    "heads": (changed(n_heads=10**9, d_head=1), "model.n_heads 1000000000"),
+    "inner width": (changed(d_ff=10**12), "model.d_ff"),
+    "positions": (changed(position={"name": "learned", "max_len": 10**10}), "model.position.max_len"),
+    "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
+    "a table that has one number": (claimed, "claims the shape [1000000000, 16]"),
+    "layers on the same memory": (shared, "several times over"),
+    "another width": (changed(d_model=32), "must have the shape"),
+    "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
+    "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
+    "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have a stranger, 'more'"),
+    "whole numbers": (weights(lambda all: all.update({NAME: all[NAME].long()})), "must be fractions, got torch.int64"),
+    "not a number": (weights(lambda all: all[NAME].fill_(torch.nan)), "must be finite, got 208 of 208"),
+    "transposed": (weights(lambda all: all.update({NAME: all[NAME].T})), "must have the shape [13, 16]"),
+    "a list": (weights(lambda all: all.update({NAME: all[NAME].tolist()})), "must be tensors with names, got list"),
+    "sparse": (weights(lambda all: all.update({NAME: all[NAME].to_sparse()})), "it names 'torch Size'"),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_sizes_are_checked_before_memory_is_taken(tmp_path: Path, what: str) -> None:
+    change, sentence = SIZES[what]
+    contents, path = trained("decoder_only", n_layers=1, tie_embeddings=True), tmp_path / "swollen.ckpt"
+    change(contents)
+    torch.save(contents, path)
+    assert path.stat().st_size < 2**22
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the sentence is checked below)
+        minitx.load(path, device="cpu")
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_weights_that_share_their_memory_rightly_are_loaded(tmp_path: Path) -> None:
+    contents = trained("decoder_only", n_layers=1, tie_embeddings=True)
+    path = tmp_path / "tied.ckpt"
+    torch.save(contents, path)
+    read = checkpoint.read(path)["state_dict"]
+    table, head = (read[f"model.{name}.weight"] for name in ("embedding.table", "head"))
+    assert table.data_ptr() == head.data_ptr()
+    assert use(path) is not None
+
+
+def test_what_is_read_does_not_hang_on_the_file(good: Path) -> None:
+    expected = trained("decoder_only", n_layers=1)["state_dict"]
+    read = checkpoint.read(good)["state_dict"]
+    good.write_bytes(bytes(good.stat().st_size))  # a mapped file would change with it
+    assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
+
+
+def rewritten(good: Path, change: Callable[[str, bytes], bytes] = lambda name, content: content, **how: Any) -> Path:
+    path = good.parent / "rewritten.ckpt"
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(path, "w", **how) as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, change(entry.filename, old.read(entry)))
+    return path
+
+
+def test_a_packed_archive_is_refused_unread(good: Path) -> None:
+    path = rewritten(good, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="is packed, and could unpack to any size"):
+        checkpoint.read(path)
+    bomb = good.parent / "bomb.ckpt"
+    with zipfile.ZipFile(bomb, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(2**28))
+    assert bomb.stat().st_size < 2**20
+    with pytest.raises(ValueError, match="is packed"):
+        checkpoint.read(bomb)
+
+
+def test_a_storage_that_claims_more_than_its_bytes_reaches_nothing_else(good: Path) -> None:
+    """torch believes the pickle's count of bytes: what lies behind the tensor in memory would be read."""
+    with zipfile.ZipFile(good) as archive:
+        names = [name for name in archive.namelist() if "/data/" in name]
+
+    def short(name: str, content: bytes) -> bytes:
+        return content[:4] if name in names else content
+
+    asked = Asked()
+    path = rewritten(good, short)
+    asked.call(lambda: use(path), "short records")
+    asked.check(fine=False)
+
+
+# ---- what runs -------------------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """Unpickled, it calls."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def hostile(canary: Path) -> dict[str, Any]:
+    touch = f"touch '{canary}'"
+    code = f"open({str(canary)!r}, 'w').close()"
+    return {
+        "os.system": Calls(os.system, touch),
+        "subprocess": Calls(subprocess.check_call, ["touch", str(canary)]),
+        "eval": Calls(builtins.eval, code),
+        "exec": Calls(builtins.exec, code),
+        "open": Calls(builtins.open, str(canary), "w"),
+        "getattr": Calls(getattr, Calls(__import__, "os"), "system"),
+        "pathlib": Calls(Path.touch, canary),
+        "torch.hub": Calls(torch.hub.load, str(canary.parent), "x"),
+        "torch.save": Calls(torch.save, 1, str(canary)),
+        "torch.load": Calls(torch.load, str(canary)),
+        "pickle.loads": Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))),
+        "a large bytearray": Calls(bytearray, 10**13),
+        "io.open": Calls(io.open, str(canary), "w"),
+    }
+
+
+@pytest.mark.parametrize("place", ["beside", "in the config", "in the weights"])
+@pytest.mark.parametrize("how", ["torch", "legacy", "pickle"])
+def test_hostile_pickles_run_nothing(tmp_path: Path, place: str, how: str) -> None:
+    canary, path, asked = tmp_path / "canary", tmp_path / "hostile.ckpt", Asked()
+    for what, thing in hostile(canary).items():
+        contents = trained("decoder_only", n_layers=1)
+        part = {
+            "beside": contents,
+            "in the config": contents["minitx"]["config"],
+            "in the weights": contents["state_dict"],
+        }
+        part[place]["hostile"] = thing
+        if how == "pickle":
+            path.write_bytes(pickle.dumps(contents))
+        else:
+            torch.save(contents, path, _use_new_zipfile_serialization=how == "torch")
+        asked.call(lambda: use(path), what)
+        assert not canary.exists(), what
+    asked.check(fine=False)
+    assert asked.came.total() == len(hostile(canary))
+
+
+def test_a_config_that_names_something_to_call_runs_nothing(tmp_path: Path) -> None:
+    canary, path, asked = tmp_path / "canary", tmp_path / "hostile.ckpt", Asked()
+    calling = {"class_path": "os.system", "init_args": {"command": f"touch '{canary}'"}}
+    for way in (way for way in places(trained("decoder_only", n_layers=1)) if way[:2] == ("minitx", "config")):
+        contents = trained("decoder_only", n_layers=1)
+        replaced(contents, way, calling)
+        torch.save(contents, path)
+        asked.call(lambda: use(path), str(way))
+        assert not canary.exists(), way
+    asked.check(fine=False)
+
+
+def test_lists_that_hold_themselves_or_unfold_without_end(tmp_path: Path) -> None:
+    path, asked = tmp_path / "endless.ckpt", Asked()
+    itself: list[Any] = []
+    itself.append(itself)
+    unfolding: list[Any] = ["x"] * 10
+    for _ in range(30):
+        unfolding = [unfolding] * 10
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [deep]
+    for what in (itself, unfolding, deep):
+        for part in ("config", "tokenizer"):
+            contents = trained("decoder_only", n_layers=1)
+            contents["minitx"][part]["more"] = what
+            torch.save(contents, path)
+            asked.call(lambda: use(path), part)
+    asked.check(fine=False)
+
+
+def test_the_alphabet_is_the_one_that_the_sizes_above_were_written_for() -> None:
+    assert SYMBOLS.vocab_size == 13

@@ -1,0 +1,169 @@
+"""Event files from anybody: TensorBoard and the Attention tab go on answering, whatever stands in them."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import FINE, REFUSED, Asked
+from tensorboard.compat.proto import event_pb2
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from torch.utils.tensorboard import SummaryWriter
+
+sys.path.append(str(Path(__file__).parents[1] / "tensorboard"))
+
+from reading import Board
+
+from minitx.tensorboard.format import encode
+from minitx.tensorboard.writer import add_maps
+
+TAG = "cross/example_1"
+
+
+def items(step: int) -> list[bytes]:
+    weights = np.random.default_rng(step).dirichlet(np.ones(4), (2, 3)).astype(np.float32)
+    return encode("cross", ["a", "b", "<b>"], ["x", "y", "z", None], [weights, weights], extras={"rollout": weights[0]})
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> bytes:
+    with SummaryWriter(str(tmp_path / "good")) as writer:
+        for step in range(3):
+            add_maps(writer, TAG, items(step), step)
+            writer.add_scalar("loss", 1.0 / (step + 1), step)
+    (file,) = (tmp_path / "good").iterdir()
+    return file.read_bytes()
+
+
+def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
+    """Open a TensorBoard on it and ask for all that it says is there."""
+    folder.mkdir()
+    (folder / "events.out.tfevents.1.x").write_bytes(content)
+    try:
+        board = Board(folder)
+        runs = board.runs
+        for run, tags in runs.items():
+            for tag, steps in tags.items():
+                for step in steps:
+                    answers = [board.get("/header", gzipped=False, run=run, tag=tag, step=step)]
+                    answers += [
+                        board.get("/map", gzipped=False, run=run, tag=tag, step=step, item=item) for item in range(4)
+                    ]
+                    for answer in answers:
+                        if answer.status_code == 200:
+                            asked.note(FINE, what, "")
+                            continue
+                        told = json.loads(answer.data)
+                        assert answer.status_code == 404
+                        assert set(told) == {"error"}
+                        assert 10 < len(told["error"]) < 300
+                        asked.note(REFUSED, what, told["error"])
+        assert board.client.get("/data/plugins_listing").status_code == 200
+        asked.note(FINE, what, "")
+    except Exception as error:
+        asked.note("traceback", what, repr(error))
+
+
+def damaged(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
+    chance, asked = random.Random(seed), Asked()
+    for number in range(count):
+        content = bytearray(whole)
+        for _ in range(chance.choice((1, 3, 20))):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        if number % 3 == 0:
+            del content[chance.randrange(len(content)) :]
+        look(tmp_path / f"{seed}_{number}", bytes(content), asked, f"{number} of seed {seed}")
+    return asked
+
+
+def rechecked(whole: bytes, chance: random.Random) -> bytes:
+    """Events whose maps were changed, their check sums made right again: what a hostile writer would do."""
+    place, content = 0, b""
+    while place < len(whole):
+        (length,) = struct.unpack("<Q", whole[place : place + 8])
+        event = event_pb2.Event.FromString(whole[place + 12 : place + 12 + length])
+        for value in event.summary.value:
+            blobs = [bytearray(blob) for blob in value.tensor.string_val]
+            for _ in range(chance.choice((0, 1, 3)) if blobs else 0):
+                blob = chance.choice(blobs)
+                blob[chance.randrange(len(blob))] ^= 1 << chance.randrange(8)
+            if blobs and chance.random() < 0.2:
+                value.tensor.tensor_shape.dim[0].size = chance.choice((-1, 0, 1, 2, 5, 10**6, 2**62))
+            value.tensor.string_val[:] = [bytes(blob) for blob in blobs]
+        written = event.SerializeToString()
+        head = struct.pack("<Q", len(written))
+        content += head + _sum(head) + written + _sum(written)
+        place += length + 16
+    return content
+
+
+def _sum(content: bytes) -> bytes:
+    return struct.pack("<I", masked_crc32c(content))
+
+
+def signed(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
+    chance, asked = random.Random(seed), Asked()
+    for number in range(count):
+        look(tmp_path / f"signed{seed}_{number}", rechecked(whole, chance), asked, f"signed {number} of seed {seed}")
+    return asked
+
+
+def test_damaged_event_files(events: bytes, tmp_path: Path) -> None:
+    asked = damaged(events, tmp_path, 40, 1)
+    assert not asked.others, asked.others[:2]
+    assert asked.came[FINE] > 40
+
+
+def test_event_files_that_are_wrong_on_purpose(events: bytes, tmp_path: Path) -> None:
+    signed(events, tmp_path, 60, 1).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 4))
+def test_thousands_of_damaged_event_files(events: bytes, tmp_path: Path, seed: int) -> None:
+    asked = damaged(events, tmp_path, 1000, seed)
+    assert not asked.others, asked.others[:2]
+    signed(events, tmp_path, 1000, seed).check()
+
+
+def test_the_whole_file_shows_all(events: bytes, tmp_path: Path) -> None:
+    asked = Asked()
+    look(tmp_path / "whole", events, asked, "whole")
+    assert asked.came == {FINE: 1 + 3 * 4, REFUSED: 3}  # the fourth item of three is refused
+
+
+@pytest.mark.parametrize(
+    "route", ["/index", "/header", "/map", "/static/index.js", "/static/../plugin.py", "/x", "", "/"]
+)
+def test_any_question_is_answered(events: bytes, tmp_path: Path, route: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.out.tfevents.1.x").write_bytes(events)
+    board, chance = Board(tmp_path), random.Random(1)
+    strange: list[Any] = [
+        "",
+        "x",
+        "../..",
+        "%00",
+        "\0",
+        "-1",
+        "1e9",
+        "9" * 50,
+        "<script>",
+        "é",
+        "run",
+        TAG,
+        "0",
+        "{}",
+        "٣",
+    ]
+    for _ in range(40):
+        query = {name: chance.choice(strange) for name in ("run", "tag", "step", "item") if chance.random() < 0.8}
+        answer = board.get(route, gzipped=False, **query)
+        assert answer.status_code in (200, 404), (route, query, answer.status_code)
+        assert b"Traceback" not in answer.data

@@ -1,0 +1,145 @@
+"""Text from anybody: whatever the bytes, a corpus is read as they say, or refused with a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import Asked
+
+from minitx.data import corpora
+from minitx.data.tasks import TASKS
+from minitx.data.tasks.base import generator
+
+ENDINGS = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def parquet() -> bytes:
+    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    stream = io.BytesIO()
+    tables.write_table(arrow.table({"text": ["one line of text, and more of it"] * 40}), stream)
+    return stream.getvalue()
+
+
+WHOLE: dict[str, Callable[[], bytes]] = {
+    "text": lambda: b"one line of text, and more of it\n" * 40,
+    "json lines": lambda: b'{"text": "one line of text, and more of it"}\n' * 40,
+    "json": lambda: b'[{"text": "one line of text, and more of it"}]',
+    "csv": lambda: b"text,other\n" + b'"one line, of ""text""",2\n' * 40,
+    "tsv": lambda: b"text\tother\n" + b"one line of text\t2\n" * 40,
+    "parquet": parquet,
+    "gzip": lambda: gzip.compress(b"one line of text, and more of it\n" * 40),
+    "nothing": lambda: b"",
+    "zero bytes": lambda: bytes(300),
+    "CRLF": lambda: b"one line\r\nanother\r\rthird\n\r" * 30,
+    "no line break": lambda: b"one line of text " * 5000,
+    "a mark in front": lambda: b"\xef\xbb\xbf" + b"one line of text\n" * 40,
+    "UTF-16": lambda: ("one line of text\n" * 40).encode("utf-16"),
+    "a lone surrogate": lambda: b"text \xed\xa0\x80 text" * 20,
+    "one in JSON": lambda: b'{"text": "\\ud800 is half a character, alone"}\n' * 20,
+    "Latin-1": lambda: "für den Bär".encode("latin-1") * 20,
+    "half a character": lambda: "text für".encode()[:-1] * 20,
+    "no text": lambda: b'{"text": null}\n{"text": 3}\n{"text": {"a": []}}\n',
+    "another column": lambda: b'{"body": "x"}\n' * 20,
+    "rows of other kinds": lambda: b'{"text": "x"}\n[1]\n"text"\n3\n',
+    "deep": lambda: b"[" * 50_000,
+    "special tokens": lambda: b"<pad><bos><eos><sep><unk><mask> and text\n" * 30,
+    "markup": lambda: b"<script>alert(1)</script>{{7*7}}${HOME}%s\x1b[2J\n" * 30,
+    "one character": lambda: b"x",
+    "emoji": lambda: "👩‍👩‍👧‍👦 \u202e\u0000\ufeff".encode() * 50,
+}
+
+
+def use(path: Path, tokenizer: str, documents: str) -> None:
+    """Read it, train its tokenizer and draw a batch."""
+    task: Any = TASKS["text"](
+        path=str(path), tokenizer={"name": tokenizer}, documents=documents, block=4, batch_size=2, validation_size=2
+    )
+    ids = task.batch(generator(1), 2)[0]
+    assert ids.shape == (2, 5)
+    task.vocabulary.decode(ids[0].tolist())
+    task.examples("validation", 2)
+
+
+def texts(folder: Path, count: int, seed: int) -> Asked:
+    chance, asked = random.Random(seed), Asked()
+    for number in range(count):
+        name = chance.choice([*WHOLE])
+        content = bytearray(WHOLE[name]())
+        damage = chance.choice(("none", "none", "flip", "cut", "random", "insert"))
+        if damage == "flip" and content:
+            for _ in range(chance.choice((1, 5, 50))):
+                content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        elif damage == "cut":
+            del content[chance.randrange(len(content) + 1) :]
+        elif damage == "random":
+            content = bytearray(chance.randbytes(chance.choice((1, 10, 1000))))
+        elif damage == "insert":
+            place = chance.randrange(len(content) + 1)
+            content[place:place] = chance.choice((b"\0", b'"', b"\n", b"\xff", b"\\", b"\r", b"{", b"," * 20))
+        path = folder / f"{seed}_{number}{chance.choice(ENDINGS)}"
+        path.write_bytes(content)
+        how = (
+            chance.choice(("char", "char", "byte", "word")),
+            chance.choice(("auto", "auto", "line", "row", "paragraph")),
+        )
+        asked.call(lambda: use(path, *how), f"{number} of seed {seed}: {name}, {damage}, {path.suffix}, {how}")  # noqa: B023
+    return asked
+
+
+def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
+    texts(tmp_path, 120, 1).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_any_thousands_of_files_are_read_or_refused(tmp_path: Path, seed: int) -> None:
+    texts(tmp_path, 1000, seed).check()
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_kind_of_text_under_every_ending(tmp_path: Path, name: str) -> None:
+    asked = Asked()
+    for ending in ENDINGS:
+        path = tmp_path / f"file{ending}"
+        path.write_bytes(WHOLE[name]())
+        asked.call(lambda: use(path, "char", "auto"), f"{name} as {ending}")  # noqa: B023
+    assert not asked.others, asked.others[0]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("side", ["train.de", "train.tsv", "train.csv", "train.jsonl"])
+def test_parallel_text_is_read_or_refused(tmp_path: Path, name: str, side: str) -> None:
+    asked = Asked()
+    (tmp_path / side).write_bytes(WHOLE[name]())
+    (tmp_path / "train.en").write_bytes(b"one line of text\n" * 40)
+    training = "train" if side == "train.de" else side
+
+    def read() -> None:
+        task = TASKS["translation"](
+            path=str(tmp_path), training=training, validation="", test="", source="de", target="en"
+        )
+        task.batch(generator(1), 2)
+
+    asked.call(read, f"{name} as {side}")
+    assert not asked.others, asked.others[0]
+
+
+def test_a_folder_a_pipe_and_a_loop_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    (tmp_path / "folder.txt").mkdir()
+    asked = Asked()
+    for path in (tmp_path / "loop.txt", tmp_path / "folder.txt", tmp_path / "not there", "\0", "x" * 5000, "a/b/c"):
+        asked.call(lambda: corpora.load(str(path)), str(path)[:50])  # noqa: B023
+    assert not asked.others, asked.others[0]

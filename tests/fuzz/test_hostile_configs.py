@@ -1,0 +1,344 @@
+"""Configs from anybody: those that make sense build and step, all others are refused with a sentence, and none runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+import yaml
+from asking import FINE, REFUSED, Asked
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minitx.config import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
+from minitx.data.framing import frame
+from minitx.data.tasks import TASKS, Text, Translation
+from minitx.data.tasks.base import generator
+from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.options import config_from_dict
+from minitx.training.losses import cross_entropy
+from minitx.training.optim import build_optimizer
+from minitx.training.run import prepare
+
+START = "run: {name: y}\nmodel: {d_model: 8, n_heads: 2, n_layers: 1}\n"
+CALL = "{class_path: os.system, init_args: {command: touch canary}}"
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def laughing(section: str) -> str:
+    """A billion laughs."""
+    rows = [
+        f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]"
+        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    return f"{section}:\n  name: reverse\n  a: &a [{','.join('x' * 10)}]\n  " + "\n  ".join(rows)
+
+
+FILES: dict[str, tuple[str | bytes, str]] = {
+    "a tag that calls": (f"{START}data: !!python/object/apply:os.system ['touch canary']", "must be YAML, got line 3"),
+    "a tag in a value": (f"{START}data: {{name: reverse, symbols: !!python/name:os.system }}", "must be YAML, got line 3"),  # noqa: E501
+    "a class in data": (f"{START}data: {CALL}", "got class_path in data"),
+    "a class in an option": (f"{START}data: {{name: reverse, symbols: {CALL}}}", "got class_path in data.symbols"),
+    "a class in model": (f"data: {{name: reverse}}\nmodel: {CALL}", "got class_path in model"),
+    "a class in positions": (
+        f"data: {{name: reverse}}\nmodel: {{position: {{name: rope, base: {CALL}}}}}",
+        "got class_path in model.position.base",
+    ),
+    "a class in a tokenizer": (f"{START}data: {{name: text, tokenizer: {CALL}}}", "got class_path in data.tokenizer"),
+    "a class in a list": (f"{START}data: {{name: reverse, length: [1, {CALL}]}}", "got class_path in data.length"),
+    "an import path": (f"{START}data: {{name: os.system}}", "data.name: unknown name 'os.system'"),
+    "one of our own": (f"{START}data: {{name: minitx.data.tasks.Reverse}}", "data.name: unknown name"),
+    "interpolation": (f"{START}data: {{name: reverse, symbols: '${{oc.env:HOME}}'}}", "data.symbols: expected int"),
+    "__class__": (f"{START}data: {{name: reverse, __class__: os.system}}", "unknown key data.__class__"),
+    "another file": ("model: /etc/passwd\ndata: {name: reverse}", "model: expected keys and their values"),
+    "another config": ("config: other.yaml\ndata: {name: reverse}", "unknown key config"),
+    "another file inside": ("log: {attention: other.yaml}\ndata: {name: reverse}", "log.attention: expected keys"),
+    "nothing": ("", "expected keys and their values, got None"),
+    "a list": ("[1, 2]", "expected keys and their values, got [1, 2]"),
+    "a text": ("hello", "expected keys and their values, got 'hello'"),
+    "a tab": ("a:\tb\n\t- c", "must be YAML, got line 1"),
+    "two documents": ("a: 1\n---\nb: 2", "must be YAML, got line 2"),
+    "bytes": (random.Random(1).randbytes(500), "must be YAML in UTF-8"),
+    "zero bytes": (bytes(500), "must be YAML, got"),
+    "100 MB": (b"# " * (50 * 2**20), "of at most 1,048,576 bytes"),
+    "a billion laughs": (laughing("data"), "must hold at most 20,000 values"),
+    "recursion": ("data: &a {name: reverse, x: *a}", "must hold at most 20,000 values in 20 levels"),
+    "a list in itself": ("data: {name: reverse, symbols: &a [*a]}", "must hold at most 20,000 values in 20 levels"),
+    "deep lists": (f"data: {'[' * 3000}{']' * 3000}", "nested too deeply"),
+    "a key twice": (f"{START}data: {{name: reverse, name: copy}}", "must name each key once, got 'name' again in line 3"),  # noqa: E501
+    "a key that is a number": (f"{START}data: {{1: 2}}", "must have names for keys, got 1 in data"),
+    "a number without end": (f"data: {{name: reverse, symbols: {'9' * 5000}}}", "holds a value that cannot be read"),
+    "a set": ("data: !!set {a, b}", "must hold texts, numbers, lists and sections"),
+    "bytes in a value": ("data: {name: !!binary aGVsbG8=}", "must hold texts, numbers, lists and sections"),
+    "a surrogate": ('data: {name: "\\ud800"}', "config"),
+    "a width": ("data: {name: reverse}\nmodel: {d_model: 1000000}", "model.d_model 1000000, model.n_heads 4 would make"),  # noqa: E501
+    "a depth": ("data: {name: reverse}\nmodel: {n_layers: 1000000000}", "model.n_layers 1000000000"),
+    "a vocabulary": ("data: {name: reverse}\nmodel: {vocab_size: 1000000000000}", "model.vocab_size 1000000000000"),
+    "an overflow": (f"data: {{name: reverse}}\nmodel: {{d_model: {10**30}}}", f"model.d_model {10**30}"),
+    "positions": (
+        "data: {name: reverse}\nmodel: {position: {name: learned, max_len: 100000000000}}", "model.position.max_len 100"
+    ),
+    "ids": (
+        "data: {name: reverse}\nmodel: {position_ids: {name: randomized, range: 100000000000}}",
+        "model.position_ids.range must be at most",
+    ),
+    "symbols": ("data: {name: reverse, symbols: 1000000000}", "data.symbols must be at most"),
+    "lengths": ("data: {name: reverse, length: [1, 1000000000]}", "data.length must be at most"),
+    "a batch": ("data: {name: reverse, batch_size: 1000000000000}", "data.batch_size must be at most"),
+    "a block": ("data: {name: text, block: 1000000000000}\nmodel: {architecture: decoder_only}", "would take"),
+    "a modulus": ("data: {name: modular_addition, modulus: 10000000}", "data.modulus must be at most"),
+    "a tokenizer": (
+        "data: {name: text, tokenizer: {name: bpe, size: 1000000000000}}\nmodel: {architecture: decoder_only}",
+        "data.tokenizer.size must be at most",
+    ),
+    "steps": (f"data: {{name: reverse}}\ntrainer: {{max_steps: {10**25}}}", "trainer.max_steps must lie between"),
+    "a seed": (f"data: {{name: reverse}}\nrun: {{seed: {10**25}}}", "run.seed must be a number of 64 bits"),
+    "no learning rate": ("data: {name: reverse}\noptimizer: {lr: .nan}", "optimizer.lr must be larger than 0, got nan"),
+    "endless learning": ("data: {name: reverse}\noptimizer: {lr: .inf}", "optimizer.lr must be larger than 0, got inf"),
+    "a zero byte": ('data: {name: "a\\0b"}', "data.name: unknown name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    content, sentence = FILES[what]
+    monkeypatch.chdir(tmp_path)
+    Path("case.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    asked = Asked()
+    told = asked.line("describe", "--config", "case.yaml")
+    asked.check(fine=False)
+    assert sentence in told
+    assert len(told) < 600
+    assert not Path("canary").exists()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data",
+        "data.symbols",
+        "data.length",
+        "model",
+        "model.d_model",
+        "model.position",
+        "model.position.base",
+        "run.name",
+        "optimizer.betas",
+        "log.attention",
+        "trainer",
+    ],
+)
+def test_the_command_line_calls_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = Asked()
+    for value in (CALL, json.dumps(yaml.safe_load(CALL)), "!!python/object/apply:os.system ['touch canary']"):
+        for words in ([f"--{key}={value}"], [f"--{key}.class_path=os.system"]):
+            asked.line("describe", "--data.name=reverse", "--model.d_model=8", *words)
+    assert not asked.others, asked.others[0]
+    assert not Path("canary").exists()
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+SMALL_TASKS = sorted(name for name, task in TASKS.items() if not issubclass(task, Text | Translation))
+NUMBERS = st.one_of(st.integers(-2, 9), st.sampled_from([0, 1, 2, 4, 8, 16, 10**6, 2**63, 10**30]))
+FRACTIONS = st.one_of(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0, -1.0, 2.0, 1e-9, 1e30, float("nan"), float("inf")]))
+STRANGE = st.sampled_from([None, "x", "", [], {}, [1], {"name": "x"}, True, -3, 1.5, "1e3", [1, 2, 3], "\x00", "é"])
+
+
+def of_type(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type in a signature, likely and unlikely ones."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return st.sampled_from(get_args(kind))
+    if origin in (Union, types.UnionType):
+        return st.one_of(*map(of_type, get_args(kind)))
+    if origin is tuple:
+        inner = of_type(get_args(kind)[0])
+        return (
+            st.lists(inner, min_size=2, max_size=2) if Ellipsis not in get_args(kind) else st.lists(inner, max_size=3)
+        )
+    if kind is bool:
+        return st.booleans()
+    if kind is int:
+        return NUMBERS
+    if kind is float:
+        return FRACTIONS
+    return st.none() if kind is type(None) else STRANGE
+
+
+def options(kind: type, given: tuple[str, ...] = ()) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of the options of a class or a dataclass, now and then one of them of a strange kind."""
+    hints = get_type_hints(kind if hasattr(kind, "__dataclass_fields__") else kind.__init__)
+    chosen = {
+        name: of_type(hint) if hint in (int, float, bool) or get_origin(hint) else STRANGE
+        for name, hint in hints.items()
+        if name not in (*given, "return") and "ClassVar" not in str(hint)
+    }
+    usual = st.fixed_dictionaries({}, optional=chosen)
+    return st.one_of(usual, usual, st.fixed_dictionaries({}, optional=dict.fromkeys(chosen, STRANGE)))
+
+
+GIVEN = ("d_model", "n_heads", "d_head", "causal", "self")
+
+
+@st.composite
+def registered(draw: Any, registry: dict[str, type], names: list[str], given: tuple[str, ...] = ()) -> dict[str, Any]:
+    name = draw(st.sampled_from(names))
+    few = draw(st.integers(0, 2))
+    own = draw(options(registry[name], given))
+    return {"name": name, **dict(list(own.items())[:few])}
+
+
+@st.composite
+def configs(draw: Any) -> dict[str, Any]:
+    """A config near to one that works: a few keys of each section, and tiny sizes where nothing is said."""
+    data = {"batch_size": 2, "validation_size": 3, "test_size": 3, **draw(registered(TASKS, SMALL_TASKS, ("self",)))}
+    sizes = {"d_model": 8, "n_heads": 2, "n_layers": 1}
+    model = dict(list(draw(options(ModelConfig, ("position", "position_ids"))).items())[: draw(st.integers(0, 3))])
+    model |= {"position": draw(registered(POSITIONS, sorted(POSITIONS), GIVEN))}
+    model |= {"position_ids": draw(registered(POSITION_IDS, sorted(POSITION_IDS), GIVEN))}
+    model |= {"architecture": draw(st.sampled_from(["encoder_decoder", "decoder_only", "encoder_only"]))}
+    others = {
+        name: dict(list(draw(options(kind, inner)).items())[:2])
+        for name, kind, inner in (
+            ("optimizer", OptimizerConfig, ("schedule",)),
+            ("trainer", TrainerConfig, ()),
+            ("log", LogConfig, ("attention", "embeddings")),
+        )
+    }
+    return {"data": data, "model": {**sizes, **model}, **others}
+
+
+def step(written: dict[str, Any]) -> None:
+    """Build it, and let it learn from one batch."""
+    config, task, model = prepare(config_from_dict(written))
+    examples = task.batch(generator(1), min(task.batch_size, 4))
+    batch = frame(examples, config.model.architecture, task.vocabulary.special)
+    optimizer = build_optimizer(model, config.optimizer)
+    loss = cross_entropy(model(*batch.inputs()), batch.labels)
+    loss.backward()
+    optimizer.step()
+    assert loss.dim() == 0
+    json.dumps(config.to_dict())
+
+
+def bounded(written: dict[str, Any]) -> bool:
+    """Whether a run of it is small: what is large but fits into memory is no mistake, and takes its time."""
+    wide = [value for value in (*written["model"].values(), *written["data"].values()) if isinstance(value, int)]
+    wide += [
+        part for value in written["data"].values() if isinstance(value, list) for part in value if isinstance(part, int)
+    ]
+    wide += [
+        value for key in ("position", "position_ids") for value in written["model"][key].values() if type(value) is int
+    ]
+    return not any(1000 < value < 2**60 for value in wide)
+
+
+def try_configs(count: int, seeded: bool) -> Asked:
+    asked = Asked()
+
+    @settings(
+        max_examples=count, deadline=None, database=None, derandomize=seeded, suppress_health_check=[*HealthCheck]
+    )
+    @given(configs())
+    def one(written: dict[str, Any]) -> None:
+        if bounded(written):
+            asked.call(lambda: step(written), repr(written))
+
+    one()
+    return asked
+
+
+def test_every_config_steps_or_is_refused() -> None:
+    try_configs(60, seeded=True).check()
+
+
+@pytest.mark.slow
+def test_thousands_of_configs_step_or_are_refused() -> None:
+    asked = try_configs(4000, seeded=False)
+    asked.check()
+    assert asked.came[FINE] > 100
+    assert asked.came[REFUSED] > 100
+
+
+# ---- words of the command line ---------------------------------------------------------------------------------------
+
+WORDS = [
+    "", "x", "0", "1", "-1", "2", "8", "1e-3", "nan", "true", "null", "[]", "[1, 2]", "{}", "{name: x}", "reverse", "a=b",  # noqa: E501
+    "auto", "cpu", "--", "-", "=", "'", "[", "{a", "\x00", "é", "\ud800", "99999999999999999999999", "../x", "runs", ":",  # noqa: E501
+    "1:3", "3:1", "x.png", "x.html", "x.json", "/", "test", "*", "a,b", "run.seed=1,2", "%s", "{}" * 9, "a" * 5000,
+]  # fmt: skip
+
+
+def lines(trained: str, count: int, seed: int) -> Asked:
+    """Random words behind the commands that do not train; the keys are those that there are."""
+    from minitx.cli import COMMANDS
+    from minitx.options import Parser, config_parser, keys
+
+    chance, asked = random.Random(seed), Asked()
+    known = {}
+    for name, command in COMMANDS.items():
+        parser = (config_parser if command.configured else Parser)()
+        command.parser(parser)
+        known[name] = [key for key in keys(parser) if key not in ("print_shtab", "device")]
+    starts = {
+        "describe": [["--data.name=reverse", "--data.batch_size=2", "--model.d_model=8", "--model.n_heads=2"], []],
+        "generate": [[trained, "3 1", "--max_new_tokens=2"], [trained, "x"]],
+        "evaluate": [[trained, "--split=test"]],
+        "attend": [[trained, "3 1"]],
+        "ablate": [[trained, "--examples=2"]],
+        "train": [["--data.name=nothing"]],
+        "sweep": [["--data.name=nothing"]],
+        "list": [[]],
+        "nonsense": [[]],
+    }
+    for number in range(count):
+        name = chance.choice([*starts])
+        words = [*chance.choice(starts[name])]
+        for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+            key, value = chance.choice(known.get(name) or ["x"]), chance.choice(WORDS)
+            if chance.random() < 0.1:
+                key = key[:-1] + chance.choice("xyz.")
+            words += chance.choice(([f"--{key}={value}"], [f"--{key}", value], [f"--{key}"], [value]))
+        asked.line(name, *words, what=f"{number} of seed {seed}: {name} {words!r}"[:300])
+    return asked
+
+
+@pytest.fixture
+def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    from minitx import checkpoint
+    from predictors import trained
+
+    contents = trained("decoder_only", n_layers=1)
+    contents["minitx"]["config"]["data"] |= {"test_size": 5, "validation_size": 5}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115 (closed with the process)
+    checkpoint.write(contents, "small.ckpt")
+    return "small.ckpt"
+
+
+def test_any_words_get_an_answer(small_run: str) -> None:
+    lines(small_run, 80, 1).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_any_thousands_of_words_get_an_answer(small_run: str, seed: int) -> None:
+    lines(small_run, 1000, seed).check()
+
+
+def test_what_steps_is_the_config_that_was_meant() -> None:
+    """The walk above would prove nothing if what it builds were not what is written."""
+    step({"data": {"name": "copy", "batch_size": 2}, "model": {"d_model": 8, "n_heads": 2, "n_layers": 1}})
+    with pytest.raises(ValueError, match=r"model\.d_model must be at least 1"):
+        step({"data": {"name": "copy"}, "model": {"d_model": 0}})
+    assert config_from_dict({}) == Config()
+    assert torch.is_grad_enabled()

@@ -1,0 +1,76 @@
+"""Which doors our own source leaves open: read with ast, so that nobody opens one by the way."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import minitx
+
+ROOT = Path(minitx.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+RUNNING = {
+    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "marshal.loads", "os.system", "os.popen",
+    "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "numpy.load", "np.load", "joblib.load",
+    "shelve.open", "torch.hub.load", "importlib.import_module", "jsonargparse.CLI", "subprocess.getoutput",
+}  # fmt: skip
+"""Calls that run what they read, or may."""
+
+
+def calls(file: Path) -> list[tuple[str, ast.Call]]:
+    found = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    return [(ast.unparse(node.func), node) for node in found]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_nothing_runs_what_it_reads(file: Path) -> None:
+    for name, call in calls(file):
+        assert name not in RUNNING, f"line {call.lineno}: {name}"
+        shell = [word for word in call.keywords if word.arg == "shell"]
+        assert not shell, f"line {call.lineno}: through a shell"
+    imported = {
+        name.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Import)
+        for name in node.names
+    }
+    imported |= {str(node.module) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
+    assert not imported & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+
+
+def test_torch_loads_in_one_place_and_weights_only() -> None:
+    loads = [
+        (file.name, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")
+    ]
+    ((file, call),) = loads
+    assert file == "archive.py"
+    told = {word.arg: ast.literal_eval(word.value) for word in call.keywords if isinstance(word.value, ast.Constant)}
+    assert told["weights_only"] is True
+    assert told["mmap"] is True, "what is not mapped is read to the size that it claims"
+
+
+def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from minitx import archive
+    from minitx.training.checkpoint import AtomicCheckpointIO
+
+    asked = []
+    monkeypatch.setattr(archive, "load", lambda path, where: asked.append(path) or {})
+    (tmp_path / "x.ckpt").touch()
+    with pytest.raises(ValueError, match="no minitx section"):
+        AtomicCheckpointIO().load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
+    assert asked == [tmp_path / "x.ckpt"]
+
+
+def test_the_page_takes_no_text_for_markup() -> None:
+    pages = sorted((ROOT / "tensorboard" / "static").glob("*.js"))
+    assert pages
+    for page in pages:
+        door = re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setHTML|"
+            r"createContextualFragment|setTimeout\(\s*[\"'`]",
+            page.read_text(),
+        )
+        assert not door, f"{page.name}: {door[0] if door else ''}"
