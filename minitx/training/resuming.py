@@ -48,6 +48,8 @@ def resumed(config: Config) -> Resumed:
         raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from") from None
     try:
         contents = checkpoint.read(file)
+        if {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
+            raise ValueError(f"{file} holds weights alone, no state of a training to go on from")
         before = config_from_dict(contents["minitx"]["config"])
         before = replace(before, data=resolve(TASKS, before.data, "data"))
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
@@ -71,7 +73,8 @@ def _elsewhere(damaged: Path) -> str:
 def as_begun(config: Config, before: Resumed) -> Config:
     """A config with what a run that began with another's weights has from there; that checkpoint may be gone."""
     begun = before.config.run.init_from
-    taken = {"tokenizer"} & before.config.data.keys() if begun else ()
+    same = begun and config.data.get("name") == before.config.data["name"]
+    taken = {"tokenizer"} & before.config.data.keys() if same else ()
     data = {**config.data, **{key: before.config.data[key] for key in taken}}
     return replace(config, data=data, run=replace(config.run, init_from=begun))
 

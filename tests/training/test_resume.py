@@ -1,6 +1,7 @@
 """A run that was killed and resumed is the run that was not: weights, curves, choice; and what may not change."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import minitx
 from minitx.options import config_from_dict
 from minitx.training.run import train
 from tests.training.interrupting import assert_same_run, break_off, scalars, state
+from tests.training.test_run import interrupt_at
 
 DROPS = {"dropout": 0.1, "attention_dropout": 0.1}
 STEPS = {"max_steps": 7, "val_every_n_steps": 2, "save_every_n_steps": 2}
@@ -199,6 +201,9 @@ def test_a_damaged_checkpoint_is_named_and_what_stands_beside_it(small: Any, tmp
     (folder / "step_00000006.ckpt").unlink()
     (folder / "results.json").unlink()
     assert train(config, resume=True)["steps"] == 7
+    last.write_bytes((folder / "best.ckpt").read_bytes())
+    with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone, no state of a training to go on from"):
+        train(config, resume=True)
     last.write_bytes(b"nothing")
     (folder / "step_00000006.ckpt").unlink()
     with pytest.raises(ValueError, match=r"last\.ckpt is damaged.*--init_from .*best\.ckpt"):
@@ -223,6 +228,19 @@ def test_every_nth_checkpoint_stays_and_is_whole(small: Any, tmp_path: Path) -> 
     assert all(torch.equal(weight, theirs[key]) for key, weight in ours.items())
     with pytest.raises(ValueError, match=r"trainer\.keep_every_n_steps must be a number of steps, or 0, got -1"):
         train(named(small, "bad", trainer={"keep_every_n_steps": -1}))
+
+
+def test_the_validation_of_a_stopped_run_does_not_choose(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not one of the plan: a run that was not stopped has none there."""
+    config = named(small, "stopped", trainer={"val_every_n_steps": 3})
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 4, signal.SIGTERM)  # and so behind the fifth step
+        with pytest.raises(SystemExit):
+            train(config)
+    assert state(tmp_path / "runs/stopped/v0")["global_step"] == 5
+    assert state(tmp_path / "runs/stopped/v0", "best")["global_step"] == 3
 
 
 def test_a_moved_run_goes_on_choosing(small: Any, tmp_path: Path) -> None:
