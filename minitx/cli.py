@@ -98,13 +98,31 @@ def _ours(error: ValueError) -> bool:
 
 def _train_arguments(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the newest run of this name")
+    parser.add_argument(
+        "--init_from",
+        type=str,
+        default=None,
+        help="a checkpoint file or run folder: begin a new run with its weights, its model and, for text, its "
+        "tokenizer; keys of model that the config leaves out are the checkpoint's",
+    )
 
 
 def _train(parser: Parser, parsed: Namespace) -> None:
     config = to_config(parser, parsed)
     _need_data(config.data)
+    if parsed.resume and parsed.init_from:
+        raise ValueError("--init_from begins a new run and --resume goes on with an old one: give one of them")
+    from minitx.training import initial
+    from minitx.training.resuming import resumed
     from minitx.training.run import train
 
+    path: str | None = parsed.init_from or config.run.init_from
+    if path or parsed.resume:
+        begun = initial.source(path).config if path and not parsed.resume else resumed(config).config
+        parser.set_defaults({f"model.{key}": value for key, value in begun.to_dict()["model"].items()})
+        config = to_config(parser, parser.parse_args(parser.words))
+    if path and not parsed.resume:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=path))
     train(config, parsed.resume)
 
 

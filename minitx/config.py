@@ -25,6 +25,8 @@ class RunConfig:
     """Decides initial weights, training batches and dropout. Validation and test sets do not depend on it."""
     folder: str = "runs"
     """The folder of all runs: what `tensorboard --logdir` is pointed at."""
+    init_from: str | None = None
+    """A checkpoint file or run folder whose weights the run begins with, and for text its tokenizer: --init_from."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class TrainerConfig:
     """Steps between validations."""
     save_every_n_steps: int = 200
     """Steps between saves of last.ckpt: what a crash can cost."""
+    keep_every_n_steps: int = 0
+    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, whole, to go on from; 0 keeps none."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
     """auto: bf16 where the hardware multiplies it natively, else fp32. Or one of Lightning's."""
     accumulate_grad_batches: int = 1
@@ -195,6 +199,25 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, as they stand in config.yaml and in a checkpoint."""
         return _plain(dataclasses.asdict(self))
+
+
+def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> dict[str, tuple[Any, Any]]:
+    """What differs between two plain configs, or two of their sections, by dotted key: the value before and now.
+
+    Args:
+        before: as Config.to_dict gives it.
+        now: likewise.
+        within: the dotted key of the section, to stand in front.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*before, *now)):
+        old, new = before.get(key), now.get(key)
+        dotted = f"{within}.{key}" if within else key
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= changes(old, new, dotted)
+        elif old != new:
+            found[dotted] = (old, new)
+    return found
 
 
 def _plain(value: Any) -> Any:

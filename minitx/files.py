@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+UNFINISHED = ".part"
+"""How the name of a file ends that is being written."""
 
 
 @contextmanager
@@ -18,7 +22,7 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -31,3 +35,13 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(folder: str | Path) -> None:
+    """Remove what `written_whole` has begun to write in a folder when its process was killed.
+
+    Nobody else may be writing there now.
+    """
+    for path in Path(folder).iterdir():
+        if re.fullmatch(rf"\..+\.\w{{8}}{re.escape(UNFINISHED)}", path.name) and path.is_file():
+            path.unlink(missing_ok=True)

@@ -65,7 +65,7 @@ def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
 
 
 def add_hyperparameters(
-    writer: Any, values: Mapping[str, bool | int | float | str], figures: Mapping[str, float]
+    writer: Any, values: Mapping[str, bool | int | float | str], figures: Mapping[str, float], step: int = 0
 ) -> None:
     """Make the run a row of TensorBoard's HPARAMS: its hyperparameters, and scalars of the run as its figures.
 
@@ -73,11 +73,12 @@ def add_hyperparameters(
         writer: a torch.utils.tensorboard.SummaryWriter.
         values: hyperparameters, flat.
         figures: what came of them, by the tags under which they are to be written.
+        step: behind which they were measured.
     """
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 
     for tag, value in figures.items():
-        writer.add_scalar(tag, value, 0)
+        writer.add_scalar(tag, value, step)
     ended = plugin_data_pb2.HParamsPluginData(session_end_info=plugin_data_pb2.SessionEndInfo(status="STATUS_SUCCESS"))
     end = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=metadata.create_summary_metadata(ended))
     for summary in (summary_v2.hparams_pb(dict(values), trial_id=writer.get_logdir()), Summary(value=[end])):

@@ -39,7 +39,7 @@ class RunLogger(TensorBoardLogger):
     def finish(self, config: Config, figures: dict[str, Any]) -> None:
         """Write the hyperparameters and the final figures, and close."""
         told = {f"final/{name}": value for name, value in figures.items() if isinstance(value, float)}
-        add_hyperparameters(self.experiment, hyperparameters(config), told)
+        add_hyperparameters(self.experiment, hyperparameters(config), told, figures["steps"])
         self.experiment.close()
 
 
@@ -67,7 +67,6 @@ class LookInside(Callback):
 
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
-        self._validations = 0
         self._heads: list[Head] = []
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -75,8 +74,8 @@ class LookInside(Callback):
         every = self.config.every_n_validations
         if not trainer.is_global_zero or trainer.logger is None or trainer.state.fn != "fit" or every < 1:
             return
-        self._validations += 1
-        if (self._validations - 1) % every and trainer.global_step < trainer.max_steps:
+        number = trainer.global_step * trainer.accumulate_grad_batches // int(trainer.val_check_interval)
+        if (number - 1) % every and trainer.global_step < trainer.max_steps:
             return
         assert isinstance(module, TransformerModule)
         writer = trainer.logger.experiment  # type: ignore[attr-defined]
@@ -114,6 +113,14 @@ class LookInside(Callback):
         statistics = {kind: added.statistics() for kind, added in sums.items()}
         self._heads = heads(statistics)
         add_heads(writer, statistics, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What each head did, for a run that goes on and has no further validation."""
+        return {"heads": [head._asdict() for head in self._heads]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See state_dict."""
+        self._heads = [Head(**head) for head in state_dict["heads"]]
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """What each head did when it was last looked at, as a table in TensorBoard and as heads.json in the run."""

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minitx import checkpoint
+from minitx.config import TrainerConfig
 from minitx.training.module import SELECTION
+from minitx.training.resuming import validation_is_due
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -27,29 +29,91 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return checkpoint.read(path, map_location or "cpu")
 
 
-class LastCheckpoint(ModelCheckpoint):
-    """last.ckpt every n steps, and once more at the end of the run, whatever n is."""
+class SaveCheckpoints(Checkpoint):
+    """last.ckpt every n steps and at the end of the run; and step_00001000.ckpt, which stays, every m steps.
 
-    def __init__(self, folder: Path, every_n_steps: int) -> None:
-        super().__init__(
-            folder, filename="last", every_n_train_steps=every_n_steps, save_top_k=1, enable_version_counter=False
-        )
+    Where a validation is due at the same step, it comes first: what it finds is part of the run.
+
+    Args:
+        folder: of the run.
+        every_n_steps: steps between saves of last.ckpt.
+        keep_every_n_steps: steps between checkpoints that stay; 0 keeps none.
+    """
+
+    def __init__(self, folder: Path, every_n_steps: int, keep_every_n_steps: int = 0) -> None:
+        self.folder, self.every_n_steps, self.keep_every_n_steps = folder, every_n_steps, keep_every_n_steps
+        self._step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Nothing to save yet."""
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save behind a whole step, if no validation is to come first."""
+        if trainer.global_step > self._step:
+            self._step = trainer.global_step
+            if not validation_is_due(trainer):
+                self._save(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save what had to wait for the validation."""
+        if trainer.state.fn == "fit" and validation_is_due(trainer):
+            self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save the finished run."""
+        """Save the finished run, behind everything that others write at its end."""
         if trainer.global_step == trainer.max_steps:
-            trainer.save_checkpoint(f"{self.dirpath}/last.ckpt")
+            self._write(trainer, last=True)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        """Save if it is time; the last step is saved at the end of the run, not before."""
+        if trainer.global_step < trainer.max_steps:
+            self._write(trainer, last=not trainer.global_step % self.every_n_steps)
+
+    def _write(self, trainer: pl.Trainer, last: bool) -> None:
+        step, keep = trainer.global_step, self.keep_every_n_steps
+        names = [f"step_{step:08d}"] if keep and not step % keep else []
+        for name in [*names, "last"] if last else names:
+            if trainer.is_global_zero and trainer.logger is not None:
+                trainer.logger.save()  # the curves up to here, so that a run that goes on from here has no gap
+            trainer.save_checkpoint(self.folder / f"{name}.ckpt")
 
 
-def checkpoint_callbacks(folder: Path, every_n_steps: int) -> list[Callback]:
-    """last.ckpt by steps, with all that resuming needs; best.ckpt by validation, the weights only."""
-    best = ModelCheckpoint(
-        folder,
-        filename="best",
-        monitor=SELECTION,
-        mode="max",
-        save_top_k=1,
-        save_weights_only=True,
-        enable_version_counter=False,
-    )
-    return [LastCheckpoint(folder, every_n_steps), best]
+class BestCheckpoint(ModelCheckpoint):
+    """best.ckpt by validation, the weights only.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder,
+            filename="best",
+            monitor=SELECTION,
+            mode="max",
+            save_top_k=1,
+            save_weights_only=True,
+            enable_version_counter=False,
+        )
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Choose among the validations of the plan only: one because of a signal would not be in a run without it."""
+        if validation_is_due(trainer):
+            super().on_validation_end(trainer, module)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on choosing, wherever the folder is now; from the beginning if best.ckpt is gone."""
+        file = Path(str(self.dirpath)) / "best.ckpt"
+        if file.is_file():
+            scores = dict(zip([str(file)], state_dict["best_k_models"].values(), strict=False))
+            paths = dict.fromkeys(("best_model_path", "kth_best_model_path"), str(file))
+            super().load_state_dict({**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores})
+
+
+def checkpoint_callbacks(folder: Path, config: TrainerConfig) -> list[Callback]:
+    """best.ckpt by validation, the weights only; last.ckpt by steps, with all that resuming needs."""
+    every = min(config.save_every_n_steps, config.max_steps)
+    return [BestCheckpoint(folder), SaveCheckpoints(folder, every, config.keep_every_n_steps)]

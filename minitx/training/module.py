@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.optim.lr_scheduler import LambdaLR
 
 from minitx import bleu, checkpoint
 from minitx.config import Config
@@ -21,6 +23,7 @@ from minitx.models import Transformer
 from minitx.predictor import Predictor
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
+from minitx.training.resuming import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
 
 SELECTION = "validation/selection"
@@ -45,6 +48,8 @@ class TransformerModule(pl.LightningModule):
         self._scores = Scores()
         self._gathered = ExitStack()
         self._began = time.perf_counter()
+        self._validated_at = 0  # the step of the latest validation
+        self._settings: list[dict[str, Any]] = []  # of the optimiser's groups, as the config has them
 
     def configure_model(self) -> None:
         """Spread the weights over processes where the strategy asks for it; Lightning may ask more than once."""
@@ -56,10 +61,25 @@ class TransformerModule(pl.LightningModule):
         """Since this module was made, and those of the runs before that were resumed, up to their last save."""
         return time.perf_counter() - self._began
 
+    @cached_property
+    def _data_digest(self) -> str:
+        return data_digest(self.task)
+
+    def on_train_start(self) -> None:
+        """Let the config decide on how to go on, where a checkpoint has brought other settings of the optimiser."""
+        optimizer, scheduler = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler
+        assert isinstance(scheduler, LambdaLR)
+        scheduler.base_lrs = [settings["initial_lr"] for settings in self._settings]
+        for group, settings, ratio in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
+            group.update(settings, lr=settings["initial_lr"] * ratio(scheduler.last_epoch))
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Draw dropout as a function of (seed, batch, rank), so that a resumed run draws the same."""
-        if self.config.model.dropout or self.config.model.attention_dropout:
-            torch.manual_seed(mixed(self.config.run.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank))
+        """Draw dropout and positions as a function of (seed, batch, rank), so that a resumed run draws the same."""
+        drawn = mixed(self.config.run.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank)
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(drawn)  # a hundred times as fast as for every device that there may be
+        else:
+            torch.manual_seed(drawn)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This batch's share in the mean loss over all labels of the optimiser step.
@@ -116,6 +136,7 @@ class TransformerModule(pl.LightningModule):
             total = self.trainer.strategy.reduce(mine, reduce_op="sum").tolist()
             examples, exact, tokens, correct = (int(value) for value in total[:4])
             scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])
+        self._validated_at = self.global_step
         self.validated = scores.means()
         if self.task.metrics:
             self.validated["bleu"] = self._bleu()
@@ -162,18 +183,20 @@ class TransformerModule(pl.LightningModule):
         # Clipping must unscale scaled gradients first, which fused AdamW insists on doing itself.
         optimizer = build_optimizer(self.model, config, fused=not self._is_scaled())
         schedule = build_schedule(optimizer, config.schedule, self.config.trainer.max_steps)
+        self._settings = [
+            {key: value for key, value in group.items() if key not in ("params", "lr")}
+            for group in optimizer.param_groups
+        ]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
         """Make the file self-contained."""
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
         contents["seconds"] = self.seconds
+        contents["data_digest"] = self._data_digest
+        contents["validated"] = self._validated_at == self.global_step or not validation_is_due(self.trainer)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
-        """Go on counting seconds; and batches, of which there may be another number in a step from now on."""
+        """Go on counting seconds and batches."""
         self._began -= contents.get("seconds", 0.0)
-        accumulate = self.config.trainer.accumulate_grad_batches
-        if contents["minitx"]["config"]["trainer"]["accumulate_grad_batches"] != accumulate:
-            progress = contents["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-            for counters in (progress["total"], progress["current"]):
-                counters.update(dict.fromkeys(counters, contents["global_step"] * accumulate))
+        begin_at(contents, self.config.trainer.accumulate_grad_batches)

@@ -16,27 +16,39 @@ from minitx.config import Config
 from minitx.data import framing
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
+from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import BATCH
 from minitx.files import written_whole
 from minitx.models import Transformer, build_model, max_positions
-from minitx.nn import POSITION_IDS, POSITIONS, Stack
+from minitx.nn import Stack
 from minitx.options import build, resolve
-from minitx.predictor import load
+from minitx.predictor import Predictor, load
 from minitx.report import evaluation_report, table
 from minitx.size import check_batch, check_memory
-from minitx.training.folder import run_folder
+from minitx.training import initial
+from minitx.training.folder import new_folder, old_folder
 from minitx.training.optim import build_optimizer, schedule
+from minitx.training.resuming import as_begun, changed, data_digest, finished, going_on, resumed
 
 MOST_STEPS = 2**40
 """More than any run takes; beyond 2^53 a step would no longer be told from the next."""
 
 
-def prepare(config: Config) -> tuple[Config, Task, Transformer]:
+def prepare(
+    config: Config, begun: Predictor | None = None, tokenizer: Tokenizer | None = None
+) -> tuple[Config, Task, Transformer]:
     """Everything that can be wrong with a config, found before any work: the resolved config, its task and its model.
+
+    Args:
+        config: the experiment.
+        begun: what run.init_from names, where it has been loaded already.
+        tokenizer: of a run that goes on, for tasks that take one; with it, run.init_from is left alone.
 
     Raises:
         ValueError: with the key to change.
     """
+    if config.run.init_from and begun is None and tokenizer is None:
+        begun = initial.source(config.run.init_from)
     trainer = config.trainer
     for name in (
         "max_steps",
@@ -55,31 +67,38 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
         raise ValueError(f"trainer.profile must be a number of steps, or 0, got {trainer.profile}")
     if not 0.0 <= trainer.label_smoothing < 1.0:
         raise ValueError(f"trainer.label_smoothing must lie in [0, 1), got {trainer.label_smoothing}")
+    if trainer.keep_every_n_steps < 0:
+        raise ValueError(
+            f"trainer.keep_every_n_steps must be a number of steps, or 0, got {trainer.keep_every_n_steps}"
+        )
     if config.log.every_n_steps < 1:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
-    data = resolve(TASKS, config.data, "data")
-    task = build(TASKS, data, "data")
+    config = dataclasses.replace(config, data=resolve(TASKS, config.data, "data"))
+    if begun is not None:
+        config, tokenizer = initial.fitted(config, begun), begun.tokenizer
+    task = build(TASKS, config.data, "data")
     check_batch(task)
+    if tokenizer is not None and task.takes(tokenizer):
+        task.vocabulary = tokenizer
     framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
     if config.model.prefix_lm and task.kind == "stream":
         raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
-    context = ("d_model", "n_heads", "d_head", "causal")
-    position_ids = resolve(POSITION_IDS, config.model.position_ids, "model.position_ids", context)
+    model_config = initial.resolved_model(config.model)
+    position_ids = model_config.position_ids
     if position_ids.get("after") == ():
         position_ids["after"] = task.boundaries
-    model_config = dataclasses.replace(
-        config.model,
-        position=resolve(POSITIONS, config.model.position, "model.position", context),
-        position_ids=position_ids,
-        vocab_size=task.vocabulary.vocab_size if config.model.vocab_size is None else config.model.vocab_size,
-    )
-    if model_config.vocab_size is not None and model_config.vocab_size < task.vocabulary.vocab_size:
+    if model_config.vocab_size is None:
+        model_config = dataclasses.replace(model_config, vocab_size=task.vocabulary.vocab_size)
+    assert model_config.vocab_size is not None
+    if model_config.vocab_size < task.vocabulary.vocab_size:
         raise ValueError(
             f"model.vocab_size must be at least the tokenizer's {task.vocabulary.vocab_size}, "
             f"got {model_config.vocab_size}"
         )
-    config = dataclasses.replace(config, data=data, model=model_config)
+    config = dataclasses.replace(config, model=model_config)
     check_memory(model_config)
+    if begun is not None:
+        initial.check(model_config, begun)
     torch.manual_seed(config.run.seed)
     model = build_model(model_config)
     build_optimizer(model, config.optimizer)
@@ -94,6 +113,8 @@ def prepare(config: Config) -> tuple[Config, Task, Transformer]:
             f"model.position_ids.name {position_ids['name']} with its options, and model.position.max_len if there is "
             f"one, must reach {needed} tokens, the longest sequence of this task; they reach {limit}"
         )
+    if begun is not None:
+        model.load_state_dict(begun.model.state_dict())
     return config, task, model
 
 
@@ -108,13 +129,21 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         What is written to results.json in the run's folder: the figures on the held-out set, steps and seconds.
 
     Raises:
-        ValueError: a config that cannot be run, before any work.
+        ValueError: a config that cannot be run, or not gone on with, before any work.
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
-    config, task, model = prepare(config)
-    task.batch(torch.Generator(), 1)  # a corpus that is too short, a task without examples: now rather than later
+    before = resumed(config) if resume else None
+    if before is not None:
+        config = as_begun(config, before)
+    begun = initial.source(config.run.init_from) if config.run.init_from and not before else None
+    config, task, model = prepare(config, begun, before.tokenizer if before else None)
+    data_digest(task)  # a corpus that is too short, a task without examples: now rather than later
     validation = task.examples("validation", task.validation_size)
-    folder, resumed = run_folder(config, resume)
+    changes = changed(before, config, task) if before else {}
+    if before and before.step == config.trainer.max_steps and (done := before.file.with_name("results.json")).exists():
+        return finished(before, changes, done)
+    folder = old_folder(before.file.parent) if before else new_folder(config)
+    beginning = going_on(before, changes) if before else initial.notes(config, task, begun) if begun else []
 
     from minitx.training.callbacks import LookInside, RunLogger, StopOnSignal
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
@@ -142,14 +171,20 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         devices=settings.devices,
         strategy=ShardedStrategy() if settings.strategy == "fsdp2" else settings.strategy,
         num_nodes=settings.num_nodes,
-        logger=RunLogger(folder.parent, name="", version=folder.name, default_hp_metric=False),
+        logger=RunLogger(
+            folder.parent,
+            name="",
+            version=folder.name,
+            default_hp_metric=False,
+            purge_step=before.step + 1 if before else None,  # what a killed process wrote after its last save
+        ),
         callbacks=[
             ProgressLine(config.log.every_n_steps),
-            *checkpoint_callbacks(folder, min(settings.save_every_n_steps, settings.max_steps)),
             LookInside(config.log.attention),
             LogEmbeddings(config.log.embeddings),
             *([ProfileSteps(settings.profile)] if settings.profile else []),
             stop,
+            *checkpoint_callbacks(folder, settings),
         ],
         plugins=[AtomicCheckpointIO()],
         enable_progress_bar=False,
@@ -157,10 +192,11 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         use_distributed_sampler=False,
     )
     if trainer.is_global_zero:
-        (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=False))
+        with written_whole(folder / "config.yaml") as file:
+            file.write(yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
-        for note in task.notes:
+        for note in [*beginning, *task.notes]:
             print(note, flush=True)
     for part in model.modules():
         if isinstance(part, Stack):
@@ -183,21 +219,23 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         module,
         batches,
         FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
-        ckpt_path=resumed,
+        ckpt_path=before.file if before else None,
     )
     seconds = module.seconds
     if stop.received is not None:
         print(f"stopped at step {trainer.global_step:,}; go on with --resume", flush=True)
         raise SystemExit(128 + stop.received)
     results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
+    if config.run.init_from:
+        results["init_from"] = config.run.init_from
     if trainer.is_global_zero:
         predictor = load(folder)
         predictor.task = task  # the corpus is open already
         report = evaluation_report(predictor)
         results |= report
-        with written_whole(folder / "results.json") as file:
-            file.write(f"{json.dumps(results, indent=2)}\n".encode())
         trainer.logger.finish(config, results)
+        with written_whole(folder / "results.json") as file:  # last of all: with it, a run is finished
+            file.write(f"{json.dumps(results, indent=2)}\n".encode())
         print(f"{folder}: trained in {seconds:.1f} s\n{table(report)}", flush=True)
     return results
 

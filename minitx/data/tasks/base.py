@@ -124,6 +124,10 @@ class Task:
         """The loss that no model can beat, in nats per token, where it is known."""
         return None
 
+    def takes(self, tokenizer: Tokenizer) -> bool:
+        """Whether this tokenizer may be assigned to `vocabulary` before any example is drawn: for text, not symbols."""
+        return False
+
     def batch(self, generator: torch.Generator, size: int) -> Examples:
         """Draw `size` training examples at once."""
         raise NotImplementedError

@@ -55,6 +55,10 @@ class LanguageTask(QuestionTask):
         """The characters of all texts there can be."""
         return CharTokenizer().train([self.texts])
 
+    def takes(self, tokenizer: Tokenizer) -> bool:
+        """Lengths are told in characters."""
+        return tokenizer.unit == "character"
+
     @cached_property
     def pieces(self) -> Pieces:
         """The pieces as ids."""

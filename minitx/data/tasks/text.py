@@ -78,6 +78,10 @@ class Text(Task):
         """Trained on the text with its held-out parts, so that no held-out character is unknown."""
         return encoded.train_tokenizer(self._corpus, self.tokenizer)
 
+    def takes(self, tokenizer: Tokenizer) -> bool:
+        """Any will do: text is text."""
+        return True
+
     @cached_property
     def _parts(self) -> dict[Split, np.ndarray]:
         """The ids of each split."""

@@ -81,6 +81,10 @@ class Translation(Task):
         trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
         return trained.lowercased() if self.lowercase else trained
 
+    def takes(self, tokenizer: Tokenizer) -> bool:
+        """Any will do: text is text."""
+        return True
+
     @property
     def longest(self) -> tuple[int, int]:
         """As long as a training pair may be; told without reading a file."""

@@ -1,0 +1,37 @@
+"""The experiments of configs/ cut down to a few steps, with texts of their own where the reader brings the text."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minitx.config import Config
+from minitx.options import config_parser, to_config
+from parallel_files import write_split
+
+
+def short(steps: int) -> list[str]:
+    """The words that make any experiment one of a few steps, with a validation and a save at the end."""
+    every = [word for key in ("max_steps", "val_every_n_steps", "save_every_n_steps") for word in (key, str(steps))]
+    words = [f"--trainer.{word}" if not place % 2 else word for place, word in enumerate(every)]
+    return [*words, "--trainer.accelerator", "cpu", "--data.validation_size", "10", "--data.test_size", "10"]
+
+
+def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
+    """An experiment of a few steps, its runs and its texts in a folder."""
+    words = ["--config", str(path), *short(steps), "--run.folder", str(folder / "runs")]
+    data: dict[str, Any] = yaml.safe_load(path.read_text())["data"]
+    if data["name"] == "text":
+        words += ["--data.validation_share", "0.01"]
+        if data["path"].startswith("data/"):  # a text that the reader brings
+            text = folder / "text.txt"
+            text.write_text("What a piece of work is a man!\n" * 400)
+            words += ["--data.path", str(text)]
+    if data["name"] == "translation" and data["path"].startswith("data/"):  # files that the reader brings
+        pairs = [(f"Zeile {number} aus einer Datei.", f"Line {number} of a file.") for number in range(40)]
+        write_split(folder, "train", pairs[:30], (data["source"], data["target"]))
+        write_split(folder, "val", pairs[30:35], (data["source"], data["target"]))
+        write_split(folder, data["test"], pairs[35:], (data["source"], data["target"]))
+        words += ["--data.path", str(folder)]
+    parser = config_parser()
+    return to_config(parser, parser.parse_args([*words, *more]))

@@ -1,0 +1,22 @@
+"""Every experiment in configs/, killed and resumed, is the one that was not interrupted."""
+
+from pathlib import Path
+
+import pytest
+
+from minitx.training.run import train
+from short_configs import shortened
+from tests.training.interrupting import assert_same_run, break_off
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_killed_and_resumed_is_never_interrupted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    every = ("--trainer.save_every_n_steps", "1", "--log.every_n_steps", "1")
+    straight, broken = (shortened(path, tmp_path, 3, *every, "--run.name", name) for name in ("straight", "broken"))
+    train(straight)
+    break_off(broken, 2)
+    train(broken, resume=True)
+    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")

@@ -1,0 +1,176 @@
+"""A new run that begins with the weights of another: what fits, what is taken from it, what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import minitx
+from minitx.cli import main
+from minitx.options import config_from_dict
+from minitx.training.run import prepare, train
+from tests.training.interrupting import break_off, state
+
+
+def begun(small: Any, path: Path, **sections: dict[str, Any]) -> Any:
+    """A run of two steps that begins with the weights at a path."""
+    run = {"name": "tuned", "folder": small().run.folder, "init_from": str(path)}
+    return small(**{**sections, "run": run, "trainer": {"max_steps": 2, "precision": "32-true"}})
+
+
+@pytest.fixture
+def pretrained(small: Any, tmp_path: Path) -> Path:
+    train(small(run={"name": "pretrained", "seed": 5}, trainer={"precision": "32-true"}))
+    return tmp_path / "runs/pretrained/v0"
+
+
+@pytest.mark.parametrize("file", ["", "last.ckpt"])
+def test_a_new_run_begins_with_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, file: str) -> None:
+    config = begun(small, pretrained / file, data={"name": "copy"})
+    weights = state(pretrained, "last" if file else "best")["state_dict"]
+    for key, weight in prepare(config)[2].state_dict().items():
+        assert torch.equal(weight, weights[f"model.{key}"]), key
+    results = train(config)
+    assert (results["steps"], results["init_from"]) == (2, str(pretrained / file))
+    tuned = tmp_path / "runs/tuned/v0"
+    assert yaml.safe_load((tuned / "config.yaml").read_text())["run"]["init_from"] == str(pretrained / file)
+    assert json.loads((tuned / "results.json").read_text())["init_from"] == str(pretrained / file)
+    moved = [
+        (weights[f"model.{key}"] - weight).abs().max()
+        for key, weight in minitx.load(tuned / "last.ckpt", device="cpu").model.state_dict().items()
+    ]
+    assert 0 < max(moved) < 0.02, "two steps away from there"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"d_model": 16}, r"model\.d_model is 32 in the checkpoint and 16 here"),
+        ({"n_heads": 4}, r"model\.n_heads is 2 in the checkpoint and 4 here"),
+        (
+            {"architecture": "decoder_only"},
+            r"model\.architecture is 'encoder_decoder' in the checkpoint and 'decoder_only' here",
+        ),
+        ({"position": {"name": "rope"}}, r"model\.position\.name is 'sinusoidal' in the checkpoint and 'rope' here"),
+        ({"norm_first": False}, r"model\.norm_first is True in the checkpoint and False here"),
+        ({"vocab_size": 20}, r"model\.vocab_size is 12 in the checkpoint and 20 here"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_by_key(
+    small: Any, tmp_path: Path, pretrained: Path, model: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"--init_from: {said}; leave the key out"):
+        train(begun(small, pretrained, model=model))
+    assert not (tmp_path / "runs/tuned").exists()
+
+
+def test_what_shapes_no_weight_may_differ_and_is_told(small: Any, pretrained: Path, capsys: Any) -> None:
+    model = {"dropout": 0.1, "window": 3, "position": {"name": "sinusoidal", "base": 500.0}}
+    train(begun(small, pretrained, model=model))
+    out = capsys.readouterr().out
+    assert f"--init_from: the weights of {pretrained} (pretrained)" in out
+    assert "model.dropout 0.0 -> 0.1" in out
+    assert "model.window None -> 3" in out
+    assert "model.position.base 10000.0 -> 500.0" in out
+
+
+def test_other_symbols_must_find_room_and_their_meaning_is_told(small: Any, pretrained: Path, capsys: Any) -> None:
+    train(begun(small, pretrained, data={"symbols": 4}))
+    assert "tokens mean something else than in the checkpoint" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"model\.vocab_size must be at least the tokenizer's 15, got 12"):
+        train(begun(small, pretrained, data={"symbols": 9}))
+
+
+def test_nothing_there_and_a_foreign_file(small: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at .*nowhere"):
+        train(begun(small, tmp_path / "nowhere"))
+    (tmp_path / "foreign.ckpt").write_bytes(b"foreign")
+    with pytest.raises(ValueError, match=r"--init_from: .*foreign\.ckpt is damaged, or not a minitx checkpoint"):
+        train(begun(small, tmp_path / "foreign.ckpt"))
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    one.write_text("the cat sat on the mat.\n" * 200)
+    other.write_text("a dog sat on the sofa, too!\n" * 200)
+    return one, other
+
+
+def words(folder: Path, name: str, text: Path, *more: str) -> list[str]:
+    """A command line for running text that says nothing about the model."""
+    said = {
+        "run.folder": folder / "runs", "run.name": name, "data.name": "text", "data.path": text, "data.block": 16,
+        "data.batch_size": 8, "data.validation_size": 8, "trainer.max_steps": 4, "trainer.save_every_n_steps": 2,
+        "trainer.val_every_n_steps": 2, "trainer.accelerator": "cpu", "trainer.precision": "32-true",
+    }  # fmt: skip
+    return ["train", *[word for key, value in said.items() for word in (f"--{key}", str(value))], *more]
+
+
+SMALL = (
+    "--model.architecture",
+    "decoder_only",
+    "--model.d_model",
+    "32",
+    "--model.n_heads",
+    "2",
+    "--model.n_layers",
+    "1",
+)
+BPE = ("--data.tokenizer.name", "bpe", "--data.tokenizer.size", "300")
+
+
+def test_text_takes_model_and_tokenizer_of_the_checkpoint(
+    tmp_path: Path, texts: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = texts
+    main(words(tmp_path, "one", one, *SMALL, *BPE, "--model.position", "{name: rope, base: 500.0}"))
+    tune = words(tmp_path, "two", other, "--init_from", str(tmp_path / "runs/one"))
+    main([*tune, "--model.dropout", "0.1"])
+    first, second = (minitx.load(tmp_path / "runs" / name, device="cpu") for name in ("one", "two"))
+    assert second.tokenizer.to_dict() == first.tokenizer.to_dict()
+    assert (second.config.model.d_model, second.config.model.n_heads, second.config.model.dropout) == (32, 2, 0.1)
+    assert (second.config.model.position["name"], second.config.model.position["base"]) == ("rope", 500.0)
+    assert second.config.data["tokenizer"]["name"] == "bpe"
+    assert second.config.data["path"] == str(other)
+    assert "model.dropout 0.0 -> 0.1" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        main([*tune, "--model.d_model", "64"])
+    assert left.value.code == 2
+    assert "--init_from: model.d_model is 32 in the checkpoint and 64 here" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main([*tune, "--resume"])
+    assert left.value.code == 2
+    assert "--init_from begins a new run and --resume goes on with an old one" in capsys.readouterr().err
+
+
+def test_a_run_that_was_begun_so_is_resumed_without_its_beginning(
+    tmp_path: Path, texts: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the checkpoint that it began with nor the keys that came from it are needed any more."""
+    one, other = texts
+    main(words(tmp_path, "one", one, *SMALL, *BPE))
+    main(words(tmp_path, "straight", other, "--init_from", str(tmp_path / "runs/one")))
+    tuned = config_from_dict(state(tmp_path / "runs/straight/v0")["minitx"]["config"]).to_dict()
+    tuned["run"]["name"] = "broken"
+    break_off(config_from_dict(tuned), 3)
+    (tmp_path / "runs/one").rename(tmp_path / "away")
+    main([*words(tmp_path, "broken", other), "--resume"])
+    assert "--resume: goes on behind step 2" in capsys.readouterr().out
+    straight, broken = (state(tmp_path / f"runs/{name}/v0") for name in ("straight", "broken"))
+    assert straight["minitx"]["tokenizer"] == broken["minitx"]["tokenizer"]
+    assert broken["minitx"]["config"]["run"]["init_from"] == str(tmp_path / "runs/one")
+    assert all(torch.equal(weight, broken["state_dict"][key]) for key, weight in straight["state_dict"].items())
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_counted(
+    tmp_path: Path, texts: tuple[Path, Path], capsys: Any
+) -> None:
+    one, other = texts
+    main(words(tmp_path, "one", one, *SMALL))
+    main(words(tmp_path, "two", other, "--init_from", str(tmp_path / "runs/one")))
+    assert "% of its training tokens are <unk>" in capsys.readouterr().out
