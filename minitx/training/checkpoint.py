@@ -10,15 +10,31 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minitx import checkpoint
+from minitx.training.disk import Disk
 from minitx.training.module import SELECTION
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's own way of saving can leave half a file behind when it is killed; this one cannot."""
+    """Lightning's own way of saving can leave half a file behind when it is killed; this one cannot.
+
+    Args:
+        disk: to write to, and to tell when that fails.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self.disk = disk
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write whole or not at all."""
-        checkpoint.write(contents, path)
+        """Write whole or not at all, and go on either way."""
+        path, step = Path(path), contents["global_step"]
+        before = f"the one of step {self.disk.saved:,} is kept" if self.disk.saved is not None else "there is none yet"
+        if path != self.disk.last:
+            before = "the one before, if there is one, is kept"
+        with self.disk.writing(path.name, f"{before}, training goes on, and the next save tries again"):
+            checkpoint.write(contents, path)
+            if path == self.disk.last:
+                self.disk.saved = step
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
@@ -41,15 +57,36 @@ class LastCheckpoint(ModelCheckpoint):
             trainer.save_checkpoint(f"{self.dirpath}/last.ckpt")
 
 
-def checkpoint_callbacks(folder: Path, every_n_steps: int) -> list[Callback]:
-    """last.ckpt by steps, with all that resuming needs; best.ckpt by validation, the weights only."""
-    best = ModelCheckpoint(
-        folder,
-        filename="best",
-        monitor=SELECTION,
-        mode="max",
-        save_top_k=1,
-        save_weights_only=True,
-        enable_version_counter=False,
-    )
-    return [LastCheckpoint(folder, every_n_steps), best]
+class BestCheckpoint(ModelCheckpoint):
+    """best.ckpt by validation, the weights only; one that could not be written, or is gone, counts for nothing."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(
+            disk.folder,
+            filename="best",
+            monitor=SELECTION,
+            mode="max",
+            save_top_k=1,
+            save_weights_only=True,
+            enable_version_counter=False,
+        )
+        self.disk = disk
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save the best, and remember it as the best only if it is there."""
+        gone = self.best_model_score is not None and not Path(self.best_model_path).exists()
+        if trainer.strategy.broadcast(gone):
+            self._forget()
+        before = {**self.state_dict(), "best_k_models": dict(self.best_k_models)}
+        super().on_validation_end(trainer, module)
+        if trainer.strategy.broadcast("best.ckpt" in self.disk.troubles):
+            self.load_state_dict(before)
+
+    def _forget(self) -> None:
+        self.best_k_models, self.best_model_path, self.kth_best_model_path = {}, "", ""
+        self.best_model_score = self.current_score = None
+
+
+def checkpoint_callbacks(disk: Disk, every_n_steps: int) -> list[Callback]:
+    """last.ckpt by steps, with all that resuming needs; best.ckpt by validation."""
+    return [LastCheckpoint(disk.folder, every_n_steps), BestCheckpoint(disk)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
@@ -19,9 +20,11 @@ from minitx.data.tasks import Task, mixed
 from minitx.evaluation import Scores, score
 from minitx.models import Transformer
 from minitx.predictor import Predictor
+from minitx.training.finite import FiniteSteps
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.sharding import gathered, shard, whole
+from minitx.training.stopping import let_through
 
 SELECTION = "validation/selection"
 """What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""
@@ -41,10 +44,16 @@ class TransformerModule(pl.LightningModule):
         self.model, self.task, self.config = model, task, config
         self.loss: Tensor | None = None  # of the latest training batch, for whoever reports it
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
+        self.steps = FiniteSteps(config.trainer.skip_nonfinite_steps)
         self.validated: dict[str, float] = {}  # the latest validation's figures
         self._scores = Scores()
         self._gathered = ExitStack()
         self._began = time.perf_counter()
+
+    def configure_callbacks(self) -> list[Callback]:
+        """None; but it is asked for when all processes are started, and signals may reach this one again."""
+        let_through()
+        return []
 
     def configure_model(self) -> None:
         """Spread the weights over processes where the strategy asks for it; Lightning may ask more than once."""
@@ -58,8 +67,12 @@ class TransformerModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout as a function of (seed, batch, rank), so that a resumed run draws the same."""
+        self.reseed(self.trainer.fit_loop.total_batch_idx)
+
+    def reseed(self, number: int) -> None:
+        """What dropout draws in batch `number` is drawn next."""
         if self.config.model.dropout or self.config.model.attention_dropout:
-            torch.manual_seed(mixed(self.config.run.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank))
+            torch.manual_seed(mixed(self.config.run.seed, number, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This batch's share in the mean loss over all labels of the optimiser step.
@@ -67,16 +80,18 @@ class TransformerModule(pl.LightningModule):
         Lightning divides by the number of batches, and the processes' gradients are averaged: to weigh each label
         alike, whatever batch and process it is in, both are made up for here.
         """
-        loss = self._summed_loss(batch)
+        loss = self.summed_loss(batch)
         labels = count(batch.labels)
         self.loss = loss.detach() / labels
         if batch.step_labels is not None:
             labels = batch.step_labels.clamp(min=1)
+        unfinite = (~self.loss.isfinite()).to(labels.dtype)
         if self.trainer.world_size > 1:
-            labels = self.trainer.strategy.reduce(labels, reduce_op="sum")
+            labels, unfinite = self.trainer.strategy.reduce(torch.stack((labels, unfinite)), reduce_op="sum").unbind()
+        self.steps.saw(unfinite)
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
 
-    def _summed_loss(self, batch: Batch) -> Tensor:
+    def summed_loss(self, batch: Batch) -> Tensor:
         """Cross-entropy summed over the labels; piece by piece where all logits together would be a burden."""
         smoothing = self.config.trainer.label_smoothing
         if batch.labels.numel() * self.model.head.out_features <= MOST_LOGITS:
@@ -144,13 +159,11 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning refuses to clip beside fused AdamW in mixed precision; only scaled gradients (fp16) need that.
+        Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
         """
-        if self._is_scaled():
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        else:
-            largest = gradient_clip_val or float("inf")
-            self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach())
+        largest = gradient_clip_val or float("inf")
+        self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach())
+        self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, self._is_scaled())
 
     def _is_scaled(self) -> bool:
         """Whether gradients are scaled, as fp16 needs."""
@@ -168,10 +181,12 @@ class TransformerModule(pl.LightningModule):
         """Make the file self-contained."""
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
         contents["seconds"] = self.seconds
+        contents["skipped_steps"] = int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
         """Go on counting seconds; and batches, of which there may be another number in a step from now on."""
         self._began -= contents.get("seconds", 0.0)
+        self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
         accumulate = self.config.trainer.accumulate_grad_batches
         if contents["minitx"]["config"]["trainer"]["accumulate_grad_batches"] != accumulate:
             progress = contents["loops"]["fit_loop"]["epoch_loop.batch_progress"]
