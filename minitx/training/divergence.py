@@ -26,6 +26,7 @@ from minitx.training.disk import Disk
 from minitx.training.losses import count
 from minitx.training.module import TransformerModule
 from minitx.training.optim import schedule
+from minitx.training.stopping import launched_by_lightning
 
 MOST_IN_A_ROW = 50
 """Steps one after another that may be skipped; fp16 needs up to twenty to find the scale of its gradients."""
@@ -66,9 +67,12 @@ class StopOnDivergence(Callback):
         """Do the step behind the first `done` once more, and say what came of it.
 
         Raises:
-            RunFailed: always.
+            RunFailed: always, in the first process.
+            SystemExit: always, in the others.
         """
         loss, where = again(trainer, module, done)
+        if not trainer.is_global_zero:
+            raise SystemExit(0 if launched_by_lightning(trainer) else 1)
         rate = self.config.optimizer.lr * schedule(self.config.optimizer.schedule, trainer.max_steps)(done)
         clipped = self.config.trainer.gradient_clip_val
         advice = [
@@ -123,7 +127,7 @@ def again(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[fl
                 module.reseed(number)
                 batch = trainer.strategy.batch_to_device(batch)
                 total = module.summed_loss(batch)
-                loss = float(total / count(batch.labels))
+                loss = float(total.detach() / count(batch.labels))
                 # Together, as spread weights are brought together for the backward as well.
                 if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
                     break

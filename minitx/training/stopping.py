@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -47,7 +48,7 @@ class StopOnSignal(Callback):
             yield  # Python hears signals in the main thread only
             return
         before = {number: signal.signal(number, self._listen) for number in SIGNALS}
-        if _launched_by_lightning(trainer):
+        if launched_by_lightning(trainer):
             let_through()  # what came while this process was starting
         elif trainer.world_size > 1:
             # Processes that are launched now inherit what is blocked: a signal waits until they can hear it.
@@ -73,6 +74,8 @@ class StopOnSignal(Callback):
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Leave before the first step, if asked to while processes were getting ready."""
         self._training = True
+        if trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.disk.last:
+            self.disk.saved = trainer.global_step
         if number := self._heard(trainer):
             raise self._farewell(number)
 
@@ -108,13 +111,14 @@ class StopOnSignal(Callback):
             last = self.disk.saved
             if self._trained:
                 told = f"stopped after training; --resume evaluates, and so does minitx evaluate {self.disk.folder}"
+            elif last is None and self.disk.last.exists():
+                told = "stopped before the first step; go on with --resume"
             elif last is None:
                 told = "stopped before anything was saved; start again"
             else:
                 told = f"stopped at step {last:,}; go on with --resume"
             print(told, flush=True)
-        # Lightning's launcher kills this run's first process when one of its own ends with another code.
-        return SystemExit(0 if _launched_by_lightning(trainer) else 128 + number)
+        return SystemExit(0 if launched_by_lightning(trainer) else 128 + number)
 
 
 def let_through() -> None:
@@ -122,7 +126,10 @@ def let_through() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _launched_by_lightning(trainer: pl.Trainer) -> bool:
-    """Whether this is a process that the run's first process has started."""
+def launched_by_lightning(trainer: pl.Trainer) -> bool:
+    """Whether this is a process that the run's first one has started: it leaves with code 0, whatever has happened.
+
+    Lightning's launcher kills the first process when one of the others ends with another code.
+    """
     environment = getattr(trainer.strategy, "cluster_environment", None)
     return isinstance(environment, LightningEnvironment) and not trainer.is_global_zero
