@@ -122,6 +122,7 @@ def test_a_run_whose_last_save_fails_says_so_and_fails(
         with pytest.raises(RunFailed, match=r"end of training could not be saved \(No space.*last.ckpt is of step 4"):
             train(config)
         assert "the one of step 4 is kept" in capsys.readouterr().out
+        disk.free()
         with pytest.raises(RunFailed, match=r"last.ckpt is of step 4"):  # which is known again
             train(config, resume=True)
     disk.free()

@@ -68,10 +68,10 @@ class Run:
         else:
             os.kill(self.process.pid if to == "first" else self.children()[0], number)
 
-    def ended(self) -> int:
+    def ended(self, patience: float = PATIENCE) -> int:
         """The exit code, as a shell tells it; no process may be left over."""
         try:
-            code = self.process.wait(PATIENCE)
+            code = self.process.wait(patience)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             pytest.fail(f"hangs\n{self.said()}")
@@ -94,7 +94,7 @@ def check_resumable(run: Run, processes: int = 1) -> int:
     step = run.last()["global_step"]
     assert f"stopped at step {step:,}; go on with --resume" in run.said()
     resumed = Run(run.folder, "--resume", processes=processes, steps=step + 2)
-    assert resumed.ended() == 0, resumed.said()
+    assert resumed.ended(patience=300) == 0, resumed.said()
     assert resumed.last()["global_step"] == step + 2
     return step
 
