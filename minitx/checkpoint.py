@@ -26,9 +26,16 @@ def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(contents: dict[str, Any], path: str | Path) -> None:
-    """Write a checkpoint whole or not at all: beside its target, forced to disk, then renamed."""
+    """Write a checkpoint whole or not at all: beside its target, forced to disk, then renamed.
+
+    Raises:
+        OSError: no room, no folder, no permission; what stood there before is left as it was.
+    """
     with written_whole(path) as file:
-        torch.save(contents, file)
+        try:
+            torch.save(contents, file)
+        except RuntimeError as error:  # of torch's own bookkeeping, when a write has failed under it
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:

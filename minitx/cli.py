@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jsonargparse import Namespace
 
+from minitx.errors import RunFailed
 from minitx.generation.options import GenerationOptions
 from minitx.options import Parser, add_options, config_parser, did_you_mean, to_config
 from minitx.sweeps import command as sweeps
@@ -54,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except RunFailed as error:
+        print(f"minitx: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     except (ValueError, MemoryError, RuntimeError) as error:
         sentence = str(error) if isinstance(error, ValueError) and _ours(error) else _memory(error)
         if os.environ.get("MINITX_TRACEBACK") or sentence is None:

@@ -129,6 +129,8 @@ class TrainerConfig:
     """Batches whose gradients make one optimiser step."""
     gradient_clip_val: float = 1.0
     """Largest norm of the gradient over all weights; 0 does not clip."""
+    skip_nonfinite_steps: bool = False
+    """Pass over a step whose loss or gradient is not finite, and count it, instead of ending the run."""
     label_smoothing: float = 0.0
     """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
     compile: bool = False

@@ -43,10 +43,13 @@ class TrainingBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(self.first(), self.total, self.accumulate):
-            step = [self._batch(number) for number in range(start, min(start + self.accumulate, self.total))]
-            labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
-            for batch in step:
-                yield batch._replace(step_labels=labels)
+            yield from self.step(start)
+
+    def step(self, start: int) -> list[Batch]:
+        """The batches of one optimiser step, of which the first has this number."""
+        step = [self._batch(number) for number in range(start, min(start + self.accumulate, self.total))]
+        labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
+        return [batch._replace(step_labels=labels) for batch in step]
 
     def _batch(self, number: int) -> Batch:
         examples = self.task.batch(generator(self.seed, number, self.rank), self.task.batch_size)

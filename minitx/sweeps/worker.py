@@ -18,6 +18,7 @@ import yaml
 
 from minitx import checkpoint
 from minitx.config import Config
+from minitx.errors import RunFailed
 from minitx.hardware import machine
 from minitx.options import config_from_dict
 from minitx.predictor import load
@@ -48,7 +49,9 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         traceback.print_exc()
         words = str(error).strip().splitlines()
         sentence = words[0] if words else type(error).__name__
-        return {"error": sentence if isinstance(error, ValueError) else f"{type(error).__name__}: {sentence}"}
+        return {
+            "error": sentence if isinstance(error, ValueError | RunFailed) else f"{type(error).__name__}: {sentence}"
+        }
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""What happens beside training: attention and written answers into TensorBoard, and stopping cleanly."""
+"""What happens beside training: attention and written answers into TensorBoard."""
 
 from __future__ import annotations
 
 import json
-import signal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from torch.utils.tensorboard import SummaryWriter
 
 from minitx.config import AttentionLogConfig, Config
 from minitx.data.examples import Masked, PackedMasked, Pairs
@@ -20,13 +23,56 @@ from minitx.files import written_whole
 from minitx.inspection.maps import KINDS, AttentionMaps
 from minitx.inspection.statistics import HeadSums
 from minitx.predictor import Predictor
+from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.heads import Head, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_attention, add_hyperparameters, add_maps, markdown_table
+from minitx.training.disk import Disk
 from minitx.training.module import TransformerModule
 
 
+class Events(SummaryWriter):
+    """Torch's writer, into a file that outlives a full disk.
+
+    Args:
+        folder: of the event file.
+        disk: to tell when that cannot be written.
+        purge_step: of earlier files, what was logged at this step and later is not shown any more.
+    """
+
+    def __init__(self, folder: str, disk: Disk, purge_step: int | None = None) -> None:
+        self.disk = disk
+        super().__init__(folder, purge_step=purge_step)
+
+    def _get_file_writer(self) -> Any:
+        if self.file_writer is None:
+            otherwise = "training goes on, and the curves wait for the next try"
+            file = EventFile(self.log_dir, partial(self.disk.writing, "TensorBoard's event file", otherwise))
+            vars(self).update(file_writer=file, all_writers={self.log_dir: file})
+            if self.purge_step is not None:
+                file.add_event(Event(session_log=SessionLog(status=SessionLog.START)), self.purge_step)
+        return self.file_writer
+
+
 class RunLogger(TensorBoardLogger):
-    """TensorBoard events in the run's folder, without the hparams.yaml that config.yaml makes superfluous."""
+    """TensorBoard events in the run's folder, without the hparams.yaml that config.yaml makes superfluous.
+
+    Args:
+        disk: of the run.
+        purge_step: of a run that goes on, the step behind which it does.
+    """
+
+    def __init__(self, disk: Disk, purge_step: int | None = None) -> None:
+        super().__init__(disk.folder.parent, name="", version=disk.folder.name, default_hp_metric=False)
+        self.disk, self.purge_step = disk, purge_step
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Events:
+        """The run's writer."""
+        if self._experiment is None:
+            self._experiment = Events(self.log_dir, self.disk, self.purge_step)
+        assert isinstance(self._experiment, Events)
+        return self._experiment
 
     def save(self) -> None:
         """Write out what is buffered."""
@@ -128,7 +174,9 @@ class LookInside(Callback):
             return
         assert trainer.logger is not None
         trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)  # type: ignore[attr-defined]
-        with written_whole(Path(str(trainer.logger.log_dir)) / "heads.json") as file:
+        path = Path(str(trainer.logger.log_dir)) / "heads.json"
+        assert isinstance(trainer.logger, RunLogger)
+        with trainer.logger.disk.writing(path.name, "TensorBoard's tab TEXT has it"), written_whole(path) as file:
             file.write(f"{json.dumps(heads_json(self._heads), indent=2)}\n".encode())
 
     def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
@@ -166,48 +214,3 @@ def _longest_document(row: list[int], end: int) -> slice:
     borders = [-1, *(place for place, token in enumerate(row) if token == end), len(row)]
     start, stop = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
     return slice(start + 1, stop)
-
-
-class StopOnSignal(Callback):
-    """Ctrl-C and SIGTERM finish the step, save last.ckpt and end the run; a second one ends it at once.
-
-    Args:
-        path: of last.ckpt.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.received: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Listen; after Lightning, which has handlers of its own."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._listen)
-
-    def _listen(self, number: int, frame: object) -> None:
-        self.received = number
-        self.teardown_handlers()
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Between whole steps only: a half-accumulated gradient is not in a checkpoint."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return
-        heard = self.received is not None
-        if trainer.world_size > 1:
-            heard = trainer.strategy.reduce_boolean_decision(heard, all=False)
-        if heard:
-            trainer.save_checkpoint(self.path)
-            trainer.should_stop = True
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Stop listening."""
-        self.teardown_handlers()
-
-    def teardown_handlers(self) -> None:
-        """Give the signals back to whoever had them; for a signal that was heard, to the system."""
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if self.received is not None else handler)
-        self._before = {}

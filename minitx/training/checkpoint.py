@@ -11,16 +11,32 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minitx import checkpoint
 from minitx.config import TrainerConfig
+from minitx.training.disk import Disk
 from minitx.training.module import SELECTION
 from minitx.training.resuming import validation_is_due
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's own way of saving can leave half a file behind when it is killed; this one cannot."""
+    """Lightning's own way of saving can leave half a file behind when it is killed; this one cannot.
+
+    Args:
+        disk: to write to, and to tell when that fails.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self.disk = disk
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write whole or not at all."""
-        checkpoint.write(contents, path)
+        """Write whole or not at all, and go on either way."""
+        path, step = Path(path), contents["global_step"]
+        before = f"the one of step {self.disk.saved:,} is kept" if self.disk.saved is not None else "there is none yet"
+        if path != self.disk.last:
+            before = "the one before, if there is one, is kept"
+        with self.disk.writing(path.name, f"{before}, training goes on, and the next save tries again"):
+            checkpoint.write(contents, path)
+            if path == self.disk.last:
+                self.disk.saved = step
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
@@ -82,15 +98,11 @@ class SaveCheckpoints(Checkpoint):
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt by validation, the weights only.
+    """best.ckpt by validation, the weights only; one that could not be written, or is gone, counts for nothing."""
 
-    Args:
-        folder: of the run.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, disk: Disk) -> None:
         super().__init__(
-            folder,
+            disk.folder,
             filename="best",
             monitor=SELECTION,
             mode="max",
@@ -99,10 +111,22 @@ class BestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
 
+        self.disk = disk
+
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Choose among the validations of the plan only: one because of a signal would not be in a run without it."""
-        if validation_is_due(trainer):
-            super().on_validation_end(trainer, module)
+        """Choose among the validations of the plan only: one because of a signal would not be in a run without it.
+
+        What could not be written is not remembered as the best.
+        """
+        if not validation_is_due(trainer):
+            return
+        gone = self.best_model_score is not None and not Path(self.best_model_path).exists()
+        if trainer.strategy.broadcast(gone):
+            self._forget()
+        before = {**self.state_dict(), "best_k_models": dict(self.best_k_models)}
+        super().on_validation_end(trainer, module)
+        if trainer.strategy.broadcast("best.ckpt" in self.disk.troubles):
+            super().load_state_dict(before)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on choosing, wherever the folder is now; from the beginning if best.ckpt is gone."""
@@ -112,8 +136,12 @@ class BestCheckpoint(ModelCheckpoint):
             paths = dict.fromkeys(("best_model_path", "kth_best_model_path"), str(file))
             super().load_state_dict({**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores})
 
+    def _forget(self) -> None:
+        self.best_k_models, self.best_model_path, self.kth_best_model_path = {}, "", ""
+        self.best_model_score = self.current_score = None
 
-def checkpoint_callbacks(folder: Path, config: TrainerConfig) -> list[Callback]:
+
+def checkpoint_callbacks(disk: Disk, config: TrainerConfig) -> list[Callback]:
     """best.ckpt by validation, the weights only; last.ckpt by steps, with all that resuming needs."""
     every = min(config.save_every_n_steps, config.max_steps)
-    return [BestCheckpoint(folder), SaveCheckpoints(folder, every, config.keep_every_n_steps)]
+    return [BestCheckpoint(disk), SaveCheckpoints(disk.folder, every, config.keep_every_n_steps)]

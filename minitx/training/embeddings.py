@@ -52,8 +52,9 @@ class LogEmbeddings(Callback):
         writer = trainer.logger.experiment  # type: ignore[attr-defined]
         predictor = Predictor(module.model, module.task.vocabulary, module.config)
         predictor.task = module.task  # the corpus is open already
-        for stack, vectors, told in token_points(predictor, self.config):
-            writer.add_embedding(vectors, told, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS)
+        with trainer.logger.disk.writing("the projector's files", "the run goes on without"):  # type: ignore[attr-defined]
+            for stack, vectors, told in token_points(predictor, self.config):
+                writer.add_embedding(vectors, told, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS)
 
 
 def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[Points]:

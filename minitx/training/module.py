@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.lr_scheduler import LambdaLR
@@ -21,10 +22,12 @@ from minitx.data.tasks import Task, mixed
 from minitx.evaluation import Scores, score
 from minitx.models import Transformer
 from minitx.predictor import Predictor
+from minitx.training.finite import FiniteSteps
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.resuming import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
+from minitx.training.stopping import let_through
 
 SELECTION = "validation/selection"
 """What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""
@@ -44,12 +47,18 @@ class TransformerModule(pl.LightningModule):
         self.model, self.task, self.config = model, task, config
         self.loss: Tensor | None = None  # of the latest training batch, for whoever reports it
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
+        self.steps = FiniteSteps(config.trainer.skip_nonfinite_steps)
         self.validated: dict[str, float] = {}  # the latest validation's figures
         self._scores = Scores()
         self._gathered = ExitStack()
         self._began = time.perf_counter()
         self._validated_at = 0  # the step of the latest validation
         self._settings: list[dict[str, Any]] = []  # of the optimiser's groups, as the config has them
+
+    def configure_callbacks(self) -> list[Callback]:
+        """None; but it is asked for when all processes are started, and signals may reach this one again."""
+        let_through()
+        return []
 
     def configure_model(self) -> None:
         """Spread the weights over processes where the strategy asks for it; Lightning may ask more than once."""
@@ -75,7 +84,11 @@ class TransformerModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout and positions as a function of (seed, batch, rank), so that a resumed run draws the same."""
-        drawn = mixed(self.config.run.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank)
+        self.reseed(self.trainer.fit_loop.total_batch_idx)
+
+    def reseed(self, number: int) -> None:
+        """What is drawn at random in batch `number` is drawn next."""
+        drawn = mixed(self.config.run.seed, number, self.global_rank)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(drawn)  # a hundred times as fast as for every device that there may be
         else:
@@ -87,16 +100,18 @@ class TransformerModule(pl.LightningModule):
         Lightning divides by the number of batches, and the processes' gradients are averaged: to weigh each label
         alike, whatever batch and process it is in, both are made up for here.
         """
-        loss = self._summed_loss(batch)
+        loss = self.summed_loss(batch)
         labels = count(batch.labels)
         self.loss = loss.detach() / labels
         if batch.step_labels is not None:
             labels = batch.step_labels.clamp(min=1)
+        unfinite = (~self.loss.isfinite()).to(labels.dtype)
         if self.trainer.world_size > 1:
-            labels = self.trainer.strategy.reduce(labels, reduce_op="sum")
+            labels, unfinite = self.trainer.strategy.reduce(torch.stack((labels, unfinite)), reduce_op="sum").unbind()
+        self.steps.saw(unfinite)
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
 
-    def _summed_loss(self, batch: Batch) -> Tensor:
+    def summed_loss(self, batch: Batch) -> Tensor:
         """Cross-entropy summed over the labels; piece by piece where all logits together would be a burden."""
         smoothing = self.config.trainer.label_smoothing
         if batch.labels.numel() * self.model.head.out_features <= MOST_LOGITS:
@@ -165,13 +180,11 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning refuses to clip beside fused AdamW in mixed precision; only scaled gradients (fp16) need that.
+        Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
         """
-        if self._is_scaled():
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        else:
-            largest = gradient_clip_val or float("inf")
-            self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach())
+        largest = gradient_clip_val or float("inf")
+        self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach())
+        self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, self._is_scaled())
 
     def _is_scaled(self) -> bool:
         """Whether gradients are scaled, as fp16 needs."""
@@ -195,8 +208,10 @@ class TransformerModule(pl.LightningModule):
         contents["seconds"] = self.seconds
         contents["data_digest"] = self._data_digest
         contents["validated"] = self._validated_at == self.global_step or not validation_is_due(self.trainer)
+        contents["skipped_steps"] = int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
         """Go on counting seconds and batches."""
         self._began -= contents.get("seconds", 0.0)
+        self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
         begin_at(contents, self.config.trainer.accumulate_grad_batches)

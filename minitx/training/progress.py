@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from minitx.data.framing import IGNORE, Batch
+from minitx.training.disk import say
 from minitx.training.module import TransformerModule
 
 
@@ -51,6 +52,8 @@ class ProgressLine(Callback):
         }
         if module.gradient_norm is not None:
             curves["training/gradient_norm"] = float(module.gradient_norm)
+        if module.steps.skip:
+            curves["training/skipped_steps"] = int(module.steps.skipped)
         if trainer.logger is not None:
             trainer.logger.log_metrics(curves, step)
         if self._in_place:
@@ -78,7 +81,7 @@ class ProgressLine(Callback):
         return "  ".join(part for part in parts if part)
 
     def _print(self, line: str, end: str) -> None:
-        print(f"\033[2K{line}" if self._in_place else line, end=end, flush=True)
+        say(f"\033[2K{line}" if self._in_place else line, end)
 
 
 def described(figures: dict[str, float]) -> str:

@@ -18,7 +18,6 @@ from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import BATCH
-from minitx.files import written_whole
 from minitx.models import Transformer, build_model, max_positions
 from minitx.nn import Stack
 from minitx.options import build, resolve
@@ -130,6 +129,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
 
     Raises:
         ValueError: a config that cannot be run, or not gone on with, before any work.
+        RunFailed: it diverged, or its outcome could not be written.
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
     before = resumed(config) if resume else None
@@ -145,19 +145,23 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     folder = old_folder(before.file.parent) if before else new_folder(config)
     beginning = going_on(before, changes) if before else initial.notes(config, task, begun) if begun else []
 
-    from minitx.training.callbacks import LookInside, RunLogger, StopOnSignal
+    from minitx.training.callbacks import LookInside, RunLogger
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
+    from minitx.training.disk import Disk, say
+    from minitx.training.divergence import StopOnDivergence
     from minitx.training.embeddings import LogEmbeddings
     from minitx.training.module import TransformerModule
     from minitx.training.precision import TRUE_DTYPES, resolve_precision
     from minitx.training.profile import ProfileSteps
     from minitx.training.progress import ProgressLine
     from minitx.training.sharding import ShardedStrategy
+    from minitx.training.stopping import StopOnSignal
 
     _quiet()
     settings = config.trainer
     precision = resolve_precision(settings.precision, settings.accelerator)
-    stop = StopOnSignal(str(folder / "last.ckpt"))
+    disk = Disk(folder)
+    stop = StopOnSignal(disk)
     trainer = _trainer(
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -171,29 +175,24 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         devices=settings.devices,
         strategy=ShardedStrategy() if settings.strategy == "fsdp2" else settings.strategy,
         num_nodes=settings.num_nodes,
-        logger=RunLogger(
-            folder.parent,
-            name="",
-            version=folder.name,
-            default_hp_metric=False,
-            purge_step=before.step + 1 if before else None,  # what a killed process wrote after its last save
-        ),
+        # What a killed process wrote behind its last save is done once more.
+        logger=RunLogger(disk, purge_step=before.step + 1 if before else None),
         callbacks=[
+            StopOnDivergence(config, disk),
             ProgressLine(config.log.every_n_steps),
             LookInside(config.log.attention),
             LogEmbeddings(config.log.embeddings),
             *([ProfileSteps(settings.profile)] if settings.profile else []),
             stop,
-            *checkpoint_callbacks(folder, settings),
+            *checkpoint_callbacks(disk, settings),
         ],
-        plugins=[AtomicCheckpointIO()],
+        plugins=[AtomicCheckpointIO(disk)],
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
     if trainer.is_global_zero:
-        with written_whole(folder / "config.yaml") as file:
-            file.write(yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        disk.keep("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
         for note in [*beginning, *task.notes]:
@@ -215,28 +214,30 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         total=settings.max_steps * accumulate,
         accumulate=accumulate,
     )
-    trainer.fit(
-        module,
-        batches,
-        FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
-        ckpt_path=before.file if before else None,
-    )
-    seconds = module.seconds
-    if stop.received is not None:
-        print(f"stopped at step {trainer.global_step:,}; go on with --resume", flush=True)
-        raise SystemExit(128 + stop.received)
-    results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
-    if config.run.init_from:
-        results["init_from"] = config.run.init_from
-    if trainer.is_global_zero:
-        predictor = load(folder)
-        predictor.task = task  # the corpus is open already
-        report = evaluation_report(predictor)
-        results |= report
-        trainer.logger.finish(config, results)
-        with written_whole(folder / "results.json") as file:  # last of all: with it, a run is finished
-            file.write(f"{json.dumps(results, indent=2)}\n".encode())
-        print(f"{folder}: trained in {seconds:.1f} s\n{table(report)}", flush=True)
+    with stop.listening(trainer):
+        trainer.fit(
+            module,
+            batches,
+            FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
+            ckpt_path=before.file if before else None,
+        )
+        seconds = module.seconds
+        stop.trained()
+        results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
+        if config.run.init_from:
+            results["init_from"] = config.run.init_from
+        if settings.skip_nonfinite_steps:
+            results["skipped_steps"] = int(module.steps.skipped)
+        if trainer.is_global_zero:
+            disk.check()
+            predictor = load(folder)
+            predictor.task = task  # the corpus is open already
+            report = evaluation_report(predictor)
+            results |= report
+            skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
+            say(f"{folder}: trained in {seconds:.1f} s{skipped}\n{table(report)}")
+            trainer.logger.finish(config, results)
+            disk.keep_result("results.json", f"{json.dumps(results, indent=2)}\n".encode())
     return results
 
 

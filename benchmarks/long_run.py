@@ -1,0 +1,96 @@
+"""Memory and speed over a long run of a small config, with validations, attention, curves and checkpoints.
+
+    python -m benchmarks.long_run
+
+The run is a process of its own, `minitx train`, whose resident memory is read from outside at each of its validations
+(Linux). So is the processor time that it has taken: other programs on the machine change that less than the clock's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.common import DOCS, record, table
+
+STEPS, VALIDATED = 50_000, 500
+SHOWN = (1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 40_000, 50_000)
+CONFIG = {
+    "run.name": "long",
+    "data.name": "reverse",
+    "data.length": "[1, 8]",
+    "data.batch_size": 16,
+    "data.validation_size": 32,
+    "data.test_size": 100,
+    "model.d_model": 32,
+    "model.n_heads": 2,
+    "model.n_layers": 1,
+    "model.dropout": 0.1,
+    "trainer.accelerator": "cpu",
+    "trainer.precision": "32-true",
+    "trainer.max_steps": STEPS,
+    "trainer.val_every_n_steps": VALIDATED,
+    "trainer.save_every_n_steps": VALIDATED,
+    "log.every_n_steps": 50,
+}
+
+
+def used(process: int) -> tuple[float, float]:
+    """MiB of memory that a process holds now, and seconds of processor time that it has taken."""
+    status = Path(f"/proc/{process}/status").read_text()
+    times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024, sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def watched(folder: str) -> dict[int, tuple[float, float]]:
+    """Carry out the run; what it has used at each validation."""
+    words = [f"--{key}={value}" for key, value in CONFIG.items()]
+    command = [sys.executable, str(DOCS.parent / "train.py"), *words, f"--run.folder={folder}"]
+    found: dict[int, tuple[float, float]] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if told := re.match(r"step ([\d,]+)/", line):
+                found[int(told[1].replace(",", ""))] = used(process.pid)
+    if process.returncode:
+        raise SystemExit(f"the run ended with code {process.returncode}")
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = watched(folder)
+        written = sum(file.stat().st_size for file in Path(folder).rglob("events.*")) / 2**20
+    steps = sorted(found)
+    rows = [
+        {
+            "step": step,
+            "resident_mib": round(found[step][0], 1),
+            "step_ms": round(1e3 * (found[step][1] - found[before][1]) / (step - before), 3),
+        }
+        for before, step in pairwise(steps)
+    ]
+    held = {row["step"]: row["resident_mib"] for row in rows}
+    times = {row["step"]: row["step_ms"] for row in rows}
+    lines = [[f"{step:,}", f"{held[step]:,.0f} MiB", f"{times[step]:.2f} ms"] for step in SHOWN]
+    first, last = SHOWN[0], SHOWN[-1]
+    early, late = ([row["step_ms"] for row in part] for part in (rows[:10], rows[-10:]))
+    slower = statistics.mean(late) / statistics.mean(early)
+    said = (
+        f"{STEPS:,} steps of an encoder-decoder of width 32, {STEPS // VALIDATED} validations with attention maps and "
+        f"pictures, a save beside each: memory {held[last] - held[first]:+.1f} MiB from step {first:,} to step "
+        f"{last:,}, at most {max(held.values()):,.0f}; the last 5,000 steps take {slower:.2f}x the processor time of "
+        f"the first 5,000. The event file has {written:.0f} MiB."
+    )
+    header = ["step", "resident memory", "processor time of a step, validations, logging and saves included"]
+    record("long_run", rows, f"{said}\n\n{table(header, lines)}", "performance.md")
+
+
+if __name__ == "__main__":
+    main()
