@@ -1,4 +1,5 @@
-"""The command line: minitx train | evaluate | generate | attend | ablate | describe | sweep | list.
+"""The command line: minitx train | evaluate | generate | attend | ablate | describe | sweep |
+import | list.
 
 Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
 one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jsonargparse import Namespace
 
 from minitx.generation.options import GenerationOptions
+from minitx.huggingface import command as huggingface
 from minitx.options import Parser, add_options, config_parser, did_you_mean, to_config
 from minitx.sweeps import command as sweeps
 
@@ -322,6 +324,11 @@ COMMANDS = {
     ),
     "sweep": Command(
         "train a grid of settings, each with several seeds: --set KEY=A,B", sweeps.arguments, _sweep, True
+    ),
+    "import": Command(
+        "make a checkpoint of a Hugging Face model: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
+        huggingface.import_arguments,
+        lambda parser, parsed: huggingface.run_import(parsed, _writable),
     ),
     "list": Command("list the tasks, corpora, tokenizers and position schemes", lambda parser: None, _list),
 }

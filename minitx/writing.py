@@ -122,7 +122,7 @@ class Writer:
 
     def ends(self, options: GenerationOptions) -> list[int]:
         """The ids that end a text, the tokenizer's own first."""
-        ends = [self.tokenizer.special.eos]
+        ends = [self.tokenizer.special.eos, *self.tokenizer.conventions.other_ends]
         for text in options.stop or []:
             ids = self.tokenizer.encode(text)
             if len(ids) != 1:
@@ -196,13 +196,16 @@ class Writer:
             context=self.context,
             scores=scores,
             compiled=options.compile,
-            **self._ending(options),
+            **self._ending(options, limit),
         )
 
-    def _ending(self, options: GenerationOptions) -> dict[str, Any]:
-        ends = self.ends(options)
+    def _ending(self, options: GenerationOptions, limit: int) -> dict[str, Any]:
+        ends, conventions = self.ends(options), self.tokenizer.conventions
         penalties = (options.repetition_penalty, options.no_repeat_ngram_size, options.min_new_tokens)
-        return {"eos": ends, "pad": self.tokenizer.special.pad, "adjust": adjusted(ends, *penalties)}
+        places = {0: conventions.forced_first, limit - 1: conventions.forced_last}
+        forced = {place: token for place, token in places.items() if token is not None}
+        adjust = adjusted(ends, *penalties, never=conventions.never, forced=forced)
+        return {"eos": ends, "pad": self.tokenizer.special.pad, "adjust": adjust}
 
     def _draw(
         self,
@@ -231,7 +234,7 @@ class Writer:
             max_new_tokens=limit,
             length_penalty=1.0 if options.length_penalty is None else options.length_penalty,
             early_stopping=options.early_stopping or False,
-            **self._ending(options),
+            **self._ending(options, limit),
         )
         if not bool(beams.lengths[:, 0].all()):
             raise ValueError("nothing can be written: no_repeat_ngram_size and min_new_tokens forbid every token")

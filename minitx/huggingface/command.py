@@ -1,0 +1,33 @@
+"""`minitx import` and `minitx export`: their arguments, and what they tell. Import torch only when there is work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from minitx.options import Parser
+
+
+def import_arguments(parser: Parser) -> None:
+    """Of `minitx import`."""
+    parser.add_argument(
+        "source", type=str, help="a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
+    )
+    parser.add_argument("--out", type=str, required=True, help="the checkpoint to write")
+
+
+def run_import(parsed: Namespace, writable: Callable[[str], Path]) -> None:
+    """Import a model; writable makes sure that a file can be written."""
+    out = writable(parsed.out)
+    from minitx.huggingface.importing import import_model
+
+    imported = import_model(parsed.source, out)
+    model = imported.config.model
+    distinct = {tensor.data_ptr(): tensor.numel() for tensor in imported.weights.values()}
+    print(
+        f"{out}: {imported.family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
+        f"{sum(distinct.values()):,} parameters, {model.vocab_size:,} tokens\n"
+        f"minitx generate {out} TEXT"
+    )
