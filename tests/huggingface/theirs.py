@@ -131,6 +131,43 @@ def llama2_tokenizer(texts: list[str], size: int) -> Tokenizer:
     return around(metaspace(texts, ["<unk>", "<s>", "</s>"], size), "<s> $A")
 
 
+def bert_tokenizer(texts: list[str], size: int) -> Tokenizer:
+    return around(word_piece(texts, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], size), "[CLS] $A [SEP]")
+
+
+def t5_tokenizer(texts: list[str], size: int) -> Tokenizer:
+    return around(unigram(texts, ["<pad>", "</s>", "<unk>"], size), "$A </s>")
+
+
+def bart_tokenizer(texts: list[str], size: int) -> Tokenizer:
+    return around(byte_level(texts, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], size), "<s> $A </s>")
+
+
+def marian_tokenizer(texts: list[str], size: int) -> Tokenizer:
+    return around(unigram(texts, ["</s>", "<unk>", "<pad>"], size), "$A </s>")
+
+
+BERT = {
+    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
+    "max_position_embeddings": LONGEST,
+}  # fmt: skip
+T5 = {
+    "d_model": D, "num_heads": H, "d_kv": 12, "d_ff": FF, "num_layers": LAYERS, "num_decoder_layers": LAYERS,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,
+}  # fmt: skip
+BART = {
+    "d_model": D, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": H,
+    "decoder_attention_heads": H, "encoder_ffn_dim": FF, "decoder_ffn_dim": FF, "max_position_embeddings": LONGEST,
+}  # fmt: skip
+OF_BERT = {
+    "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
+}  # fmt: skip
+OF_T5 = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+OF_BART = {**OF_T5, "bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
+FROM_PAD = {"pad_token_id": "pad_token", "eos_token_id": "eos_token", "decoder_start_token_id": "pad_token"}
+FROM_END = FROM_PAD | {"bos_token_id": "bos_token", "decoder_start_token_id": "eos_token"}
+FORCED = {"forced_eos_token_id": "eos_token"}
+
 SPECIAL2 = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 SPECIAL3 = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
 IDS = {"bos_token_id": "bos_token", "eos_token_id": "eos_token"}
@@ -155,6 +192,27 @@ CASES = {
     "qwen2-window": Case(
         "Qwen2ForCausalLM", "Qwen2Config",
         LLAMA | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}, gpt2_tokenizer, END, IDS,
+    ),
+    "bert": Case("BertForMaskedLM", "BertConfig", BERT, bert_tokenizer, OF_BERT, {"pad_token_id": "pad_token"}),
+    "bert-pretraining": Case(
+        "BertForPreTraining", "BertConfig", BERT | {"hidden_act": "relu"}, bert_tokenizer, OF_BERT,
+        {"pad_token_id": "pad_token"},
+    ),
+    "t5": Case("T5ForConditionalGeneration", "T5Config", T5, t5_tokenizer, OF_T5, FROM_PAD),
+    "t5-1.1": Case(
+        "T5ForConditionalGeneration", "T5Config",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, t5_tokenizer, OF_T5, FROM_PAD,
+    ),
+    "bart": Case(
+        "BartForConditionalGeneration", "BartConfig", BART, bart_tokenizer, OF_BART, FROM_END | FORCED,
+    ),
+    "bart-forced": Case(
+        "BartForConditionalGeneration", "BartConfig", BART | {"scale_embedding": True}, bart_tokenizer, OF_BART,
+        FROM_END | FORCED | {"forced_bos_token_id": "bos_token"},
+    ),
+    "marian": Case(
+        "MarianMTModel", "MarianConfig", BART | {"activation_function": "swish", "scale_embedding": True},
+        marian_tokenizer, OF_T5, FROM_PAD | FORCED,
     ),
 }  # fmt: skip
 
