@@ -1,5 +1,5 @@
 """The command line: minitx train | evaluate | generate | attend | ablate | describe | sweep |
-import | list.
+import | export | list.
 
 Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
 one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
@@ -329,6 +329,11 @@ COMMANDS = {
         "make a checkpoint of a Hugging Face model: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
         huggingface.import_arguments,
         lambda parser, parsed: huggingface.run_import(parsed, _writable),
+    ),
+    "export": Command(
+        "write a trained model for Hugging Face's transformers, or as plain safetensors",
+        huggingface.export_arguments,
+        lambda parser, parsed: huggingface.run_export(parsed),
     ),
     "list": Command("list the tasks, corpora, tokenizers and position schemes", lambda parser: None, _list),
 }

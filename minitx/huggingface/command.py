@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from jsonargparse import Namespace
 
@@ -31,3 +32,23 @@ def run_import(parsed: Namespace, writable: Callable[[str], Path]) -> None:
         f"{sum(distinct.values()):,} parameters, {model.vocab_size:,} tokens\n"
         f"minitx generate {out} TEXT"
     )
+
+
+def export_arguments(parser: Parser) -> None:
+    """Of `minitx export`."""
+    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument(
+        "--to",
+        type=Literal["hf", "safetensors"],
+        default="hf",
+        help="hf: a folder that transformers loads; safetensors: weights under our names, and the config beside them",
+    )
+    parser.add_argument("folder", type=str, help="a new folder")
+
+
+def run_export(parsed: Namespace) -> None:
+    """Export a model."""
+    from minitx.huggingface.exporting import export
+
+    name = export(parsed.checkpoint, parsed.to, parsed.folder)
+    print(f"{parsed.folder}: {name}; README.md in it says what the model does")

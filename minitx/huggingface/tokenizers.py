@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,73 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         tuple(never),
     )
     return bare.with_conventions(conventions)
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, longest: int) -> None:
+    """tokenizer.json and tokenizer_config.json, as PreTrainedTokenizerFast loads them.
+
+    Args:
+        tokenizer: ours, or one that was imported.
+        folder: where.
+        kind: what the task yields.
+        architecture: of the model.
+        longest: tokens that the model takes.
+    """
+    plain = tokenizer.to_dict()
+    if tokenizer.imported:
+        plain = plain["backend"]
+    else:
+        plain |= {"added_tokens": _added(tokenizer), "post_processor": _template(tokenizer, kind, architecture)}
+    special = tokenizer.special._asdict()
+    if architecture == "encoder_only" and tokenizer.imported:
+        special |= {"cls": special["bos"], "bos": NONE, "eos": NONE}
+    spelt = {f"{name}_token": tokenizer.tokens([index])[0] for name, index in special.items() if index != NONE}
+    told = {
+        **spelt, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest,
+        "padding_side": "left" if architecture == "decoder_only" else "right", "clean_up_tokenization_spaces": False,
+    }  # fmt: skip
+    write_json(folder / "tokenizer.json", plain)
+    write_json(folder / "tokenizer_config.json", told)
+
+
+def generation_settings(tokenizer: Tokenizer, architecture: str, most: int) -> dict[str, Any]:
+    """generation_config.json: what stands at the beginning and at the end of what is written.
+
+    Args:
+        tokenizer: of the model.
+        architecture: of the model.
+        most: tokens to write where nobody says.
+    """
+    special, conventions = tokenizer.special, tokenizer.conventions
+    ends = [special.eos, *conventions.other_ends]
+    told: dict[str, Any] = {
+        "pad_token_id": special.pad, "eos_token_id": ends[0] if len(ends) == 1 else ends, "max_new_tokens": most,
+        "forced_bos_token_id": conventions.forced_first, "forced_eos_token_id": conventions.forced_last,
+        "bad_words_ids": [[token] for token in conventions.never] or None,
+    }  # fmt: skip
+    start = "decoder_start_token_id" if architecture == "encoder_decoder" else "bos_token_id"
+    told[start] = special.bos if special.bos != NONE else None
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _added(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Our special tokens, declared as such."""
+    shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    ids = sorted(tokenizer.special)
+    return [{"id": index, "content": token, **shape} for index, token in zip(ids, tokenizer.tokens(ids), strict=True)]
+
+
+def _template(tokenizer: Tokenizer, kind: str, architecture: str) -> dict[str, Any] | None:
+    """A decoder alone reads its question up to <sep>; nothing stands around other texts of ours."""
+    if kind != "pairs" or architecture != "decoder_only":
+        return None
+    (separator,) = tokenizer.tokens([tokenizer.special.sep])
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": separator, "type_id": 0}}]
+    special = {separator: {"id": separator, "ids": [tokenizer.special.sep], "tokens": [separator]}}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+
+
+def write_json(path: Path, plain: Mapping[str, Any]) -> None:
+    """A JSON file that a person can read."""
+    path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -35,7 +35,6 @@ class _Seq2Seq(Family):
         "tie_word_embeddings": Key("tie_embeddings", True),
     }
     fixed: ClassVar = {"architecture": "encoder_decoder", "norm_first": False, "norm_eps": 1e-5, "head_bias": True}
-    handled = frozenset({"position"})
     activations: ClassVar = {
         "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "swish": "silu", "silu": "silu",
     }  # fmt: skip
@@ -84,6 +83,7 @@ class Bart(_Seq2Seq):
 
     model_type, model = "bart", "BartForConditionalGeneration"
     fixed: ClassVar = _Seq2Seq.fixed | {"embedding_norm": True}
+    position = "learned"
     required: ClassVar = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True}
 
     def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +105,7 @@ class Marian(_Seq2Seq):
     """MarianMTModel."""
 
     model_type, model = "marian", "MarianMTModel"
+    position = "sinusoidal"
     required: ClassVar = {
         "normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": False,
         "share_encoder_decoder_embeddings": True, "static_position_embeddings": True,
@@ -117,9 +118,7 @@ class Marian(_Seq2Seq):
 
     def more_wrong(self, config: ModelConfig) -> list[str]:
         """Positions."""
-        name, own = config.position["name"], config.position
-        if name != "sinusoidal":
-            return [f"model.position.name {name}"]
+        own = config.position
         wrong = [] if own.get("halves") else ["model.position.halves false"]
         return wrong + ([] if own.get("base", 10000.0) == 10000.0 else [f"model.position.base {own['base']}"])
 

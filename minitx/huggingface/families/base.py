@@ -54,9 +54,11 @@ class Family:
     keys: ClassVar[Mapping[str, Key]]
     """Settings by their name."""
     fixed: ClassVar[Mapping[str, Any]]
-    """Keys of ModelConfig with the family's own value."""
+    """Keys of ModelConfig with the family's own value, where it is not the default."""
+    position: ClassVar[str]
+    """Its scheme of positions."""
     handled: ClassVar[frozenset[str]] = frozenset()
-    """Keys of ModelConfig that to_ours and to_theirs see to."""
+    """Keys of ModelConfig that to_ours and to_theirs see to, besides position."""
     required: ClassVar[Mapping[str, Any]] = {}
     """Their keys with the one value that ours can express, which is also what a silent config.json means."""
     activations: ClassVar[Mapping[str, str]]
@@ -95,9 +97,8 @@ class Family:
             ValueError: every setting that they do not have, by its name.
         """
         config = resolved(config)
-        wrong = self.wrong(config)
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        if wrong := self.wrong(config):
+            raise ValueError(", ".join(wrong))
         names = {ours: theirs for theirs, ours in self.activations.items()}
         told = {key: getattr(config, ours) for key, (ours, _) in self.keys.items()}
         told |= {self.activation_key[0]: names[config.activation], "vocab_size": config.vocab_size, **self.required}
@@ -108,7 +109,7 @@ class Family:
 
     def wrong(self, config: ModelConfig) -> list[str]:
         """What this family cannot express of a resolved config, each as `key value`."""
-        mapped = {ours for ours, _ in self.keys.values()} | self.handled | FREE
+        mapped = {ours for ours, _ in self.keys.values()} | self.handled | FREE | {"position"}
         usual = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
         usual |= {"n_kv_heads": config.n_heads, "qkv_bias": config.bias, "n_decoder_layers": config.n_decoder_layers}
         usual |= {"d_head": config.d_model // config.n_heads, "position_ids": {"name": "consecutive"}} | {**self.fixed}
@@ -119,6 +120,10 @@ class Family:
         ]
         if config.activation not in self.activations.values():
             found.append(f"model.activation {config.activation}")
+        if config.d_ff == 0:
+            found.append("model.d_ff 0")
+        if config.position["name"] != self.position:
+            return [*found, f"model.position.name {config.position['name']}"]
         return found + self.more_wrong(config)
 
     def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +135,7 @@ class Family:
         return {}
 
     def more_wrong(self, config: ModelConfig) -> list[str]:
-        """What else of a config this family cannot express."""
+        """What else of a config with its scheme of positions this family cannot express."""
         return []
 
     def links(self, config: ModelConfig) -> Iterator[Link]:

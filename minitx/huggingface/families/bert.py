@@ -32,7 +32,7 @@ class Bert(Family):
         "architecture": "encoder_only", "norm_first": False, "embedding_norm": True, "scale_embeddings": False,
         "head_bias": True, "head_transform": True,
     }  # fmt: skip
-    handled = frozenset({"position"})
+    position = "learned"
     required: ClassVar = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     activations: ClassVar = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}
     activation_key = ("hidden_act", "gelu")
@@ -44,6 +44,10 @@ class Bert(Family):
     def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         """The table of positions."""
         return {"position": {"name": "learned", "max_len": theirs.get("max_position_embeddings", 512)}}
+
+    def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:
+        """Types of tokens, of which the second is never told."""
+        return {"type_vocab_size": 2}
 
     def links(self, config: ModelConfig) -> Iterator[Link]:
         """All weights."""

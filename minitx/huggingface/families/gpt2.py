@@ -28,7 +28,7 @@ class GPT2(Family):
         "attn_pdrop": Key("attention_dropout", 0.1),
     }
     fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False}
-    handled = frozenset({"position"})
+    position = "learned"
     required: ClassVar = {
         "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
     }  # fmt: skip

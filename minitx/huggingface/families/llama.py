@@ -41,7 +41,7 @@ class Llama(Family):
     fixed: ClassVar = {
         "architecture": "decoder_only", "norm": "rmsnorm", "bias": False, "qkv_bias": False, "scale_embeddings": False,
     }  # fmt: skip
-    handled = frozenset({"position"})
+    position = "rope"
     required: ClassVar = {"attention_bias": False, "mlp_bias": False}
     activations: ClassVar = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
     activation_key = ("hidden_act", "silu")
@@ -63,9 +63,7 @@ class Llama(Family):
 
     def more_wrong(self, config: ModelConfig) -> list[str]:
         """Positions."""
-        name, own = config.position["name"], config.position
-        if name != "rope":
-            return [f"model.position.name {name}"]
+        own = config.position
         wrong = [] if own.get("scaling", "none") in SCALINGS.values() else [f"model.position.scaling {own['scaling']}"]
         return wrong + ([] if own.get("fraction", 1.0) == 1.0 else [f"model.position.fraction {own['fraction']}"])
 
@@ -106,7 +104,7 @@ class Qwen2(Llama):
         "intermediate_size": Key("d_ff", 22016),
     }
     fixed = Llama.fixed | {"qkv_bias": True}
-    handled = Llama.handled | {"window"}
+    handled = frozenset({"window"})
     required: ClassVar = {}
 
     def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,8 @@ class T5(Family):
         "dropout_rate": Key("dropout", 0.1),
     }
     fixed: ClassVar = {"architecture": "encoder_decoder", "norm": "rmsnorm", "bias": False, "qkv_bias": False}
-    handled = frozenset({"position", "tie_embeddings", "scale_embeddings"})
+    position = "t5"
+    handled = frozenset({"tie_embeddings", "scale_embeddings"})
     activations: ClassVar = ACTIVATIONS
     activation_key = ("feed_forward_proj", "relu")
     ignored = r"(en|de)coder\.embed_tokens\.weight|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_.*"
@@ -63,11 +64,6 @@ class T5(Family):
             "scale_decoder_outputs": config.scale_embeddings, "tie_word_embeddings": config.tie_embeddings,
             "is_encoder_decoder": True,
         }  # fmt: skip
-
-    def more_wrong(self, config: ModelConfig) -> list[str]:
-        """Positions."""
-        name = config.position["name"]
-        return [] if name == "t5" else [f"model.position.name {name}"]
 
     def links(self, config: ModelConfig) -> Iterator[Link]:
         """All weights."""
