@@ -100,6 +100,9 @@ def _translated(family: Family, told: Told) -> dict[str, Tensor]:
         theirs |= zip(link.theirs, link.write([told.weights[name] for name in link.ours]), strict=True)
         left -= set(link.ours)
     assert not left, left  # a family's table names all of ours
+    for copy, original in family.copies.items():
+        if theirs[original].dim() == 1 or not told.config.tie_embeddings:  # what is tied there needs one name
+            theirs[copy] = theirs[original].clone()
     return theirs
 
 

@@ -85,9 +85,12 @@ def _translated(family: Family, config: ModelConfig, weights: Weights) -> tuple[
     needed = {name for link in links for name in link.theirs}
     if missing := weights.missing(needed):
         raise ValueError(f"the weights have no {_some(missing)}, which {family.model} has")
-    tied = {family.lm_head} if config.tie_embeddings else set()
+    for copy, original in family.copies.items():
+        if copy in weights.names and not torch.equal(weights[copy], weights[original]):
+            raise ValueError(f"{copy} and {original} differ; {family.model_type} has one tensor for both here")
+    known = needed | set(family.copies) | ({family.lm_head} if config.tie_embeddings else set())
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
-    if left := sorted(name for name in weights.names - needed - tied if not ignored.fullmatch(name)):
+    if left := sorted(name for name in weights.names - known if not ignored.fullmatch(name)):
         raise ValueError(f"the weights have {_some(left)}, which {family.model} has not")
     names = same_names(config)
     tensors: dict[str, Tensor] = {}

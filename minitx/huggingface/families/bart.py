@@ -40,7 +40,8 @@ class _Seq2Seq(Family):
     }  # fmt: skip
     activation_key = ("activation_function", "gelu")
     table = "model.shared.weight"
-    ignored = r"(en|de)coder\.embed_tokens\.weight|(en|de)coder\.version"
+    copies: ClassVar = {f"model.{stack}.embed_tokens.weight": "model.shared.weight" for stack in ("encoder", "decoder")}
+    ignored = r"(en|de)coder\.version"
 
     def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Both stacks must be alike but for their number of layers."""

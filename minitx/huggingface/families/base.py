@@ -67,6 +67,8 @@ class Family:
     """Their key of the non-linearity, and its value where a config.json is silent."""
     ignored: ClassVar[str] = r"(?!)"
     """What the names of weights match that are not needed."""
+    copies: ClassVar[Mapping[str, str]] = {}
+    """Second names of a tensor, with the first; ours have one tensor only, so that they must be equal."""
     table: ClassVar[str]
     """The name of their embedding's weight."""
     lm_head: ClassVar[str] = "lm_head.weight"

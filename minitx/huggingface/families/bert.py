@@ -36,8 +36,8 @@ class Bert(Family):
     required: ClassVar = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     activations: ClassVar = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}
     activation_key = ("hidden_act", "gelu")
-    # The head's bias has two names; the rest judges pairs of sentences, which ours do not.
-    ignored = r"embeddings\.position_ids|pooler\..*|cls\.seq_relationship\..*|cls\.predictions\.decoder\.bias"
+    ignored = r"embeddings\.position_ids|pooler\..*|cls\.seq_relationship\..*"  # they judge pairs of sentences
+    copies: ClassVar = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
     table = "bert.embeddings.word_embeddings.weight"
     lm_head = "cls.predictions.decoder.weight"
 

@@ -15,10 +15,11 @@ from minitx.huggingface.links import Link, module, modules
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 """Ways to stretch waves, theirs to ours."""
 STRETCHING = {
-    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
-    "original_max_position_embeddings": "original_max_len",
+    "factor": Key("factor", 1.0), "low_freq_factor": Key("low_freq_factor", 1.0),
+    "high_freq_factor": Key("high_freq_factor", 4.0),
+    "original_max_position_embeddings": Key("original_max_len", 8192),
 }  # fmt: skip
-"""How far, theirs to ours."""
+"""How far, theirs to ours, with what our scheme takes where nothing is said."""
 
 
 @register
@@ -58,7 +59,7 @@ class Llama(Family):
         names = {ours: theirs for theirs, ours in SCALINGS.items()}
         told = {"rope_type": names[own.get("scaling", "none")], "rope_theta": own.get("base", 10000.0)}
         if told["rope_type"] != "default":
-            told |= {key: own[ours] for key, ours in STRETCHING.items() if ours in own}
+            told |= {key: own.get(ours, default) for key, (ours, default) in STRETCHING.items()}
         return {"rope_parameters": told}
 
     def more_wrong(self, config: ModelConfig) -> list[str]:
@@ -138,7 +139,6 @@ def _rope(theirs: Mapping[str, Any]) -> dict[str, Any]:
     own = {"name": "rope", "base": float(told["rope_theta"])}
     if kind != "default":
         own |= {"scaling": SCALINGS[kind]}
-        own |= {ours: told[key] for key, ours in STRETCHING.items() if told.get(key) is not None}
-        if kind != "llama3":
-            own = {key: value for key, value in own.items() if key in ("name", "base", "scaling", "factor")}
+        used = STRETCHING if kind == "llama3" else ["factor"]
+        own |= {STRETCHING[key].ours: told[key] for key in used if told.get(key) is not None}
     return own

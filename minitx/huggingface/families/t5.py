@@ -43,7 +43,8 @@ class T5(Family):
     handled = frozenset({"tie_embeddings", "scale_embeddings"})
     activations: ClassVar = ACTIVATIONS
     activation_key = ("feed_forward_proj", "relu")
-    ignored = r"(en|de)coder\.embed_tokens\.weight|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_.*"
+    ignored = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"  # never used
+    copies: ClassVar = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
     table = "shared.weight"
 
     def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
