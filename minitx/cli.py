@@ -262,6 +262,7 @@ def _attend(parser: Parser, parsed: Namespace) -> None:
 def _ablate_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("--split", type=str, default=None, help="test (default), validation")
+    parser.add_argument("--path", type=str, default=None, help="another text to look at a language model on")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     parser.add_argument("--heads", type=str, default=None, help="also these together: cross.2.1,cross.2.2")
     parser.add_argument("--out", type=str, default=None, help="draw layers and heads into this .png file")
@@ -275,10 +276,12 @@ def _ablate(parser: Parser, parsed: Namespace) -> None:
     import minitx
     from minitx.inspection.ablation import ablate, parse_heads, table
     from minitx.inspection.heatmap import draw_ablation
-    from minitx.report import held_out_split
+    from minitx.report import held_out_split, on_text
 
     together = parse_heads(parsed.heads) if parsed.heads else []
     predictor = minitx.load(parsed.checkpoint, parsed.device)
+    if parsed.path is not None:
+        predictor.task = on_text(predictor, parsed.path)
     ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
     print(table(ablation))
     if figures is not None:

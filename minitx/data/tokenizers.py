@@ -106,6 +106,14 @@ class Tokenizer:
         """The text of ids, without the special tokens."""
         return self._backend.decode([token for token in ids if token not in self.special])
 
+    def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of ids where they go on with others: a piece that begins a word begins with its space."""
+        if self.imported:
+            start, whole = self.decode(before), self.decode([*before, *ids])
+            if whole.startswith(start):
+                return whole[len(start) :]
+        return self.decode(ids)
+
     def decode_masked(self, ids: Iterable[int]) -> str:
         """The text of ids, without the special tokens but for <mask>."""
         pieces: list[list[int]] = [[]]

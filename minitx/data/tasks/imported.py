@@ -27,7 +27,7 @@ class _NoCorpus(Text):
     @cached_property
     def _corpus(self) -> Corpus:
         if not self.path:
-            raise ValueError(f"{NO_DATA}: give a text to measure it on (minitx evaluate CKPT --path FILE)")
+            raise ValueError(f"{NO_DATA}: give a text to measure it on (--path FILE)")
         return super()._corpus
 
 
