@@ -17,6 +17,7 @@ from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.reading import Weights, folder_of, settings
 from minitx.huggingface.tokenizers import read_tokenizer
 from minitx.models import build_model
+from minitx.options import config_from_dict
 
 
 class Imported(NamedTuple):
@@ -44,7 +45,7 @@ def read(source: str) -> Imported:
     if name not in FAMILIES:
         raise ValueError(f"model_type {name} is not known here, only {', '.join(FAMILIES)} are")
     family = FAMILIES[name]
-    config = family.to_ours(theirs)
+    config = config_from_dict(Config(model=family.to_ours(theirs)).to_dict()).model  # of the right types
     weights = Weights(folder, family.base)
     config, tensors = _translated(family, config, weights)
     tokenizer = read_tokenizer(folder, config.architecture, theirs)

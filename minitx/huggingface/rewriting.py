@@ -41,6 +41,8 @@ def rewritten(model: Transformer, config: ModelConfig, family: Family, longest: 
     usual = {"bias": True, "head_bias": False, "scale_embeddings": True} | dict(family.fixed)
     if family.position == "learned" and config.position["name"] in ADDED and _counts(config):
         told = _with_table(told, model, longest)
+    if family.position == config.position["name"] == "sinusoidal" and not config.position.get("halves"):
+        told = _in_halves(told)
     if not usual["scale_embeddings"] and config.scale_embeddings and "scale_embeddings" in family.fixed:
         told = _unscaled(told)
     if usual["bias"] and not config.bias:
@@ -69,6 +71,19 @@ def _with_table(told: Told, model: Transformer, longest: int) -> Told:
             places = torch.arange(longest)[None]
             weights[f"{name}.position.table.weight"] = stack.position.cpu().embed(nothing, places)[0]
     return Told(dataclasses.replace(config, position={"name": "learned", "max_len": longest}), weights)
+
+
+def _in_halves(told: Told) -> Told:
+    """Sines before cosines: all vectors between layers with their places exchanged in the same way."""
+    config, weights = told
+    order = torch.arange(config.d_model).view(-1, 2).T.flatten()
+    for name, part in weights.items():
+        place = name.rpartition(".")[0]
+        if place.endswith(("o_proj", "down_proj", "norm")):  # they write such vectors
+            weights[name] = part[order]
+        elif part.dim() == 2:  # they read them; a table of tokens has them as its rows
+            weights[name] = part[:, order]
+    return Told(dataclasses.replace(config, position={**config.position, "halves": True}), weights)
 
 
 def _unscaled(told: Told) -> Told:

@@ -247,8 +247,8 @@ def test_names_of_a_bare_model(tmp_path: Path) -> None:
         ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal here"),
         ("bart", {"normalize_before": True}, "normalize_before True is not known here"),
         ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings False"),
-        ("gpt2", {"n_embd": "many"}, "many"),
-        ("gpt2", {"vocab_size": 100}, "tokens, more than its model"),
+        ("gpt2", {"n_embd": "many"}, "model.d_model: expected int, got 'many'"),
+        ("gpt2", {"vocab_size": 100}, "transformer.wte.weight: expected [100, 32]"),
     ],
 )  # fmt: skip
 def test_what_we_do_not_have_is_named(
@@ -257,6 +257,13 @@ def test_what_we_do_not_have_is_named(
     saved(name, tmp_path)
     changed(tmp_path / "config.json", **changes)
     assert expected in said_about(tmp_path, capsys)
+
+
+def test_more_tokens_than_rows_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = saved("gpt2", tmp_path)
+    theirs.tokenizer.add_tokens([f"<more-{number}>" for number in range(9)])
+    theirs.tokenizer.save_pretrained(tmp_path)
+    assert "tokens, more than its model" in said_about(tmp_path, capsys)
 
 
 def test_weights_nobody_asked_for_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from minitx.data.reading import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text
+from minitx.data.tokenizers import Tokenizer
 
 NO_DATA = "an imported model brings no data of its own"
 
@@ -56,6 +57,11 @@ class ImportedPairs(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("max_tokens", self.max_tokens, 1)
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Comes with the model."""
+        raise ValueError(f"{NO_DATA}: train it on a task that does (minitx list)")
 
     @property
     def longest(self) -> tuple[int, int]:
