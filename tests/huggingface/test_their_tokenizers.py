@@ -81,3 +81,34 @@ def test_written_out_it_is_the_same(name: str, tmp_path: Path) -> None:
         assert again.conventions == ours.conventions
     assert loaded.pad_token_id == ours.special.pad
     assert loaded.model_max_length == 64
+
+
+def test_translation_frames_as_the_model_is_used_to(tmp_path: Path) -> None:
+    """What a model is trained on afterwards: <s> ... </s> around what is read, <s> before what is written."""
+    from minitx.data.tasks import Translation, generator
+
+    for split in ("train", "val"):
+        for language in ("de", "en"):
+            (tmp_path / f"{split}.{language}").write_text(f"ein {split} {language}\n" * 3)
+    backend = CASES["bart"].tokenizer(["ein train val de en"], 300)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **CASES["bart"].special).save_pretrained(tmp_path)
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    task = Translation(path=str(tmp_path), test=None, batch_size=2)
+    task.vocabulary = read_tokenizer(tmp_path, "encoder_decoder", ids)
+    pairs = task.batch(generator(1), 2)
+    read, written = pairs.source[0][pairs.source_keep[0]].tolist(), pairs.target[0][pairs.target_keep[0]].tolist()
+    assert (read[0], read[-1]) == (0, 2)
+    assert written[0] == 0
+    assert 2 not in written  # framing puts it behind
+
+
+def test_special_tokens_may_come_last() -> None:
+    import torch
+
+    from minitx.data.conventions import SpecialIds
+    from minitx.data.masking import hide
+
+    special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
+    hidden = hide(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
+    assert int(hidden.source.max()) == 9
+    assert (hidden.source[~hidden.chosen] == hidden.target[~hidden.chosen]).all()
