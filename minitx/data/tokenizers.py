@@ -140,10 +140,6 @@ class Tokenizer:
         start = next((place for place in places if whole[place : place + len(plain)] == plain), 0)
         return tuple(whole[:start]), tuple(whole[start + len(plain) :])
 
-    def with_conventions(self, conventions: Conventions) -> Tokenizer:
-        """The same vocabulary, as a model elsewhere was used to it."""
-        return Tokenizer(self._backend, conventions)
-
     def lowercased(self) -> Tokenizer:
         """The same vocabulary, for text that is turned into lower case first."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())

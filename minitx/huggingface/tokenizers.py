@@ -77,7 +77,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         last[0] if isinstance(last, list) else last,
         tuple(never),
     )
-    return bare.with_conventions(conventions)
+    return Tokenizer.from_dict({"backend": plain, "conventions": conventions.to_dict()})
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, longest: int) -> None:
