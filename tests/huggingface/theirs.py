@@ -244,6 +244,10 @@ def _built(name: str) -> tuple[Any, Any]:
         roughen(model)
         if case.own_head:
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
+    for key in (
+        {*ids} - {"bos_token_id"} if model.can_generate() else ()
+    ):  # what a constructor does not hand on, generation is told
+        setattr(model.generation_config, key, ids[key])
     return model, fast
 
 
