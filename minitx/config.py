@@ -59,8 +59,11 @@ class ModelConfig:
     """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalisation: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
-    activation: Literal["relu", "gelu", "relu2", "swiglu", "geglu"] = "gelu"
-    """Non-linearity of the feed-forward networks; swiglu and geglu are gated, with a third matrix."""
+    norm_eps: float | None = None
+    """What norms add to the variance before its root. Default: 1e-5 for layernorm, fp32's epsilon for rmsnorm."""
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2", "swiglu", "geglu", "geglu_tanh"] = "gelu"
+    """Non-linearity of the feed-forward networks; swiglu and geglu are gated, with a third matrix. _tanh: the
+    approximation of gelu with which GPT-2 and T5 1.1 were trained."""
     dropout: float = 0.0
     """Dropped share of embeddings, sublayer outputs and inner activations in training."""
     attention_dropout: float = 0.0
@@ -75,8 +78,16 @@ class ModelConfig:
     """Normalise the embeddings once their positions are added (BERT)."""
     bias: bool = True
     """Biases in the linear maps of the layers."""
+    qkv_bias: bool | None = None
+    """Biases in the maps to queries, keys and values, where they differ from the others (Qwen2). Default: bias."""
     tie_embeddings: bool = True
     """Let the output head share the embedding's table."""
+    scale_embeddings: bool = True
+    """Multiply token embeddings by sqrt(d_model) (Vaswani et al.); GPT-2, BERT and Llama do not."""
+    head_bias: bool = False
+    """A bias for each token in the output head (BERT, BART)."""
+    head_transform: bool = False
+    """A linear map, the activation and a norm before the output head (BERT)."""
     scale_residual: bool = True
     """Begin the maps into the residual stream smaller, by 1 / sqrt(2 x layers), so that its sum keeps its size."""
     vocab_size: int | None = None

@@ -45,3 +45,21 @@ def remove_unfinished(folder: str | Path) -> None:
     for path in Path(folder).iterdir():
         if re.fullmatch(rf"\..+\.\w{{8}}{re.escape(UNFINISHED)}", path.name) and path.is_file():
             path.unlink(missing_ok=True)
+
+
+def writable(path: str | Path) -> Path:
+    """A path that can be written, known before the work rather than after.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    path = Path(path)
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror})") from None
+    if not existed:
+        path.unlink()
+    return path

@@ -21,7 +21,7 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
+        self.embedding = parts.embedding(config)
         self.encoder = parts.encoder(config)
         self.decoder = parts.decoder(config, cross=True)
         self.head = parts.head(config, self.embedding)
@@ -79,7 +79,7 @@ class DecoderOnly(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
+        self.embedding = parts.embedding(config)
         self.decoder = parts.decoder(config, cross=False)
         self.head = parts.head(config, self.embedding)
         self.prefix_lm, self.window = config.prefix_lm, config.window
@@ -143,7 +143,7 @@ class EncoderOnly(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.embedding = TokenEmbedding(parts.vocab_size(config), config.d_model)
+        self.embedding = parts.embedding(config)
         self.encoder = parts.encoder(config)
         self.head = parts.head(config, self.embedding)
 
@@ -227,6 +227,8 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     for name, part in model.named_modules():
         if isinstance(part, Head):
             nn.init.normal_(part.weight, std=part.in_features**-0.5)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
         elif isinstance(part, nn.Linear):
             into_residual = config.scale_residual and name.endswith(("o_proj", "down_proj"))
             layers = parts.decoder_layers(config) if name.startswith("decoder.") else config.n_layers

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from minitx.config import ModelConfig
 from minitx.nn import (
     POSITION_IDS,
@@ -18,6 +20,7 @@ from minitx.nn import (
     EncoderStack,
     FeedForward,
     Head,
+    HeadTransform,
     MultiHeadAttention,
     NoPositions,
     TokenEmbedding,
@@ -63,7 +66,12 @@ def _attention(config: ModelConfig, position: NoPositions | None) -> MultiHeadAt
         qk_norm=config.qk_norm,
         bias=config.bias,
         softcap=config.softcap,
+        qkv_bias=config.qkv_bias,
     )
+
+
+def _norm(config: ModelConfig) -> nn.Module:
+    return build_norm(config.norm, config.d_model, config.norm_eps)
 
 
 def _ffn(config: ModelConfig) -> FeedForward | None:
@@ -83,9 +91,9 @@ def _around(config: ModelConfig, position: NoPositions, causal: bool) -> dict[st
         )
     return {
         "position_ids": position_ids,
-        "norm": build_norm(config.norm, config.d_model) if config.norm_first else None,
+        "norm": _norm(config) if config.norm_first else None,
         "dropout": config.dropout,
-        "embedding_norm": build_norm(config.norm, config.d_model) if config.embedding_norm else None,
+        "embedding_norm": _norm(config) if config.embedding_norm else None,
     }
 
 
@@ -96,7 +104,13 @@ def encoder(config: ModelConfig) -> EncoderStack:
     position, of_layers = _positions(config, False, config.n_layers)
     layers = (
         EncoderLayer(
-            _attention(config, own), _ffn(config), config.d_model, config.norm_first, config.dropout, config.norm
+            _attention(config, own),
+            _ffn(config),
+            config.d_model,
+            config.norm_first,
+            config.dropout,
+            config.norm,
+            config.norm_eps,
         )
         for own in of_layers
     )
@@ -121,12 +135,20 @@ def decoder(config: ModelConfig, cross: bool) -> DecoderStack:
             config.norm_first,
             config.dropout,
             config.norm,
+            config.norm_eps,
         )
         for own in of_layers
     )
     return DecoderStack(layers, position, **_around(config, position, causal=True))
 
 
+def embedding(config: ModelConfig) -> TokenEmbedding:
+    """Vectors of tokens."""
+    return TokenEmbedding(vocab_size(config), config.d_model, config.scale_embeddings)
+
+
 def head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
     """Scores over the vocabulary, from the embedding's table or from one of their own."""
-    return Head(vocab_size(config), config.d_model, embedding if config.tie_embeddings else None)
+    transform = HeadTransform(config.d_model, config.activation, _norm(config)) if config.head_transform else None
+    tied = embedding if config.tie_embeddings else None
+    return Head(vocab_size(config), config.d_model, tied, config.head_bias, transform)

@@ -157,7 +157,8 @@ class Predictor:
         return totals[0] if isinstance(text, str) else totals
 
     def _encode(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode_masked(text) if self.task.kind == "masked" else self.tokenizer.encode(text)
+        tokenizer, masked = self.tokenizer, self.task.kind == "masked"
+        ids = tokenizer.encode_masked(text) if masked else tokenizer.encode_question(text)
         if not ids:
             raise ValueError("the prompt is empty: give at least one token")
         return ids
@@ -184,7 +185,9 @@ class Predictor:
         if targets is not None and len(targets) != len(texts):
             raise ValueError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
-        answers = None if targets is None else [self.tokenizer.encode(target) for target in targets]
+        tokenizer = self.tokenizer
+        by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
+        answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]
         return framed(sources, answers, self.task.kind, self.architecture, self.tokenizer.special, self.device)
 
 

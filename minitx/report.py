@@ -50,10 +50,7 @@ def evaluation_report(
             f"--num_beams is for answers that are judged as texts (BLEU); this model was trained on {_registered(task)}"
         )
     if path is not None:
-        if not isinstance(task, Text):
-            raise ValueError(f"--path is for language models of text; this model was trained on {_registered(task)}")
-        task = dataclasses.replace(task, path=path)
-        task.vocabulary = predictor.tokenizer
+        task = on_text(predictor, path)
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
     if stride is None:
@@ -74,6 +71,20 @@ def evaluation_report(
     if asked is not None:
         report["by_length"] = length_report(predictor, asked, held_out)
     return report
+
+
+def on_text(predictor: Predictor, path: str) -> Task:
+    """The task of a language model, on another text.
+
+    Raises:
+        ValueError: a model of something else.
+    """
+    if not isinstance(predictor.task, Text):
+        name = _registered(predictor.task)
+        raise ValueError(f"--path is for language models of text; this model was trained on {name}")
+    task = dataclasses.replace(predictor.task, path=path)
+    task.vocabulary = predictor.tokenizer
+    return task
 
 
 def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[int, dict[str, Any]]:

@@ -85,7 +85,7 @@ class Writer:
         _follow_one_text("stream", options)
         ends = self.ends(options)
         written = self._steps([prompt], _streams([prompt], options), self.limit(prompt, options), options, False)
-        return self._pieces(written, ends)
+        return self._pieces(prompt, written, ends)
 
     def write_with_attention(self, prompt: list[int], options: GenerationOptions) -> tuple[Generation, AttentionMaps]:
         """One text, and the attention with which each of its tokens was written.
@@ -107,7 +107,7 @@ class Writer:
             for written in self._steps([prompt], _streams([prompt], options), limit, options, True):
                 recorded.collect()
                 columns.append(written)
-        generation = self._generation(*_rows(columns)[0], self.ends(options))
+        generation = self._generation(prompt, *_rows(columns)[0], self.ends(options))
         source, start = self._start([prompt])
         read = start.ids[0].tolist() + generation.ids[:-1]
         labels = {"target": [self.tokenizer.tokens(read)]}
@@ -122,7 +122,7 @@ class Writer:
 
     def ends(self, options: GenerationOptions) -> list[int]:
         """The ids that end a text, the tokenizer's own first."""
-        ends = [self.tokenizer.special.eos]
+        ends = [self.tokenizer.special.eos, *self.tokenizer.conventions.other_ends]
         for text in options.stop or []:
             ids = self.tokenizer.encode(text)
             if len(ids) != 1:
@@ -196,13 +196,16 @@ class Writer:
             context=self.context,
             scores=scores,
             compiled=options.compile,
-            **self._ending(options),
+            **self._ending(options, limit),
         )
 
-    def _ending(self, options: GenerationOptions) -> dict[str, Any]:
-        ends = self.ends(options)
+    def _ending(self, options: GenerationOptions, limit: int) -> dict[str, Any]:
+        ends, conventions = self.ends(options), self.tokenizer.conventions
         penalties = (options.repetition_penalty, options.no_repeat_ngram_size, options.min_new_tokens)
-        return {"eos": ends, "pad": self.tokenizer.special.pad, "adjust": adjusted(ends, *penalties)}
+        places = {0: conventions.forced_first, limit - 1: conventions.forced_last}
+        forced = {place: token for place, token in places.items() if token is not None}
+        adjust = adjusted(ends, *penalties, never=conventions.never, forced=forced)
+        return {"eos": ends, "pad": self.tokenizer.special.pad, "adjust": adjust}
 
     def _draw(
         self,
@@ -213,8 +216,8 @@ class Writer:
     ) -> list[list[Generation]]:
         rows = _rows(list(self._steps(prompts, streams, limit, options, True)))
         ends = self.ends(options)
-        texts = [self._generation(ids, score, ends) for ids, score in rows]
         size = options.num_return_sequences
+        texts = [self._generation(prompts[row // size], *written, ends) for row, written in enumerate(rows)]
         return [texts[start : start + size] for start in range(0, len(texts), size)]
 
     def _search(
@@ -231,7 +234,7 @@ class Writer:
             max_new_tokens=limit,
             length_penalty=1.0 if options.length_penalty is None else options.length_penalty,
             early_stopping=options.early_stopping or False,
-            **self._ending(options),
+            **self._ending(options, limit),
         )
         if not bool(beams.lengths[:, 0].all()):
             raise ValueError("nothing can be written: no_repeat_ngram_size and min_new_tokens forbid every token")
@@ -239,24 +242,27 @@ class Writer:
         several = zip(beams.ids.tolist(), beams.log_probabilities.tolist(), beams.lengths.tolist(), strict=True)
         return [
             [
-                self._generation(row, score, ends)
+                self._generation(prompt, row, score, ends)
                 for row, score, length in list(zip(ids, scores, lengths, strict=True))[:count]
                 if length  # there may be fewer texts than beams
             ]
-            for ids, scores, lengths in several
+            for prompt, (ids, scores, lengths) in zip(prompts, several, strict=True)
         ]
 
-    def _generation(self, ids: list[int], score: float, ends: list[int]) -> Generation:
+    def _generation(self, prompt: list[int], ids: list[int], score: float, ends: list[int]) -> Generation:
         """A row up to its end."""
         length = next((place + 1 for place, token in enumerate(ids) if token in ends), len(ids))
         ids = ids[:length]
         stopped: Literal["end", "stop", "length"] = "length"
         if ids[-1] in ends:
             stopped = "end" if ids[-1] == ends[0] else "stop"
-        text = self.tokenizer.decode(ids if stopped == "length" else ids[:-1])
-        return Generation(text, ids, score, stopped)
+        return Generation(self._text(prompt, ids if stopped == "length" else ids[:-1]), ids, score, stopped)
 
-    def _pieces(self, written: Iterator[Written], ends: list[int]) -> Iterator[str]:
+    def _text(self, prompt: list[int], ids: list[int]) -> str:
+        """An answer, or how running text goes on."""
+        return self.tokenizer.decode(ids) if self.context is None else self.tokenizer.decode_after(prompt, ids)
+
+    def _pieces(self, prompt: list[int], written: Iterator[Written], ends: list[int]) -> Iterator[str]:
         ids: list[int] = []
         said = ""
         for column in written:
@@ -264,11 +270,11 @@ class Writer:
             if token in ends:
                 break
             ids.append(token)
-            text = self.tokenizer.decode(ids)
+            text = self._text(prompt, ids)
             if text.startswith(said) and not text.endswith("\ufffd") and text != said:
                 yield text[len(said) :]
                 said = text
-        text = self.tokenizer.decode(ids)  # what never became a whole character
+        text = self._text(prompt, ids)  # what never became a whole character
         if text != said and text.startswith(said):
             yield text[len(said) :]
 

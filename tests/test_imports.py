@@ -63,7 +63,9 @@ def test_generation_knows_torch_and_itself(file: Path) -> None:
 @pytest.mark.parametrize("file", below("data"), ids=str)
 def test_data_knows_no_model(file: Path) -> None:
     for name in imports(file):
-        assert not any(in_part(name, part) for part in ("nn", "models", "training", "predictor", "inspection")), name
+        assert not any(
+            in_part(name, part) for part in ("nn", "models", "training", "predictor", "inspection", "huggingface")
+        ), name
 
 
 @pytest.mark.parametrize("file", [*below("config.py"), *below("options.py"), *below("tensorboard")], ids=str)
@@ -73,13 +75,32 @@ def test_light_parts_import_no_torch(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("library", "allowed"),
-    [("datasets", ["data/corpora.py"]), ("tokenizers", ["data/tokenizers.py"]), ("lightning", ["training", "cli.py"])],
+    [
+        ("datasets", ["data/corpora.py"]),
+        ("tokenizers", ["data/tokenizers.py"]),
+        ("lightning", ["training", "cli.py"]),
+        ("safetensors", ["huggingface/reading.py", "huggingface/exporting.py"]),
+        ("huggingface_hub", ["huggingface/reading.py"]),
+    ],
 )
 def test_libraries_live_in_one_room(library: str, allowed: list[str]) -> None:
     users = {file for file in FILES if library in {top(name) for name in imports(file)}}
     rooms = {file for part in allowed for file in below(part)}
     assert users, f"nobody imports {library}: the rule is out of date"
     assert users <= rooms
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_hugging_face_formats_are_known_to_the_command_line_only(file: Path) -> None:
+    inside = file in below("huggingface")
+    assert inside or {name for name in imports(file) if in_part(name, "huggingface")} <= {OURS + ".huggingface.command"}
+
+
+@pytest.mark.parametrize("file", [*below("huggingface/families"), *below("huggingface/links.py")], ids=str)
+def test_families_know_configs_and_tensors_only(file: Path) -> None:
+    for name in imports(file):
+        known = {f"{OURS}.config", f"{OURS}.huggingface.links"}
+        assert top(name) != OURS or name in known or in_part(name, "huggingface.families"), name
 
 
 def test_nothing_of_ours_imports_transformers() -> None:
@@ -103,12 +124,13 @@ def test_no_import_circle() -> None:
 
 
 ROOM = [f"minitx.tensorboard.{file.stem}" for file in below("tensorboard") if file.stem != "__init__"]
-LIGHT = ["minitx", "minitx.config", "minitx.options", "minitx.cli", *ROOM]
+LIGHT = ["minitx", "minitx.config", "minitx.options", "minitx.cli", "minitx.huggingface.command", *ROOM]
 
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_light_modules_load_no_torch(module: str) -> None:
-    code = f"import sys, {module}; sys.exit(' '.join({{'torch', 'lightning', 'datasets'}} & set(sys.modules)) or 0)"
+    heavy = {"torch", "lightning", "datasets", "safetensors", "huggingface_hub"}
+    code = f"import sys, {module}; sys.exit(' '.join({heavy} & set(sys.modules)) or 0)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 

@@ -24,6 +24,7 @@ STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})
 """Those to which any string of symbols is a question."""
 QUESTION_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, QuestionTask))
 PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs" and not hasattr(task, "path"))
+PAIR_TASKS.remove("imported_pairs")  # which has no questions
 """Those whose questions are drawn and not read from files."""
 
 FEW: dict[str, dict[str, Any]] = {

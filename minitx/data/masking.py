@@ -32,7 +32,8 @@ def hide(ids: Tensor, special: SpecialIds, vocab_size: int, share: float, genera
     chance = torch.rand(ids.shape, generator=generator).masked_fill(torch.isin(ids, torch.tensor(special)), 2.0)
     chosen = (chance < share) | ((chance <= chance.amin(dim=1, keepdim=True)) & (chance < 1.0))
     fate = torch.rand(ids.shape, generator=generator)
-    others = torch.randint(max(special) + 1, vocab_size, ids.shape, generator=generator)
+    first = max(special) + 1  # an imported tokenizer may have its special tokens last: then one may be drawn
+    others = torch.randint(first if first < vocab_size else 0, vocab_size, ids.shape, generator=generator)
     source = torch.where(chosen & (fate < AS_MASK), special.mask, ids)
     source = torch.where(chosen & (fate >= AS_MASK) & (fate < AS_MASK + AS_RANDOM), others, source)
     return Masked(source, keep, ids, chosen)

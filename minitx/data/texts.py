@@ -80,16 +80,19 @@ def _framed_stream(
 
 
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
-    """The tokens of a batch as labels for its attention maps, without padding, nor the <eos> before it."""
-    sides = {"source": batch.src, "target": batch.tgt}
+    """The tokens of a batch as labels for its attention maps, without padding, nor the <eos> of an answer before it."""
+    pad, eos = tokenizer.special.pad, tokenizer.special.eos
+    sides = {"source": (batch.src, (pad,)), "target": (batch.tgt, (pad, eos))}
     return {
-        side: [tokenizer.tokens(_without_end(row, tokenizer.special)) for row in ids.tolist()]
-        for side, ids in sides.items()
+        side: [tokenizer.tokens(_without_end(row, nothing)) for row in ids.tolist()]
+        for side, (ids, nothing) in sides.items()
         if ids is not None
     }
 
 
-def _without_end(row: list[int], special: SpecialIds) -> list[int]:
-    """A row up to its last token that is neither padding nor <eos>; an <eos> between documents is a token as others."""
-    nothing = (special.pad, special.eos)
-    return row[: max((place + 1 for place, token in enumerate(row) if token not in nothing), default=0)]
+def _without_end(row: list[int], nothing: tuple[int, ...]) -> list[int]:
+    """A row up to its last token that means something; an <eos> between documents is a token as others.
+
+    Its first token stays: a decoder may start from padding (T5).
+    """
+    return row[: max((place + 1 for place, token in enumerate(row) if token not in nothing), default=1)]

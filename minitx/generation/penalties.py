@@ -6,7 +6,7 @@ keep [B, S] (or None) its real tokens: padding is neither punished nor repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,10 +16,24 @@ Adjust = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
 
 
 def adjusted(
-    eos: Sequence[int], repetition_penalty: float = 1.0, no_repeat_ngram_size: int = 0, min_new_tokens: int = 0
+    eos: Sequence[int],
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
+    min_new_tokens: int = 0,
+    never: Sequence[int] = (),
+    forced: Mapping[int, int] | None = None,
 ) -> Adjust | None:
-    """All three in this order; None where nothing would be changed."""
-    if repetition_penalty == 1.0 and not no_repeat_ngram_size and not min_new_tokens:
+    """All of them in this order; None where nothing would be changed.
+
+    Args:
+        eos: the ids that end a text.
+        repetition_penalty: see less_repetition.
+        no_repeat_ngram_size: see without_repeated_ngrams.
+        min_new_tokens: tokens before which no text ends.
+        never: tokens that are never written.
+        forced: tokens by the number of those before them: there nothing else can be written.
+    """
+    if repetition_penalty == 1.0 and not no_repeat_ngram_size and not min_new_tokens and not never and not forced:
         return None
 
     def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
@@ -27,9 +41,18 @@ def adjusted(
             logits = less_repetition(logits, history, keep, repetition_penalty)
         if no_repeat_ngram_size:
             logits = without_repeated_ngrams(logits, history, keep, no_repeat_ngram_size)
-        return without(logits, eos) if written < min_new_tokens else logits
+        if never:
+            logits = without(logits, never)
+        if written < min_new_tokens:
+            logits = without(logits, eos)
+        return only(logits, forced[written]) if forced and written in forced else logits
 
     return adjust
+
+
+def only(logits: Tensor, token: int) -> Tensor:
+    """This token alone made possible, and certain."""
+    return torch.full_like(logits, -torch.inf).index_fill(-1, torch.tensor([token], device=logits.device), 0.0)
 
 
 def less_repetition(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:

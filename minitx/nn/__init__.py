@@ -3,7 +3,7 @@
 from minitx.nn import masks
 from minitx.nn.attention import scaled_dot_product_attention
 from minitx.nn.cache import Cache, FixedCache
-from minitx.nn.embedding import Head, TokenEmbedding
+from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
 from minitx.nn.feedforward import ACTIVATIONS, FeedForward
 from minitx.nn.layers import DecoderLayer, EncoderLayer
 from minitx.nn.multihead import MultiHeadAttention
@@ -27,6 +27,7 @@ __all__ = [
     "FeedForward",
     "FixedCache",
     "Head",
+    "HeadTransform",
     "MultiHeadAttention",
     "NoPositions",
     "Stack",

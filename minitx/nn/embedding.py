@@ -9,6 +9,8 @@ import math
 
 from torch import Tensor, nn
 
+from minitx.nn.feedforward import ACTIVATIONS
+
 
 class TokenEmbedding(nn.Module):
     """A trained vector for each token, scaled by sqrt(D) so that it stands up to the position signal beside it.
@@ -18,30 +20,66 @@ class TokenEmbedding(nn.Module):
     Args:
         vocab_size: number of tokens V.
         d_model: width D.
+        scaled: False leaves the vectors as they stand in the table (GPT-2, BERT, Llama).
     """
 
-    def __init__(self, vocab_size: int, d_model: int) -> None:
+    def __init__(self, vocab_size: int, d_model: int, scaled: bool = True) -> None:
         super().__init__()
         if vocab_size < 1:
             raise ValueError(f"model.vocab_size must be positive, got {vocab_size}")
         self.table = nn.Embedding(vocab_size, d_model)
-        self.scale = math.sqrt(d_model)
+        self.scale = math.sqrt(d_model) if scaled else 1.0
 
     def forward(self, ids: Tensor) -> Tensor:
         """[B, T] to [B, T, D]."""
         return self.table(ids) * self.scale
 
 
+class HeadTransform(nn.Module):
+    """What BERT puts before its head: a linear map, the activation and a norm (Devlin et al. 2019, their code).
+
+    Args:
+        d_model: width D.
+        activation: a name in ACTIVATIONS; of a gated one its non-linearity.
+        norm: of width D.
+    """
+
+    def __init__(self, d_model: int, activation: str, norm: nn.Module) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, d_model)
+        self.activation = ACTIVATIONS[activation]()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] to [B, T, D]."""
+        out: Tensor = self.norm(self.activation(self.proj(x)))
+        return out
+
+
 class Head(nn.Linear):
-    """Scores over the vocabulary, [B, T, D] to [B, T, V], without a bias; may share its table with the embedding.
+    """Scores over the vocabulary, [B, T, D] to [B, T, V]; may share its table with the embedding.
 
     Args:
         vocab_size: number of tokens V.
         d_model: width D.
         tied: the embedding whose table to use (Press and Wolf 2017); None for a table of its own.
+        bias: whether each token has one.
+        transform: what the vectors go through first; None for nothing.
     """
 
-    def __init__(self, vocab_size: int, d_model: int, tied: TokenEmbedding | None = None) -> None:
-        super().__init__(d_model, vocab_size, bias=False)
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        tied: TokenEmbedding | None = None,
+        bias: bool = False,
+        transform: HeadTransform | None = None,
+    ) -> None:
+        super().__init__(d_model, vocab_size, bias=bias)
+        self.transform = transform
         if tied is not None:
             self.weight = tied.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] to [B, T, V]."""
+        return super().forward(x if self.transform is None else self.transform(x))

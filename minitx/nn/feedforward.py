@@ -5,6 +5,9 @@ Legend: B batch, T tokens, D d_model, F d_ff.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from torch import Tensor, nn
 
 from minitx.nn.norms import thinned
@@ -18,16 +21,20 @@ class SquaredReLU(nn.Module):
         return x.relu().square()
 
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+_gelu_tanh = partial(nn.GELU, approximate="tanh")
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
+    "gelu_tanh": _gelu_tanh,
+    "silu": nn.SiLU,
     "relu2": SquaredReLU,
     "swiglu": nn.SiLU,
     "geglu": nn.GELU,
+    "geglu_tanh": _gelu_tanh,
 }
 """Non-linearities by their name in the YAML."""
 
-GATED = ("swiglu", "geglu")
+GATED = ("swiglu", "geglu", "geglu_tanh")
 """Those whose result multiplies a second linear map of the same input (Shazeer 2020)."""
 
 

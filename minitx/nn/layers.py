@@ -23,6 +23,7 @@ class EncoderLayer(nn.Module):
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of each sublayer's output in training.
         norm: a name in NORMS.
+        norm_eps: see build_norm.
     """
 
     def __init__(
@@ -33,12 +34,13 @@ class EncoderLayer(nn.Module):
         norm_first: bool = True,
         dropout: float = 0.0,
         norm: str = "layernorm",
+        norm_eps: float | None = None,
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
         self.ffn = ffn
-        self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm)
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm) if ffn is not None else None
+        self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, pos: Tensor | None = None) -> Tensor:
         """x [B, T, D], mask broadcastable to [B, H, T, T], position ids [B, T] or [1, T]; returns [B, T, D]."""
@@ -57,6 +59,7 @@ class DecoderLayer(nn.Module):
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of each sublayer's output in training.
         norm: a name in NORMS.
+        norm_eps: see build_norm.
     """
 
     def __init__(
@@ -68,14 +71,15 @@ class DecoderLayer(nn.Module):
         norm_first: bool = True,
         dropout: float = 0.0,
         norm: str = "layernorm",
+        norm_eps: float | None = None,
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
         self.cross_attn = cross_attn
         self.ffn = ffn
-        self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm)
-        self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm) if cross_attn is not None else None
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm) if ffn is not None else None
+        self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
+        self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if cross_attn is not None else None
+        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
 
     def forward(
         self,

@@ -38,6 +38,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm: RMS-normalise queries and keys by head before they meet (Henry et al. 2020).
         bias: whether the four projections have biases.
         softcap: bends the scores into (-softcap, softcap), see scaled_dot_product_attention; None leaves them.
+        qkv_bias: whether the maps to queries, keys and values have biases, where they differ from o_proj (Qwen2).
 
     Raises:
         ValueError: numbers that do not fit together, naming the config key to change.
@@ -55,6 +56,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm: bool = False,
         bias: bool = True,
         softcap: float | None = None,
+        qkv_bias: bool | None = None,
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -80,9 +82,10 @@ class MultiHeadAttention(nn.Module):
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.window, self.dropout, self.softcap = window, dropout, softcap
-        self.q_proj = nn.Linear(d_model, n_heads * self.d_head, bias=bias)
-        self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
-        self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=bias)
+        qkv_bias = bias if qkv_bias is None else qkv_bias
+        self.q_proj = nn.Linear(d_model, n_heads * self.d_head, bias=qkv_bias)
+        self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=qkv_bias)
+        self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=qkv_bias)
         self.o_proj = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
         self.q_norm = RMSNorm(self.d_head) if qk_norm else None
         self.k_norm = RMSNorm(self.d_head) if qk_norm else None

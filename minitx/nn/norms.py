@@ -24,15 +24,17 @@ NORMS: dict[str, type[nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNo
 """Normalisations by their name in the YAML; each takes the width."""
 
 
-def build_norm(name: str, d_model: int) -> nn.Module:
-    """The normalisation of that name.
+def build_norm(name: str, d_model: int, eps: float | None = None) -> nn.Module:
+    """The normalisation of that name; eps is added before the root, None for torch's own choice.
 
     Raises:
-        ValueError: a name that is not in NORMS.
+        ValueError: a name that is not in NORMS, or an eps that is not positive.
     """
     if name not in NORMS:
         raise ValueError(f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
-    return NORMS[name](d_model)
+    if eps is not None and eps <= 0.0:
+        raise ValueError(f"model.norm_eps must be positive, got {eps}")
+    return NORMS[name](d_model) if eps is None else NORMS[name](d_model, eps=eps)
 
 
 def thinned(x: Tensor, dropout: float, training: bool) -> Tensor:
@@ -51,11 +53,14 @@ class AddNorm(nn.Module):
         norm_first: pre-norm if True, else post-norm.
         dropout: dropped share of the sublayer's output in training.
         norm: a name in NORMS.
+        norm_eps: see build_norm.
     """
 
-    def __init__(self, d_model: int, norm_first: bool, dropout: float, norm: str = "layernorm") -> None:
+    def __init__(
+        self, d_model: int, norm_first: bool, dropout: float, norm: str = "layernorm", norm_eps: float | None = None
+    ) -> None:
         super().__init__()
-        self.norm = build_norm(norm, d_model)
+        self.norm = build_norm(norm, d_model, norm_eps)
         self.dropout = dropout
         self.norm_first = norm_first
 

@@ -108,16 +108,22 @@ class SinusoidalPositions(WavePositions):
 
     Args:
         base: the longest wavelength is 2 pi base.
+        halves: all sines first, then all cosines (tensor2tensor, Marian).
     """
 
     absolute = True
 
-    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
+    def __init__(
+        self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0, halves: bool = False
+    ) -> None:
         super().__init__(d_model, n_heads, d_head, causal, over_width("sinusoidal", base, d_model))
+        self.halves = halves
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Add the wave of each id."""
-        return x + _waves(self.angles(pos)).to(x.dtype)
+        angles = self.angles(pos)
+        waves = torch.cat((angles.sin(), angles.cos()), dim=-1) if self.halves else _waves(angles)
+        return x + waves.to(x.dtype)
 
 
 @register("learned")
@@ -163,8 +169,13 @@ class RotaryPositions(WavePositions):
         base: the longest wavelength is 2 pi base.
         fraction: share of each head's dimensions that is rotated.
         scaling: how to reach past the trained length. linear: positions divided by factor (Chen et al. 2023); ntk: a
-            base enlarged so that only the slow waves are stretched (bloc97 2023).
+            base enlarged so that only the slow waves are stretched (bloc97 2023); llama3: waves longer than
+            original_max_len / low_freq_factor stretched in full, shorter than original_max_len / high_freq_factor not
+            at all, those between by degrees (Llama 3.1; Dubey et al. 2024).
         factor: by how much to stretch.
+        low_freq_factor: for llama3.
+        high_freq_factor: for llama3.
+        original_max_len: for llama3, the length that the model was first trained with.
     """
 
     def __init__(
@@ -175,8 +186,11 @@ class RotaryPositions(WavePositions):
         causal: bool,
         base: float = 10000.0,
         fraction: float = 1.0,
-        scaling: Literal["none", "linear", "ntk"] = "none",
+        scaling: Literal["none", "linear", "ntk", "llama3"] = "none",
         factor: float = 1.0,
+        low_freq_factor: float = 1.0,
+        high_freq_factor: float = 4.0,
+        original_max_len: int = 8192,
     ) -> None:
         size = int(d_head * fraction)
         if not 0.0 < fraction <= 1.0 or size % 2 or size < 2:
@@ -190,7 +204,18 @@ class RotaryPositions(WavePositions):
                 raise ValueError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
             base = base * factor ** (size / (size - 2))
         frequencies = geometric(base, size)
-        super().__init__(d_model, n_heads, d_head, causal, frequencies / factor if scaling == "linear" else frequencies)
+        if scaling == "linear":
+            frequencies = frequencies / factor
+        if scaling == "llama3":
+            if not 0.0 < low_freq_factor < high_freq_factor:
+                raise ValueError(
+                    "model.position.low_freq_factor must be positive and below model.position.high_freq_factor, got "
+                    f"{low_freq_factor} and {high_freq_factor}"
+                )
+            turns = original_max_len * frequencies / (2 * math.pi)  # of each wave within the first trained length
+            kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+            frequencies = (1.0 - kept) * frequencies / factor + kept * frequencies
+        super().__init__(d_model, n_heads, d_head, causal, frequencies)
 
     def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
         """Turn each pair by its angle."""

@@ -84,3 +84,77 @@ def test_encoder_and_decoder_may_differ_in_depth() -> None:
 def test_decoder_depth_refusals(changes: dict, reason: str) -> None:
     with pytest.raises(ValueError, match=rf"model\.n_decoder_layers {reason}"):
         build_model(ModelConfig(vocab_size=9, **changes))
+
+
+# ---- choices of models that were trained elsewhere -------------------------------------------------------------------
+
+CHOICES: list[dict[str, Any]] = [
+    {"norm_eps": 0.5},
+    {"norm_eps": 0.5, "norm": "rmsnorm", "embedding_norm": True, "norm_first": False},
+    {"activation": "gelu_tanh"},
+    {"activation": "geglu_tanh"},
+    {"qkv_bias": False},
+    {"bias": False, "qkv_bias": True},
+    {"scale_embeddings": False},
+    {"head_bias": True},
+    {"head_transform": True, "tie_embeddings": False},
+    {"position": {"name": "sinusoidal", "halves": True}},
+    {"position": {"name": "rope", "scaling": "llama3", "factor": 8.0, "original_max_len": 16}},
+]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("changes", CHOICES, ids=str)
+def test_every_choice_counts_and_trains(architecture: Any, changes: dict[str, Any]) -> None:
+    """Each changes what is computed, with the weights that both have, and leaves no parameter without a gradient."""
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "vocab_size": 9}
+    position = {"name": "rope"} if changes.get("position", {}).get("name") == "rope" else {"name": "sinusoidal"}
+    alike = {name: changes[name] for name in ("norm", "embedding_norm", "norm_first") if name in changes}
+    alike |= {"bias": False} if "bias" in changes else {"activation": "geglu"} if "geglu" in str(changes) else {}
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(architecture, **sizes | {"position": position} | changes))
+    usual = build_model(ModelConfig(architecture, **sizes | {"position": position} | alike))
+    with torch.no_grad():
+        for part in [*usual.parameters(), *model.parameters()]:
+            part.add_(0.3 * torch.randn_like(part))
+    torch.manual_seed(1)
+    found = run(model)
+    usual.load_state_dict(model.state_dict(), strict=False)
+    torch.manual_seed(1)
+    assert not torch.allclose(found, run(usual), atol=1e-4)
+    found.square().mean().backward()
+    assert all(part.grad is not None and part.grad.isfinite().all() for part in model.parameters())
+
+
+def test_a_config_without_the_newer_keys_means_what_it_meant() -> None:
+    config = ModelConfig(vocab_size=9)
+    assert (config.norm_eps, config.qkv_bias, config.scale_embeddings) == (None, None, True)
+    assert (config.head_bias, config.head_transform) == (False, False)
+    model = build_model(config)
+    assert not any("head.bias" in name or "transform" in name for name, _ in model.named_parameters())
+    assert {part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)} == {1e-5}
+    assert model.embedding.scale == 8.0
+
+
+@pytest.mark.parametrize("eps", [0.0, -1.0])
+def test_an_eps_that_is_none_is_refused(eps: float) -> None:
+    with pytest.raises(ValueError, match=r"model\.norm_eps must be positive"):
+        build_model(ModelConfig(norm_eps=eps, vocab_size=9))
+
+
+def test_llama_3_stretches_slow_waves_only() -> None:
+    options = {"name": "rope", "scaling": "llama3", "factor": 8.0, "original_max_len": 64}
+    plain, stretched = (
+        build_model(ModelConfig("decoder_only", d_model=64, n_heads=2, vocab_size=9, position=position))
+        .decoder.position.frequencies
+        for position in ({"name": "rope"}, options)
+    )  # fmt: skip
+    turns = 64 * plain / (2 * torch.pi)
+    torch.testing.assert_close(stretched[turns > 4], plain[turns > 4])
+    torch.testing.assert_close(stretched[turns < 1], plain[turns < 1] / 8)
+    between = (turns > 1) & (turns < 4)
+    assert between.any()
+    assert ((stretched < plain) & (stretched > plain / 8))[between].all()
+    bad = ModelConfig("decoder_only", vocab_size=9, position=options | {"low_freq_factor": 5.0})
+    with pytest.raises(ValueError, match=r"model\.position\.low_freq_factor must be positive and below"):
+        build_model(bad)

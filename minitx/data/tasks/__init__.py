@@ -16,6 +16,7 @@ from minitx.data.tasks.base import (
     register,
 )
 from minitx.data.tasks.dates import Dates
+from minitx.data.tasks.imported import ImportedMaskedText, ImportedPairs, ImportedText
 from minitx.data.tasks.languages import LanguageTask, NumberWords
 from minitx.data.tasks.markov import Markov
 from minitx.data.tasks.recall import AssociativeRecall, Induction
@@ -31,6 +32,9 @@ __all__ = [
     "CopyTwice",
     "Dates",
     "Dyck",
+    "ImportedMaskedText",
+    "ImportedPairs",
+    "ImportedText",
     "Induction",
     "LanguageTask",
     "LengthTask",

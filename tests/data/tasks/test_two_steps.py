@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from minitx.cli import _answer
+from minitx.commands.trained import _answer
 from minitx.config import Config, ModelConfig
 from minitx.data.framing import frame
 from minitx.data.tasks import generator

@@ -1,0 +1,1 @@
+"""Models in Hugging Face's formats, to ours and back; without `transformers`."""
