@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import minitx
 from minitx.files import written_whole
-from minitx.inspection.heads import task_statistics
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
 from minitx.panels import Heat, Lines, sheet
 from minitx.plots import COLOURS, INK, QUIET
@@ -187,25 +186,34 @@ def curves(path: Path, run: str, *tags: str) -> None:
 
 
 def shift(path: Path, run: str, word: str, *sentences: str) -> None:
-    """A word's vector from the table, and above the last layer in each sentence, among the other words' vectors."""
+    """A word's vector from the table, and above the last layer in each sentence, beside its neighbours' vectors."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     predictor = minitx.load(run)
-    figure = Figure(figsize=(8.6, 4.2), dpi=130, layout="constrained")
+    names, vectors = [], []
+    for sentence in sentences:
+        ids = torch.tensor([predictor.tokenizer.encode(sentence)])
+        tokens = predictor.tokenizer.tokens(ids[0].tolist())
+        words = sentence.split()
+        place = tokens.index(words[2])
+        with torch.no_grad():
+            vectors.append(predictor.model(ids, head=False)[0, place])
+        names.append(" ".join(words[2:]))
+    centred = torch.stack(vectors) - torch.stack(vectors).mean(dim=0)
+    flat = centred @ torch.linalg.svd(centred).Vh[:2].T  # [N, 2], the two directions in which they differ most
+    figure = Figure(figsize=(6.8, 3.6), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    vectors, labels = contextual(predictor, sentences)
-    table = predictor.model.embedding(torch.tensor([predictor.tokenizer.encode(word)]))[0].detach()
-    for place, (title, points, names) in enumerate(
-        (("in the table: one point", table, [word]), ("above the last layer: one for each sentence", vectors, labels)), 1
-    ):
-        axes = figure.add_subplot(1, 2, place)
+    wide, narrow = figure.add_gridspec(1, 3)[1:], figure.add_gridspec(1, 3)[0]
+    drawn = [(narrow, f"{word} in the table", torch.zeros(1, 2), [word]), (wide, "above the last layer", flat, names)]
+    for where, title, points, labels in drawn:
+        axes = figure.add_subplot(where)
         axes.set_title(title, loc="left", fontsize=9.5, color=INK)
-        flat = flattened(vectors, points) if place == 2 else torch.zeros(1, 2)
-        for (x, y), name in zip(flat.tolist(), names, strict=True):
-            own = word in name.split("·")[0]
-            axes.plot(x, y, "o", color=COLOURS[1 if own else 0], markersize=7 if own else 4)
-            axes.annotate(name, (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7.5, color=QUIET)
+        for (x, y), label in zip(points.tolist(), labels, strict=True):
+            own = label.startswith(word)
+            axes.plot(x, y, "o", color=COLOURS[1 if own else 0], markersize=7 if own else 5)
+            axes.annotate(label, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8, color=QUIET)
+        axes.margins(0.28)
         axes.set_xticks([])
         axes.set_yticks([])
     with written_whole(path) as file:

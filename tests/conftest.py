@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any, TypeVar
 
 import pytest
 import torch
+from chromium import CHROMIUM, QUIET
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -152,3 +153,13 @@ def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     monkeypatch.setattr(Figure, "savefig", remember)
     return figures
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield running
+        running.close()

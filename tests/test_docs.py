@@ -8,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 
 from minitx.cli import COMMANDS, main
 from minitx.config import Config
+from minitx.data.tasks import TASKS
 from minitx.options import Parser, config_parser, to_config
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
@@ -87,7 +89,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder as a reader has it: configs/, docs/, a run, and room for more."""
     for name in ("configs", "train.py"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -96,7 +98,10 @@ def desk(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     shutil.copytree(trained / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+    known = dict(TASKS)
+    yield tmp_path
+    TASKS.clear()  # a page may add one
+    TASKS.update(known)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -132,7 +137,7 @@ def play(page: Path, desk: Path, cut: Any, capture: pytest.CaptureFixture[str] |
     for block in blocks(page):
         if block.title:
             (desk / block.title).write_text(block.text)
-        elif block.language == "python" and not block.text.startswith(">>>"):
+        if block.language == "python" and not block.text.startswith(">>>"):
             exec(compile(block.text, page.name, "exec"), names)
         for command in commands(block) if block.language == "console" else []:
             if capture:
