@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import minitx
+from minitx import checkpoint
 from minitx.files import written_whole
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
 from minitx.panels import Heat, Lines, sheet
@@ -172,7 +173,7 @@ def curves(path: Path, run: str, *tags: str) -> None:
     """Figures that a run has logged, over its steps."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    log = EventAccumulator(str(minitx.checkpoint.find(run).parent)).Reload()  # type: ignore[attr-defined]
+    log = EventAccumulator(str(checkpoint.find(run).parent)).Reload()
     panels: list[Heat | Lines] = []
     for tag in tags:
         names = [name for name in log.Tags()["scalars"] if name == tag or name.startswith(f"{tag}/")]

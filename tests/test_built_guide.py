@@ -62,3 +62,14 @@ def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any, size: tuple[i
     assert too_wide == {}
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     assert broken == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
+def test_search_works_from_disk(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
+    page.goto((site / "guide" / "masks.html").as_uri())
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially("learning rate")
+    page.locator(".md-search-result__link").first.wait_for()
+    assert page.locator('.md-search-result__link[href*="guide/training.html"]').count()
+    page.close()
