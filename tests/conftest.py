@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from chromium import CHROMIUM, QUIET
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from chromium import CHROMIUM, QUIET
 from minitx.config import ModelConfig
 from minitx.models import Transformer, build_model
 from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention, NoPositions

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import CHROMIUM, WHY_SKIPPED
 
+from chromium import CHROMIUM, WHY_SKIPPED
 from pages import PAGES, ROOT, named
 
 PHONE, DESKTOP = (390, 844), (1280, 800)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import re
 import runpy
 import shutil
@@ -24,7 +25,8 @@ from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 TOLD = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 SHORT = [
     "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.accelerator", "cpu",
-    "--data.validation_size", "4", "--data.test_size", "4", "--log.attention.pictures", "false",
+    "--data.validation_size", "4", "--data.test_size", "4",
+    "--log.attention.pictures", "false", "--log.every_n_steps", "1",
 ]  # fmt: skip
 NEAR = 12.0
 """Percentage points by which a figure may differ from the page's: other machines draw other numbers."""
@@ -118,26 +120,32 @@ def test_python_runs(page: Path, desk: Path) -> None:
 def test_the_page_runs_from_top_to_bottom(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
     monkeypatch.setattr("minitx.sweeps.run.sweep", lambda planned, jobs, out: (None, []))
-    play(page, desk, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None)
+    play(page, desk, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TOLD, ids=named)
-def test_the_page_tells_what_happens(page: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_page_tells_what_happens(
+    page: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     """With the trainings as they stand there, and the outputs beside those that the page shows."""
     shutil.rmtree(desk / "runs")
     if "runs/reverse" in page.read_text() and "configs/reverse.yaml\n" not in page.read_text():
         main(["train", "--config", "configs/reverse.yaml"])
-    play(page, desk, lambda words: words, capfd)
+    play(page, desk, lambda words: words, capfd, monkeypatch)
 
 
-def play(page: Path, desk: Path, cut: Any, capture: pytest.CaptureFixture[str] | None) -> None:
+def play(
+    page: Path, desk: Path, cut: Any, capture: pytest.CaptureFixture[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Run a page: files are written, Python and commands run, pictures must appear."""
     names: dict[str, Any] = {}
     for block in blocks(page):
         if block.title:
             (desk / block.title).write_text(block.text)
-        if block.language == "python" and not block.text.startswith(">>>"):
+        if block.title.endswith(".py"):
+            imported(desk / block.title, monkeypatch)
+        elif block.language == "python" and not block.text.startswith(">>>"):
             exec(compile(block.text, page.name, "exec"), names)
         for command in commands(block) if block.language == "console" else []:
             if capture:
@@ -148,6 +156,16 @@ def play(page: Path, desk: Path, cut: Any, capture: pytest.CaptureFixture[str] |
     for picture in pictures(page):
         if picture.name in page.read_text().replace(f"({picture}", ""):  # printed under it; see the next test
             assert (desk / "docs" / "images" / picture.name).exists(), picture
+
+
+def imported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the reader adds to a module of ours, as a module of its own."""
+    spec = importlib.util.spec_from_file_location(f"page_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
 
 
 def run(command: Command, cut: Any) -> None:
