@@ -29,15 +29,16 @@ def reach(path: Path) -> None:
     """How strongly the last output depends on each input, for untrained layers of one width."""
     torch.manual_seed(1)
     tokens, width = 64, 64
-    layers: dict[str, Callable[[Tensor], Tensor]] = {
-        "recurrent (tanh)": lambda x, rnn=nn.RNN(width, width, batch_first=True): rnn(x)[0],
-        "LSTM": lambda x, rnn=nn.LSTM(width, width, batch_first=True): rnn(x)[0],
+    layers = {
+        "recurrent (tanh)": nn.RNN(width, width, batch_first=True),
+        "LSTM": nn.LSTM(width, width, batch_first=True),
         "self-attention": MultiHeadAttention(width, 4),
     }
     curves = []
     for name, layer in layers.items():
         x = torch.randn(256, tokens, width, requires_grad=True)
-        layer(x)[:, -1].square().sum().backward()
+        out = layer(x)
+        (out[0] if isinstance(out, tuple) else out)[:, -1].square().sum().backward()
         assert x.grad is not None
         size = x.grad.norm(dim=2).mean(dim=0)[:-1]  # the last token's own path is short for everybody
         curves.append((name, (size / size.max()).flip(0).tolist()))

@@ -1,4 +1,4 @@
-"""The guide as it is built: no warnings, no other host, nothing wider than a phone. Skips without mkdocs or chromium."""
+"""The guide as it is built: no warnings, no other host, nothing wider than a phone. Skips without mkdocs, chromium."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from chromium import CHROMIUM, WHY_SKIPPED
+from minitx.data.tokenizers import SPECIAL_TOKENS
 from pages import PAGES, ROOT, named
 
 PHONE, DESKTOP = (390, 844), (1280, 800)
@@ -41,6 +42,14 @@ def test_the_interface_is_explained(site: Path) -> None:
         assert f'id="{name}"' in told, name
 
 
+def test_no_token_in_a_docstring_is_taken_for_html(site: Path) -> None:
+    """`<eos>` without backticks would vanish."""
+    for page in (site / "api").glob("*.html"):
+        assert [token for token in (*SPECIAL_TOKENS, "<name>", "<folder>") if token in page.read_text()] == [], (
+            page.name
+        )
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any, size: tuple[int, int]) -> None:
@@ -48,7 +57,7 @@ def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any, size: tuple[i
     asked: list[str] = []
     broken: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.on("requestfailed", lambda request: broken.append(request.url))
+    page.on("requestfailed", lambda request: broken.append(f"{request.url} {request.failure}"))
     page.on("pageerror", lambda error: broken.append(str(error)))
     too_wide = {}
     for source in PAGES:
@@ -61,7 +70,7 @@ def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any, size: tuple[i
     page.close()
     assert too_wide == {}
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert broken == []
+    assert [what for what in broken if "ERR_ABORTED" not in what] == []  # left for the next page
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)

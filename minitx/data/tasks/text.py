@@ -33,7 +33,7 @@ class Text(Task):
     column: str = "text"
     """Of a table: what the text stands in. Each row is a document, empty ones are skipped."""
     documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
-    """What is a document; `<eos>` stands between two of them. auto: a row of a table, and for text files whole: none."""
+    """What is a document; `<eos>` stands between two of them. auto: a row of a table, for text files whole: none."""
     isolate: bool = False
     """Whether documents in one block do not see each other, instead of only being told apart by `<eos>`."""
     subset: str | None = None
