@@ -1,12 +1,13 @@
 # Two commands for a fresh machine with Python 3.11+ and make:
 #   make train   installs into .venv, trains reversal, lets it write, and says how to look inside
 #   make test    installs the test extras, lints, type-checks and runs the tests
+#   make docs    installs the extras of the guide and builds it: open site/index.html
 
 PYTHON ?= python3
 BIN := .venv/bin
 CONFIG ?= configs/reverse.yaml
 
-.PHONY: train test test-slow lint clean
+.PHONY: train test test-slow lint docs clean
 
 train: .venv/installed
 	$(BIN)/minitx train --config $(CONFIG)
@@ -29,8 +30,12 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'open site/index.html'
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf site .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "minitx needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -42,4 +47,8 @@ clean:
 
 .venv/installed-test: .venv/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ .venv/installed
+
+.venv/installed-docs: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@ .venv/installed

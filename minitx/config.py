@@ -20,7 +20,7 @@ class RunConfig:
     """Where a run lands and which random numbers it draws."""
 
     name: str = "run"
-    """The run's name; its files land in <folder>/<name>/v0, v1, ..."""
+    """The run's name; its files land in `<folder>/<name>/v0`, `v1`, ..."""
     seed: int = 1
     """Decides initial weights, training batches and dropout. Validation and test sets do not depend on it."""
     folder: str = "runs"

@@ -78,6 +78,7 @@ def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
 def _heat(figure: object, axes: object, panel: Heat) -> None:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     assert isinstance(axes, Axes)
     assert isinstance(figure, Figure)
@@ -88,6 +89,8 @@ def _heat(figure: object, axes: object, panel: Heat) -> None:
     axes.set_facecolor("#D8D8D8")
     drawn = axes.imshow(values, cmap=panel.colours, aspect="auto", interpolation="nearest", vmin=low, vmax=high)
     axes.set_ylabel(panel.down, fontsize=8.5, color=QUIET)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))  # there is no row one and a half
     for spine in axes.spines.values():
         spine.set_visible(False)
     bar = figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02)

@@ -96,7 +96,7 @@ class Predictor:
         return self.generations_of([self._encode(text) for text in prompts], options)
 
     def generations_of(self, ids: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
-        """The same for prompts that are token ids already, none empty; <unk> may be among them."""
+        """The same for prompts that are token ids already, none empty; `<unk>` may be among them."""
         if not ids:
             return []
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
@@ -140,8 +140,8 @@ class Predictor:
         """The log-probability (natural logarithm) that the model gives to a target.
 
         Args:
-            text: the question, the beginning of a text, or a text with <mask> in it.
-            target: the answer, its end included; how the text goes on; or the whole text, judged where <mask> stands.
+            text: the question, the beginning of a text, or a text with `<mask>` in it.
+            target: the answer, its end included; how the text goes on; or the whole text, judged where `<mask>` stands.
         """
         texts = [text] if isinstance(text, str) else list(text)
         targets = [target] if isinstance(target, str) else list(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from chromium import CHROMIUM, QUIET
 from minitx.config import ModelConfig
 from minitx.models import Transformer, build_model
 from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention, NoPositions
@@ -152,3 +153,13 @@ def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     monkeypatch.setattr(Figure, "savefig", remember)
     return figures
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield running
+        running.close()

@@ -3,32 +3,222 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+from minitx.cli import COMMANDS, main
+from minitx.config import Config
+from minitx.data.tasks import TASKS
+from minitx.options import Parser, config_parser, to_config
+from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
+
+TOLD = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
+SHORT = [
+    "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.accelerator", "cpu",
+    "--data.validation_size", "4", "--data.test_size", "4",
+    "--log.attention.pictures", "false", "--log.every_n_steps", "1",
+]  # fmt: skip
+NEAR = 12.0
+"""Percentage points by which a figure may differ from the page's: other machines draw other numbers."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_examples_give_what_the_page_says(page: Path) -> None:
     failed, _ = doctest.testfile(str(page), module_relative=False)
     assert not failed
 
 
-def test_every_page_is_linked() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert [page.name for page in PAGES if f"docs/{page.name}" not in text] == []
+def listed(entry: Any) -> list[str]:
+    """Every file below an entry of mkdocs' nav."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [file for part in parts for file in listed(part)]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    nav = listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert sorted(nav) == sorted(map(named, PAGES))
+
+
+def test_the_readme_links_to_the_guide() -> None:
+    for page in re.findall(r"\]\((docs/[^)#]+\.md)", readme := (ROOT / "README.md").read_text()):
+        assert (ROOT / page).exists(), page
+    assert "docs/index.md" in readme
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_yaml_is_understood(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(block for block in blocks(page) if block.language == "yaml"):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block.text)
+        parser = config_parser()
+        assert isinstance(to_config(parser, parser.parse_args(["--config", str(file)])), Config), block.text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_shell_commands_are_understood(page: Path) -> None:
+    """Blocks of a console are run, see below; the arguments of all other shell blocks are parsed."""
+    for block in blocks(page):
+        for words in typed(block) if block.language == "bash" else []:
+            understand(words[1:])
+
+
+def understand(words: list[str]) -> None:
+    """Parse a command's arguments as the command line does; unknown words raise."""
+    command = COMMANDS[words[0]]
+    parser = (config_parser if command.configured else Parser)(prog="minitx")
+    command.parser(parser)
+    parser.parse_args(words[1:])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """runs/reverse after two steps, which pages without a training of their own take for granted."""
+    folder = tmp_path_factory.mktemp("trained")
+    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), "--run.folder", str(folder / "runs"), *SHORT])
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder as a reader has it: configs/, docs/, a run, and room for more."""
+    for name in ("configs", "train.py"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    (tmp_path / "docs" / "pictures.py").symlink_to(DOCS / "pictures.py")
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    known = dict(TASKS)
+    yield tmp_path
+    TASKS.clear()  # a page may add one
+    TASKS.update(known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_python_runs(page: Path, desk: Path) -> None:
+    if page in TOLD:
+        return  # run in its order with the commands, below
+    names: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.language == "python" and not block.text.startswith((">>>", "@register")):
+            exec(compile(block.text, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", TOLD, ids=named)
+def test_the_page_runs_from_top_to_bottom(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With trainings of two steps; a sweep is planned, not run."""
+    monkeypatch.setattr("minitx.sweeps.run.sweep", lambda planned, jobs, out: (None, []))
+    play(page, desk, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TOLD, ids=named)
+def test_the_page_tells_what_happens(
+    page: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """With the trainings as they stand there, and the outputs beside those that the page shows."""
+    shutil.rmtree(desk / "runs")
+    if "runs/reverse" in page.read_text() and "configs/reverse.yaml\n" not in page.read_text():
+        main(["train", "--config", "configs/reverse.yaml"])
+    play(page, desk, lambda words: words, capfd, monkeypatch)
+
+
+def play(
+    page: Path, desk: Path, cut: Any, capture: pytest.CaptureFixture[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run a page: files are written, Python and commands run, pictures must appear."""
+    names: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.title:
+            (desk / block.title).write_text(block.text)
+        if block.title.endswith(".py"):
+            imported(desk / block.title, monkeypatch)
+        elif block.language == "python" and not block.text.startswith(">>>"):
+            exec(compile(block.text, page.name, "exec"), names)
+        for command in commands(block) if block.language == "console" else []:
+            if capture:
+                capture.readouterr()
+            run(command, cut)
+            if capture:
+                as_shown(command, capture.readouterr().out)
+    for picture in pictures(page):
+        if picture.name in page.read_text().replace(f"({picture}", ""):  # printed under it; see the next test
+            assert (desk / "docs" / "images" / picture.name).exists(), picture
+
+
+def imported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the reader adds to a module of ours, as a module of its own."""
+    spec = importlib.util.spec_from_file_location(f"page_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+
+
+def run(command: Command, cut: Any) -> None:
+    program, *words = command.words
+    if program == "minitx":
+        main(cut(words))
+    elif program == "python":
+        before, sys.argv = sys.argv, words
+        try:
+            runpy.run_path(words[0], run_name="__main__")
+        finally:
+            sys.argv = before
+    else:
+        raise AssertionError(f"a console block runs minitx and python, not {program}")
+
+
+def as_shown(command: Command, out: str) -> None:
+    """Each line of the page is in the output: the same words, percentages near, other numbers whatever they are."""
+    lines = [line.strip() for line in out.splitlines()]
+    for line in command.shown:
+        if line.strip() == "...":
+            continue
+        alike = [other for other in lines if skeleton(other) == skeleton(line)]
+        assert alike, f"{' '.join(command.words)}\nshown: {line}\nwas:\n{out}"
+        wanted = percentages(line)
+        differences = [[abs(a - b) for a, b in zip(wanted, percentages(other), strict=True)] for other in alike]
+        assert min(max(found, default=0.0) for found in differences) <= NEAR, f"shown: {line}\nwas: {alike}"
+
+
+def skeleton(line: str) -> str:
+    return re.sub(r"[\d.,]*\d", "#", " ".join(line.split()))
+
+
+def percentages(line: str) -> list[float]:
+    return [float(share) for share in re.findall(r"(\d+\.\d+) %", line)]
+
+
+def pictures(page: Path) -> list[Path]:
+    return [Path(path) for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_pictures_are_there_and_come_from_a_command_on_the_page(page: Path) -> None:
+    lines = [" ".join(command.words) for block in blocks(page) for command in commands(block)]
+    for picture in pictures(page):
+        assert (page.parent / picture).exists(), picture
+        if page.parent.name == "guide":
+            assert any(f"docs/images/{picture.name}" in line for line in lines), f"no command makes {picture}"
 
 
 def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path: Path) -> None:
     """As docs/positions.md tells: its code goes to the end of positions.py, and nowhere else."""
-    (code,) = re.findall(r"```python\n(@register.*?)```", (ROOT / "docs" / "positions.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(@register.*?)```", (DOCS / "positions.md").read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 20
     for folder in ("minitx", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))

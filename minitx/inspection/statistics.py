@@ -1,7 +1,7 @@
 """What each head does, in numbers: from its attention weights to one value a head.
 
 A value is the mean over the rows that count. A row that may see one key only has no choice and never counts. Where a
-question and its answer are one sequence (decoder_only: question, <sep>, answer), only the rows that write the answer
+question and its answer are one sequence (decoder_only: question, `<sep>`, answer), only the rows that write the answer
 count for what concerns copying: nothing is asked of the others.
 
 Legend: L layers, H heads, T queries, S keys, R rows that count.
@@ -76,7 +76,7 @@ def antidiagonal(layer: Map) -> Tensor | None:
     """Weight on the place as far from the end as the query is from the beginning: reversal.
 
     S - 1 - t in an encoder; the same in cross-attention, with the rows of `diagonal`. In a decoder it needs a question
-    and an answer: the row that writes the answer's i-th token, from i = 0 at <sep>, against the question's i-th from
+    and an answer: the row that writes the answer's i-th token, from i = 0 at `<sep>`, against the question's i-th from
     its end.
     """
     weights, counted = layer.weights, _seen(layer) > 1
@@ -115,7 +115,7 @@ def induction(layer: Map) -> Tensor | None:
     """Weight on the tokens that came next after earlier occurrences of the query's own (Olsson et al. 2022).
 
     Counted are rows whose token has stood before; the query itself is no such key, so that a token that repeats at
-    once does not make one of a head that looks at itself. Behind a <sep>, only rows that write the answer count, not
+    once does not make one of a head that looks at itself. Behind a `<sep>`, only rows that write the answer count, not
     the one that writes its end. For self-attention.
     """
     if layer.kind == "cross":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,12 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WHY_SKIPPED = "no chromium here (apt-get install chromium)"
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+from chromium import CHROMIUM as CHROMIUM
+from chromium import WHY_SKIPPED as WHY_SKIPPED
+
 PATIENCE_MS = 60_000
 
 

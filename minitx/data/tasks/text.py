@@ -33,9 +33,9 @@ class Text(Task):
     column: str = "text"
     """Of a table: what the text stands in. Each row is a document, empty ones are skipped."""
     documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
-    """What is a document; <eos> stands between two of them. auto: a row of a table, and for text files whole: none."""
+    """What is a document; `<eos>` stands between two of them. auto: a row of a table, for text files whole: none."""
     isolate: bool = False
-    """Whether documents in one block do not see each other, instead of only being told apart by <eos>."""
+    """Whether documents in one block do not see each other, instead of only being told apart by `<eos>`."""
     subset: str | None = None
     """Of a data set on the hub that has several."""
     streaming: bool = False
@@ -145,7 +145,7 @@ class Text(Task):
 @register("masked_text")
 @dataclass(kw_only=True)
 class MaskedText(Text):
-    """Masked language modelling: "the c<mask>t sat" -> "a" in its place."""
+    """Masked language modelling: `the c<mask>t sat` -> "a" in its place."""
 
     kind: ClassVar[Kind] = "masked"
 

@@ -1,0 +1,59 @@
+"""The guide's pages as the tests read them: fenced blocks, and the commands in those of a console."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FENCE = re.compile(r"^(```+)(\w*)([^\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """One fenced block."""
+
+    language: str
+    title: str
+    text: str
+
+
+class Command(NamedTuple):
+    """One line behind a `$` and what the page shows of its output."""
+
+    words: list[str]
+    shown: list[str]
+
+
+def named(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in their order."""
+    found = []
+    for _, language, info, text in FENCE.findall(page.read_text()):
+        title = re.search(r'title="([^"]+)"', info)
+        found.append(Block(language, title[1] if title else "", text))
+    return found
+
+
+def commands(block: Block) -> list[Command]:
+    """What a console block types, and what it is answered; a backslash at a line's end goes on in the next."""
+    found: list[Command] = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            found.append(Command(shlex.split(line[2:], comments=True), []))
+        elif line.strip() and found:
+            found[-1].shown.append(line.rstrip())
+    return found
+
+
+def typed(block: Block) -> list[list[str]]:
+    """The words of every minitx command of a shell block, which has no prompts and shows no output."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    split = [shlex.split(line, comments=True) for line in lines if re.match(r"(OMP_NUM_THREADS=1 )?minitx ", line)]
+    return [words[words.index("minitx") :] for words in split]

@@ -1,0 +1,84 @@
+"""The guide as it is built: no warnings, no other host, nothing wider than a phone. Skips without mkdocs, chromium."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chromium import CHROMIUM, WHY_SKIPPED
+from minitx.data.tokenizers import SPECIAL_TOKENS
+from pages import PAGES, ROOT, named
+
+PHONE, DESKTOP = (390, 844), (1280, 800)
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here (make docs)")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built guide; strict: a warning, a broken link or a missing anchor ends it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "WARNING" not in ran.stderr
+    return folder
+
+
+def test_every_page_is_there(site: Path) -> None:
+    assert [name for page in PAGES if not (site / (name := named(page).replace(".md", ".html"))).exists()] == []
+
+
+def test_the_interface_is_explained(site: Path) -> None:
+    told = (site / "api" / "index.html").read_text() + (site / "api" / "nn.html").read_text()
+    for name in ("minitx.load", "minitx.Predictor", "minitx.nn.MultiHeadAttention", "minitx.nn.masks.causal"):
+        assert f'id="{name}"' in told, name
+
+
+def test_no_token_in_a_docstring_is_taken_for_html(site: Path) -> None:
+    """`<eos>` without backticks would vanish."""
+    for page in (site / "api").glob("*.html"):
+        assert [token for token in (*SPECIAL_TOKENS, "<name>", "<folder>") if token in page.read_text()] == [], (
+            page.name
+        )
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any, size: tuple[int, int]) -> None:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    asked: list[str] = []
+    broken: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("requestfailed", lambda request: broken.append(f"{request.url} {request.failure}"))
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    too_wide = {}
+    for source in PAGES:
+        page.goto((site / named(source).replace(".md", ".html")).as_uri())
+        width = page.evaluate("document.documentElement.scrollWidth")
+        if width > size[0]:
+            too_wide[named(source)] = width
+        unseen = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+        broken += page.evaluate(unseen)
+    page.close()
+    assert too_wide == {}
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [what for what in broken if "ERR_ABORTED" not in what] == []  # left for the next page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
+def test_search_works_from_disk(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
+    page.goto((site / "guide" / "masks.html").as_uri())
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially("learning rate")
+    page.locator(".md-search-result__link").first.wait_for()
+    assert page.locator('.md-search-result__link[href*="guide/training.html"]').count()
+    page.close()
