@@ -78,6 +78,11 @@ def _check_kinds(config: Any, tokenizer: Any, weights: Any) -> None:
             raise ValueError(f"its weights must be tensors with names, got {type(tensor).__name__} {name!r:.80}")
 
 
+def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A model's weights in the contents of a checkpoint, as its load_state_dict takes them."""
+    return {name.removeprefix("model."): tensor for name, tensor in contents["state_dict"].items()}
+
+
 def find(path: str | Path, name: str = "best") -> Path:
     """The checkpoint file that a path means: the file itself, or the newest one of that name in a run folder.
 

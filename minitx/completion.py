@@ -32,7 +32,7 @@ def script(shell: str, parsers: Mapping[str, tuple[str, Parser]]) -> str:
         ValueError: another shell.
     """
     if shell not in SHELLS:
-        raise ValueError(f"completion: expected one of {', '.join(SHELLS)}, got {shell!r}")
+        raise ValueError(f"shell must be one of {', '.join(SHELLS)}, got {shell!r}")
     tree = argparse.ArgumentParser(prog="minitx", description="mini-transformers")
     commands = tree.add_subparsers(metavar="COMMAND")
     for name, (told, parser) in parsers.items():

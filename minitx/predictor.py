@@ -213,7 +213,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     try:
         config = config_from_dict(contents["minitx"]["config"])
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-        weights = {name.removeprefix("model."): tensor for name, tensor in contents["state_dict"].items()}
+        weights = checkpoint.weights(contents)
         check_weights(weights, config.model, tokenizer.vocab_size)
         model = build_model(config.model, tokenizer.vocab_size)
         model.load_state_dict(weights)

@@ -58,7 +58,7 @@ def check_memory(config: ModelConfig, room: int | None = None) -> None:
         part = max(counts, key=counts.__getitem__)
         raise ValueError(
             f"{_keys(config, part)} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
-            f"{room / GIB:,.1f} GiB of memory: make {'one of them' if part else 'it'} smaller"
+            f"{room / GIB:,.1f} GiB of memory: make one of them smaller"
         )
 
 

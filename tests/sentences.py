@@ -21,7 +21,7 @@ SECTIONS = "|".join([*Config.__dataclass_fields__])
 PLACE = re.compile(rf"\b({SECTIONS})\.[a-z{{]|\b({SECTIONS}): |--[a-z]+")
 """A dotted key of a config, or a flag."""
 CARRIERS = re.compile(
-    r"\b(path|file|files|folder|place|where|section|name|key|keys|option|option_name|key_of|url)\b|_keys\("
+    r"\b(path|file|files|folder|place|where|source|patterns|section|name|key|keys|option|option_name|key_of|url)\b|_keys\("
 )
 """Expressions that stand for one of them, or for a file."""
 

@@ -73,7 +73,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             ["--model.position.name", "learned", "--model.position.max_len", "9"],
             "model.position.max_len must be at least",
         ),
-        (["--trainer.max_steps", "-1"], "trainer.max_steps must be at least 1, got -1"),
+        (["--trainer.max_steps", "-1"], "trainer.max_steps must lie between 1 and 1,099,511,627,776, got -1"),
         (["--data.length", "[5, 2]"], "data.length must be [shortest, longest]"),
         (["--model.dropout", "1.5"], "model.dropout must lie in [0, 1), got 1.5"),
         (["--run.name", "a/b"], "run.name must be a plain folder name"),

@@ -77,4 +77,4 @@ def test_a_script_that_its_shell_can_read(shell: str, tmp_path: Path, capsys: py
 def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["completion", "cmd.exe"])
-    assert "completion: expected one of bash" in capsys.readouterr().err
+    assert "shell must be one of bash" in capsys.readouterr().err

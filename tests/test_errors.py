@@ -30,6 +30,8 @@ NOTHING_CAME = {
     "--stride needs running text": "blocks of tokens came, which are no use to print",
     "nothing can be written": "the two options are in the sentence",
     "this is no attention map of minitx": "bytes came, which are no use to print",
+    "layer_types: a window in some": "the value is in the sentence",
+    "--init_from begins a new run": "the flags themselves are what came",
     "the header of these attention maps is damaged": "bytes came, which are no use to print",
 }
 """Beginnings of sentences into which nothing is filled, and why."""
@@ -44,6 +46,7 @@ NO_PLACE = {
     "writing.py": "{why} names the key",
     "generation/options.py": "{given[0]} is the argument",
     "data/corpora.py": "another sentence of ours, handed on",
+    "huggingface/": "keys of config.json, or names of tensors: the sentence begins with them",
     "archive.py": "a part of a sentence that begins with the file",
 }
 """Files some of whose sentences name no key, flag, argument or file by themselves, and why."""
@@ -81,10 +84,11 @@ def test_most_are_expected_by_some_test() -> None:
     """By a piece of their own words, anywhere in the tests; `pytest -s` lists the others."""
     written = " ".join(file.read_text() for file in Path(__file__).parent.rglob("test_*.py") if file != Path(__file__))
     written = re.sub(r'"\s+f?r?"|\\', "", written)
-    missing = [one for one in SAID if not any(piece in written for piece in pieces(one.text))]
-    print(f"{len(SAID) - len(missing)} of {len(SAID)} sentences are expected by some test; not these:")
+    own = [one for one in SAID if re.sub(r"\{.*?\}", "", one.text).strip()]  # not others' words, handed on
+    missing = [one for one in own if not any(piece in written for piece in pieces(one.text))]
+    print(f"{len(own) - len(missing)} of {len(own)} sentences are expected by some test; not these:")
     print(*map(told, missing), sep="\n")
-    assert len(missing) < len(SAID) / 4
+    assert len(missing) < len(own) / 4
 
 
 def pieces(text: str) -> list[str]:

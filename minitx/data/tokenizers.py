@@ -19,8 +19,7 @@ from minitx.data.reading import pieces
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
-MASK = "<mask>"
-SEPARATOR = "<sep>"
+MASK, SEPARATOR = "<mask>", "<sep>"
 _ANY_CHARACTER = r"[\s\S]"
 
 

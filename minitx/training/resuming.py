@@ -15,6 +15,7 @@ from minitx.config import Config, changes
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.options import config_from_dict, resolve
+from minitx.size import check_weights
 from minitx.training.folder import is_first_process, run_root
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def resumed(config: Config) -> Resumed:
         before = config_from_dict(contents["minitx"]["config"])
         before = replace(before, data=resolve(TASKS, before.data, "data"))
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+        check_weights(checkpoint.weights(contents), before.model, tokenizer.vocab_size)
         return Resumed(file, contents["global_step"], before, tokenizer, contents.get("data_digest"))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         said = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
         raise ValueError(f"--resume: {said}; {_elsewhere(file)}") from None
 

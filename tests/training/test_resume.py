@@ -1,6 +1,7 @@
 """A run that was killed and resumed is the run that was not: weights, curves, choice; and what may not change."""
 
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import yaml
 
 import minitx
+from minitx import checkpoint
 from minitx.options import config_from_dict
 from minitx.training.run import train
 from tests.training.interrupting import assert_same_run, break_off, scalars, state
@@ -211,6 +213,18 @@ def test_a_damaged_checkpoint_is_named_and_what_stands_beside_it(small: Any, tmp
     (folder / "best.ckpt").unlink()
     with pytest.raises(ValueError, match="no other checkpoint beside it"):
         train(config, resume=True)
+
+
+def test_weights_of_another_shape_are_told_before_lightning_meets_them(small: Any, tmp_path: Path) -> None:
+    config = small(run={"name": "run"})
+    train(config)
+    last = tmp_path / "runs/run/v0/last.ckpt"
+    contents = checkpoint.read(last)
+    name, weight = next((name, weight) for name, weight in contents["state_dict"].items() if weight.dim() == 2)
+    for strange, told in ((weight[:-1].clone(), "must have the shape"), (weight * math.nan, "finite")):
+        checkpoint.write({**contents, "state_dict": {**contents["state_dict"], name: strange}}, last)
+        with pytest.raises(ValueError, match=rf"--resume: .*last\.ckpt is damaged.*{told}"):
+            train(config, resume=True)
 
 
 def test_every_nth_checkpoint_stays_and_is_whole(small: Any, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class ImportedPairs(Task):
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """Comes with the model."""
-        raise ValueError(f"{NO_DATA}: train it on a task that does (minitx list)")
+        raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class ImportedPairs(Task):
         Raises:
             ValueError: always.
         """
-        raise ValueError(f"{NO_DATA}: train it on a task that does (minitx list)")
+        raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
         """There is nothing to measure on.
@@ -87,4 +87,4 @@ class ImportedPairs(Task):
         Raises:
             ValueError: always.
         """
-        raise ValueError(f"{NO_DATA}: there are no questions and answers to measure it on")
+        raise ValueError(f"{NO_DATA}: train it on a task that has questions and answers, --data.name (minitx list)")
