@@ -66,7 +66,9 @@ def test_the_wheel_carries_all_that_is_not_python(wheel: Path) -> None:
         assert not [name for name in inside if name.startswith(("tests", "benchmarks", "docs"))]
 
 
-def test_it_works_away_from_the_repository(installed: Path, tmp_path: Path) -> None:
+def test_it_works_away_from_the_repository(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
     def minitx(*words: str) -> str:
         done = subprocess.run([installed / "minitx", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

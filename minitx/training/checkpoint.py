@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from minitx import checkpoint
 from minitx.config import TrainerConfig
 from minitx.training.disk import Disk
-from minitx.training.module import SELECTION
+from minitx.training.module import SELECTION, TransformerModule
 from minitx.training.resuming import validation_is_due
 
 
@@ -76,6 +76,8 @@ class SaveCheckpoints(Checkpoint):
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Save what had to wait for the validation."""
         if trainer.state.fn == "fit" and validation_is_due(trainer):
+            assert isinstance(module, TransformerModule)
+            module.let_go()  # the optimiser's states are those of spread weights
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -125,6 +125,10 @@ class TransformerModule(pl.LightningModule):
 
     def on_validation_end(self) -> None:
         """Let go of them again; callbacks, which come first, have looked inside."""
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Spread weights again that were brought together, if they still are."""
         self._gathered.close()
 
     def on_validation_epoch_start(self) -> None:

@@ -55,12 +55,13 @@ def test_torch_loads_in_one_place_and_weights_only() -> None:
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from minitx import archive
     from minitx.training.checkpoint import AtomicCheckpointIO
+    from minitx.training.disk import Disk
 
     asked = []
     monkeypatch.setattr(archive, "load", lambda path, where: asked.append(path) or {})
     (tmp_path / "x.ckpt").touch()
     with pytest.raises(ValueError, match="no minitx section"):
-        AtomicCheckpointIO().load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
+        AtomicCheckpointIO(Disk(tmp_path)).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
     assert asked == [tmp_path / "x.ckpt"]
 
 
