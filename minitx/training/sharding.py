@@ -63,10 +63,14 @@ def _by_name(saved: dict[str, Any], optimizer: Optimizer, names: dict[Any, str])
 def shard(model: nn.Module, mesh: DeviceMesh) -> None:
     """Spread each layer of a model by itself, and together what is left: tables, norms, the head."""
     processes = mesh["data_parallel"]
-    for stack in [part for part in model.modules() if isinstance(part, Stack)]:
-        for layer in stack.layers:
-            fully_shard(layer, mesh=processes)
-    fully_shard(model, mesh=processes)
+    stacks = [part for part in model.modules() if isinstance(part, Stack)]
+    layers = [fully_shard(layer, mesh=processes) for stack in stacks for layer in stack.layers]
+    whole_model = fully_shard(model, mesh=processes)
+    # What a backward fetches ahead is said outright. Left alone, FSDP goes by all forwards since the last backward, and
+    # those with which the first process alone looks inside would make it wait for a piece that no other sends.
+    for layer, ahead in zip(layers, [layers[0], *layers[:-1]], strict=True):
+        layer.set_modules_to_backward_prefetch([ahead])
+    whole_model.set_modules_to_backward_prefetch([layers[-1]])
 
 
 @contextmanager
