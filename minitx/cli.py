@@ -40,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = arguments[0]
         if name not in COMMANDS:
             raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
-        if strange := [word for word in arguments if "\0" in word]:
-            raise ValueError(f"minitx {name}: a word must be text without zero bytes, got {strange[0]!r:.80}")
+        # Bytes that are no text reach Python as halves of characters.
+        if strange := [word for word in arguments if "\0" in word or re.search("[\ud800-\udfff]", word)]:
+            raise ValueError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
         parser = _parser(name)
         COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
     except BrokenPipeError:

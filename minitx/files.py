@@ -63,3 +63,19 @@ def writable(path: str | Path) -> Path:
     if not existed:
         path.unlink()
     return path
+
+
+def writable_folder(path: str | Path) -> Path:
+    """A folder that can be written to, made if it is not there.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(f"the folder {path} cannot be written ({error.strerror})") from None
+    return path

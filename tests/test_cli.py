@@ -393,3 +393,19 @@ def test_keys_of_a_config_are_unknown_to_a_command_without_one(capsys: pytest.Ca
         main(["generate", "runs/none", "3 1", "--data.tokenizer.size", "5"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("minitx: unknown key data.tokenizer.size")
+
+
+def test_a_logdir_that_is_no_folder_is_told_before_the_work(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = ["--out", str(tmp_path / "maps.png")]
+    for logdir in (tmp_path / "file", tmp_path / ("a" * 300)):
+        told = complaint(["attend", str(run), "3 1", *out, "--logdir", str(logdir)], capsys)
+        assert f"the folder {logdir} cannot be written" in told
+    assert not (tmp_path / "maps.png").exists()
+
+
+def test_words_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("\udcff", "a\0b"):
+        assert "a word must be text in UTF-8, got" in complaint(["generate", "x.ckpt", word], capsys)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from minitx.errors import is_ours
-from minitx.files import writable
+from minitx.files import writable, writable_folder
 from minitx.generation.options import GenerationOptions
 from minitx.options import Parser, add_options
 
@@ -142,6 +142,8 @@ def attend(parser: Parser, parsed: Namespace) -> None:
     if out.suffix.lower() not in (".png", ".html"):
         raise ValueError(f"--out must end in .png or .html, got {out}")
     writable(out)
+    if parsed.logdir:
+        writable_folder(parsed.logdir)
     import minitx
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
