@@ -21,6 +21,8 @@ BYTES = 4
 """Of a weight as it is made, fp32."""
 ID = 8
 """Of a token's id."""
+SMALL = GIB
+"""Bytes of a model that may be made before its weights are compared with it."""
 PARTS = ("embedding and head", "positions", "layers")
 WIDTHS = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "vocab_size")
 """Sizes of the config of which each has at least as many weights."""
@@ -138,6 +140,15 @@ def on_meta(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
         raise ValueError(f"model.d_model {config.d_model} and the sizes beside it are more than a tensor has") from None
 
 
+def _is_small(config: ModelConfig, sizes: Mapping[str, int | None], deep: Mapping[str, int | None]) -> bool:
+    """Whether a model is surely below SMALL, by a bound that is too large rather than too small."""
+    wide = {name: value or 1 for name, value in sizes.items()}
+    inner = max(wide["d_ff"], 4 * wide["d_model"], wide["n_heads"] * (config.d_head or wide["d_model"]))
+    layers = 2 * sum(value or 0 for value in deep.values())
+    rows = sum(value for name, value in wide.items() if name not in ("d_model", "d_ff", "d_head"))
+    return BYTES * inner * (wide["d_model"] * 16 * (layers + 1) + 4 * rows) < SMALL
+
+
 def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size: int) -> None:
     """See that weights are those of a config, before its model is made.
 
@@ -160,7 +171,8 @@ def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size
             if isinstance(value, int) and value > most:
                 told = f"there are {len(weights)} weights of {total:,} numbers"
                 raise ValueError(f"its config says model.{name} {value}, but {told}")
-    model = on_meta(config, vocab_size)
+    # Torch loads its compiler, a second's work, for what it makes without memory: not for a model that is small anyway.
+    model = build_model(config, vocab_size) if _is_small(config, sizes, deep) else on_meta(config, vocab_size)
     needed = sum(parameter.numel() for parameter in model.parameters())
     own = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
     if own < needed <= total:
