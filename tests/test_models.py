@@ -452,3 +452,8 @@ def test_without_feed_forward_networks_attention_alone_is_left(architecture: str
     alone = [model(*(part[:, i : i + 1] for part in inputs)) for i in range(5)]  # each token as if it were the only one
     assert not torch.allclose(model(*inputs), logits)
     torch.testing.assert_close(model(*inputs), torch.cat(alone, dim=1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_window_beyond_any_text_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.window must be at least 1 .* and below 2\^31"):
+        build_model(ModelConfig(architecture="decoder_only", vocab_size=10, window=10**40))

@@ -27,8 +27,8 @@ def window(size: int, *, causal: bool) -> Predicate:
 
     Causal: itself and the size - 1 before it. Bidirectional: half on each side, so `size` must be odd.
     """
-    if size < 1:
-        raise ValueError(f"model.window must be at least 1 (a query sees itself), got {size}")
+    if not 1 <= size < 2**31:
+        raise ValueError(f"model.window must be at least 1 (a query sees itself) and below 2^31, got {size}")
     if causal:
         return lambda query, key: (key > query - size) & (key <= query)
     if size % 2 == 0:
