@@ -64,10 +64,15 @@ def check_memory(config: ModelConfig, room: int | None = None) -> None:
         )
 
 
+def _sizes(config: ModelConfig) -> dict[str, int | None]:
+    """The widths and tables that a config asks for, each by itself."""
+    tables = {f"position.{name}": value for name, value in config.position.items() if name in TABLES}
+    return {name: getattr(config, name) for name in WIDTHS} | tables
+
+
 def _too_wide(config: ModelConfig, room: int) -> dict[str, int]:
     """One size that fills the memory by itself, before even a meta tensor of it overflows."""
-    values = {name: getattr(config, name) or 0 for name in WIDTHS}
-    values |= {f"position.{name}": value for name, value in config.position.items() if name in TABLES}
+    values = {name: value or 0 for name, value in _sizes(config).items()}
     name = max(values, key=values.__getitem__)
     return {name: values[name]} if values[name] * BYTES > room else {}
 
@@ -162,8 +167,7 @@ def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size
             that is not finite.
     """
     total = sum(tensor.numel() for tensor in weights.values())
-    sizes = {name: getattr(config, name) for name in WIDTHS}
-    sizes |= {f"position.{name}": value for name, value in config.position.items() if name in TABLES}
+    sizes = _sizes(config)
     sizes["vocab_size"] = vocab_size if config.vocab_size is None else config.vocab_size
     deep = {name: getattr(config, name) for name in ("n_layers", "n_decoder_layers")}
     for values, most in ((sizes, total), (deep, len(weights))):

@@ -112,7 +112,6 @@ class BestCheckpoint(ModelCheckpoint):
             save_weights_only=True,
             enable_version_counter=False,
         )
-
         self.disk = disk
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
