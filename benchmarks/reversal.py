@@ -26,7 +26,7 @@ NEEDED = (
     "def scaled_dot_product",
     "def expand_mask",
     "class ",
-    "train_loader =",
+    "dataset = partial(ReverseDataset",
     "def train_reverse",
     "reverse_model,",
 )
