@@ -129,7 +129,7 @@ class TrainerConfig:
     max_steps: int = 2000
     """Optimiser steps of the whole run."""
     val_every_n_steps: int = 200
-    """Steps between validations."""
+    """Steps between validations; there is one behind the last step too."""
     save_every_n_steps: int = 200
     """Steps between saves of last.ckpt: what a crash can cost."""
     keep_every_n_steps: int = 0

@@ -119,6 +119,11 @@ class TransformerModule(pl.LightningModule):
         hidden = self.model(*batch.inputs(), head=False)
         return piecewise_cross_entropy(hidden, self.model.head, batch.labels, smoothing)
 
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Behind the last step ask for a validation, which Lightning has wherever a run is told to stop."""
+        if self.trainer.global_step == self.trainer.max_steps:
+            self.trainer.should_stop = True
+
     def on_validation_start(self) -> None:
         """Bring spread weights together."""
         self._gathered.enter_context(gathered(self.model))

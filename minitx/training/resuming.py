@@ -152,7 +152,8 @@ def data_digest(task: Task) -> str:
 
 def validation_is_due(trainer: pl.Trainer) -> bool:
     """Whether the plan of the run has a validation behind the step that was done last."""
-    return trainer.global_step * trainer.accumulate_grad_batches % int(trainer.val_check_interval) == 0
+    step = trainer.global_step
+    return step == trainer.max_steps or step * trainer.accumulate_grad_batches % int(trainer.val_check_interval) == 0
 
 
 def begin_at(contents: dict[str, Any], accumulate: int) -> None:

@@ -82,8 +82,11 @@ class StopOnSignal(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Between whole steps only: a half-accumulated gradient is not in a checkpoint."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+        """Between whole steps only: a half-accumulated gradient is not in a checkpoint.
+
+        Behind the last one a run comes to its end by itself, its validation included, which a resumed one would lack.
+        """
+        if (batch_idx + 1) % trainer.accumulate_grad_batches or trainer.global_step == trainer.max_steps:
             return
         if number := self._heard(trainer):
             trainer.save_checkpoint(self.disk.last)

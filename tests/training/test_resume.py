@@ -44,7 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def named(small: Any, name: str, **sections: dict[str, Any]) -> Any:
-    """A run of this name, whose seven steps have three validations, and saves at steps 2, 4, 6 and at the end."""
+    """A run of this name, whose seven steps have four validations, and saves at steps 2, 4, 6 and at the end."""
     folder = small().run.folder
     return small(
         **{
@@ -126,13 +126,13 @@ def test_a_longer_plan_goes_on_behind_the_end(small: Any, tmp_path: Path, capsys
     constant = {"schedule": {"name": "constant", "warmup_steps": 0}}
     steps = {"save_every_n_steps": 3, "val_every_n_steps": 3}
     train(named(small, "straight", optimizer=constant, trainer={"max_steps": 9, **steps}))
-    train(named(small, "longer", optimizer=constant, trainer={"max_steps": 5, **steps}))
+    train(named(small, "longer", optimizer=constant, trainer={"max_steps": 3, **steps}))
     longer = named(small, "longer", optimizer=constant, trainer={"max_steps": 9, **steps})
     capsys.readouterr()
     train(longer, resume=True)
     out = capsys.readouterr().out
-    assert "--resume: goes on behind step 5" in out
-    assert "--resume: trainer.max_steps 5 -> 9\n" in out
+    assert "--resume: goes on behind step 3" in out
+    assert "--resume: trainer.max_steps 3 -> 9\n" in out
     straight, found = (tmp_path / f"runs/{name}/v0" for name in ("straight", "longer"))
     assert_same_run(straight, found)
     assert train(longer, resume=True) == json.loads((found / "results.json").read_text())

@@ -113,6 +113,25 @@ def test_language_model_learns_its_text(small: Any, tmp_path: Path, monkeypatch:
     )
 
 
+@pytest.mark.parametrize(("every", "accumulate"), [(3, 1), (2, 2), (100, 1)])
+def test_the_last_step_is_validated_whatever_the_interval(
+    small: Any, tmp_path: Path, every: int, accumulate: int
+) -> None:
+    """Otherwise the figures would be those of weights from long before, and nobody would know."""
+    trainer = {"max_steps": 5, "val_every_n_steps": every, "accumulate_grad_batches": accumulate}
+    train(small(trainer=trainer, log={"attention": {"every_n_validations": 1}}))
+    folder = tmp_path / "runs/small/v0"
+    told = events(folder)
+    expected = [*range(every, 5, every), 5]
+    assert [point.step for point in told.Scalars("validation/loss")] == expected
+    tags = told.PluginTagToContent("minitx")
+    assert tags
+    assert {point.step for tag in tags for point in told.Tensors(tag)} == set(expected)
+    choices = dict(zip(expected, (point.value for point in told.Scalars("validation/exact_match")), strict=True))
+    best = torch.load(folder / "best.ckpt", weights_only=True)["global_step"]
+    assert choices[best] == max(choices.values())
+
+
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int) -> None:
     """Send a signal in the middle of a training step."""
     original = TransformerModule.training_step
@@ -125,9 +144,12 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int) -> Non
     monkeypatch.setattr(TransformerModule, "training_step", training_step)
 
 
-@pytest.mark.parametrize(("number", "optimizer"), [(signal.SIGTERM, "adamw"), (signal.SIGINT, "muon")])
+@pytest.mark.parametrize(
+    ("number", "optimizer", "step"),
+    [(signal.SIGTERM, "adamw", 3), (signal.SIGINT, "muon", 3), (signal.SIGTERM, "adamw", 6)],  # 6 is the last one
+)
 def test_resumed_equals_uninterrupted_bit_for_bit(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, optimizer: str
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, optimizer: str, step: int
 ) -> None:
     sections = {
         "model": {"dropout": 0.1, "attention_dropout": 0.1},
@@ -137,19 +159,20 @@ def test_resumed_equals_uninterrupted_bit_for_bit(
     train(small(run={"name": "straight"}, **sections))
     before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 3, number)
+        interrupt_at(patch, step, number)
         with pytest.raises(SystemExit) as stopped:
             train(small(run={"name": "broken"}, **sections))
     assert stopped.value.code == 128 + number
     for which, handler in before.items():
         signal.signal(which, handler)
     train(small(run={"name": "broken"}, **sections), resume=True)
-    straight, broken = (
-        torch.load(tmp_path / f"runs/{name}/v0/last.ckpt", weights_only=True) for name in ("straight", "broken")
-    )
-    assert straight["global_step"] == broken["global_step"] == 7
-    for name, tensor in straight["state_dict"].items():
-        assert torch.equal(tensor, broken["state_dict"][name]), name
+    for file in ("last.ckpt", "best.ckpt"):
+        straight, broken = (
+            torch.load(tmp_path / f"runs/{name}/v0/{file}", weights_only=True) for name in ("straight", "broken")
+        )
+        assert straight["global_step"] == broken["global_step"] == 7
+        for name, tensor in straight["state_dict"].items():
+            assert torch.equal(tensor, broken["state_dict"][name]), name
     assert not (tmp_path / "runs/broken/v1").exists()
 
 
