@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minitx import checkpoint
@@ -23,8 +26,9 @@ def run_root(config: Config) -> Path:
     return Path(config.run.folder).expanduser() / config.run.name
 
 
-def new_folder(config: Config) -> Path:
-    """The folder of a new version, made now.
+@contextmanager
+def new_folder(config: Config) -> Iterator[Path]:
+    """The folder of a new version, made now; no other training writes to it inside the block.
 
     Raises:
         ValueError: a folder that cannot be written.
@@ -32,33 +36,76 @@ def new_folder(config: Config) -> Path:
     root = run_root(config)
     existing = checkpoint.versions(root)
     number = int(existing[-1].name[1:]) + 1 if existing else 0
-    folder = root / f"v{number}"
     if not is_first_process():
-        return folder  # the first process makes it, and tells Lightning in the others
+        yield root / f"v{number}"  # the first process makes it, and tells Lightning in the others
+        return
     try:
-        folder.mkdir(parents=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        while not _made(root / f"v{number}"):
+            number += 1
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"run.folder: {str(folder)!r} cannot be written ({reason})") from None
-    return folder
+        raise _unwritable(root / f"v{number}", error) from None
+    with _alone(root / f"v{number}") as folder:
+        yield folder
 
 
-def old_folder(folder: Path) -> Path:
-    """The folder of a run that goes on: without the unfinished files of a process that was killed.
+@contextmanager
+def old_folder(folder: Path) -> Iterator[Path]:
+    """The folder of a run that goes on, without what a killed process left unfinished; alone as new_folder's.
 
     Raises:
-        ValueError: a folder that cannot be written.
+        ValueError: a folder that cannot be written, or that another process is writing to.
     """
-    if is_first_process():
+    if not is_first_process():
+        yield folder
+        return
+    with _alone(folder):
         try:
             remove_unfinished(folder)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
         except OSError as error:
-            raise ValueError(f"run.folder: {folder} cannot be written ({error.strerror})") from None
-    return folder
+            raise _unwritable(folder, error) from None
+        yield folder
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder; False where another run has made it at the same moment."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[Path]:
+    """A folder that can be written, and that no other training writes to before the end of the block.
+
+    The lock lies on the folder itself and ends with the process, however that ends: nothing is left to be removed.
+
+    Raises:
+        ValueError: it cannot be written, or another process has it.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    try:
+        with suppress(OSError):  # a filesystem without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
+                ) from None
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(folder: Path, error: Exception) -> ValueError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return ValueError(f"run.folder: {str(folder)!r} cannot be written ({reason})")
 
 
 def is_first_process() -> bool:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import yaml
 
 from minitx.config import Config
 from minitx.data import framing
+from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
@@ -27,7 +29,7 @@ from minitx.size import check_batch, check_memory
 from minitx.training import initial
 from minitx.training.folder import new_folder, old_folder
 from minitx.training.optim import build_optimizer, schedule
-from minitx.training.resuming import as_begun, changed, data_digest, finished, going_on, resumed
+from minitx.training.resuming import Resumed, as_begun, changed, data_digest, finished, going_on, resumed
 
 MOST_STEPS = 2**40
 """More than any run takes; beyond 2^53 a step would no longer be told from the next."""
@@ -142,9 +144,21 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     changes = changed(before, config, task) if before else {}
     if before and before.step == config.trainer.max_steps and (done := before.file.with_name("results.json")).exists():
         return finished(before, changes, done)
-    folder = old_folder(before.file.parent) if before else new_folder(config)
-    beginning = going_on(before, changes) if before else initial.notes(config, task, begun) if begun else []
+    notes = going_on(before, changes) if before else initial.notes(config, task, begun) if begun else []
+    with old_folder(before.file.parent) if before else new_folder(config) as folder:
+        return _train(config, task, model, validation, folder, before, [*notes, *task.notes])
 
+
+def _train(
+    config: Config,
+    task: Task,
+    model: Transformer,
+    validation: Examples,
+    folder: Path,
+    before: Resumed | None,
+    notes: list[str],
+) -> dict[str, Any]:
+    """Train what has been prepared, in a folder that is there; see train."""
     from minitx.training.callbacks import LookInside, RunLogger
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
     from minitx.training.disk import Disk, say
@@ -195,7 +209,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         disk.keep("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
-        for note in [*beginning, *task.notes]:
+        for note in notes:
             print(note, flush=True)
     for part in model.modules():
         if isinstance(part, Stack):

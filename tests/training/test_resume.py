@@ -13,6 +13,8 @@ import yaml
 import minitx
 from minitx import checkpoint
 from minitx.options import config_from_dict
+from minitx.training.folder import new_folder
+from minitx.training.module import TransformerModule
 from minitx.training.run import train
 from tests.training.interrupting import assert_same_run, break_off, scalars, state
 from tests.training.test_run import interrupt_at
@@ -86,7 +88,6 @@ def test_a_checkpoint_from_before_its_validation_has_it_when_it_goes_on(small: A
     """As a signal that comes right then leaves it."""
     config = named(small, "broken")
     train(named(small, "straight"))
-    from minitx.training.module import TransformerModule
 
     def save(self: TransformerModule) -> None:
         if self.trainer.global_step == 4:
@@ -268,6 +269,36 @@ def test_a_moved_run_goes_on_choosing(small: Any, tmp_path: Path) -> None:
     train(config_from_dict(plain), resume=True)
     best = [state(tmp_path / f"elsewhere/{name}/v0", "best") for name in ("straight", "moved")]
     assert best[0]["global_step"] == best[1]["global_step"] < 6
+
+
+def test_two_trainings_do_not_write_into_one_folder(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = named(small, "run")
+    straight = train(config)
+    original, refused = TransformerModule.training_step, []
+
+    def training_step(self: TransformerModule, batch: Any, index: int) -> Any:
+        if self.trainer.global_step == 5:
+            with pytest.raises(ValueError, match=r"another process is training in .*run/v1: wait until") as told:
+                train(config, resume=True)
+            refused.append(told)
+        return original(self, batch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformerModule, "training_step", training_step)
+        results = train(config)
+    assert len(refused) == 1
+    assert results["loss"] == straight["loss"]
+    train(named(small, "run", trainer={"max_steps": 8}), resume=True)  # and now it may
+
+
+def test_runs_that_begin_at_the_same_moment_get_folders_of_their_own(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # what each sees before the other makes its folder
+    with new_folder(small()) as one, new_folder(small()) as other:
+        assert (one.name, other.name) == ("v0", "v1")
 
 
 def test_unfinished_files_are_removed_and_others_are_not(small: Any, tmp_path: Path) -> None:
