@@ -241,7 +241,7 @@ def test_help_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     words = " ".join(capsys.readouterr().out.split())
-    assert "Steps between validations." in words
+    assert "Steps between validations; there is one behind the last step too." in words
     assert "Layer norm before each sublayer" in words
 
 
