@@ -92,7 +92,7 @@ class Tokenizer:
     def encode_masked(self, text: str) -> list[int]:
         """Ids of a text in which <mask> may stand for tokens that are not told; errors as for encode."""
         if self.imported:
-            (mask,) = self.tokens([self.special.mask])
+            mask = self.tokens([self.special.mask])[0] if self.special.mask >= 0 else MASK
             return self.encode_question(text.replace(MASK, mask))
         first, *others = (self.encode(piece) if piece else [] for piece in text.split(MASK))
         return first + [token for piece in others for token in (self.special.mask, *piece)]

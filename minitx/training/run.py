@@ -82,6 +82,11 @@ def prepare(
     if tokenizer is not None and task.takes(tokenizer):
         task.vocabulary = tokenizer
     framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
+    if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
+        raise ValueError(
+            "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
+            f"{config.run.init_from} does not have; train it on running text (--data.name text)"
+        )
     if config.model.prefix_lm and task.kind == "stream":
         raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
     model_config = initial.resolved_model(config.model)
