@@ -4,15 +4,21 @@
 
 A step is forward, loss, backward, clipping to norm 1 and fused AdamW, on random tokens, for each contestant the same
 loop. All take their steps in turn, so that all meet the same machine; a ratio is the median over rounds.
+
+Those tables have everybody in one process and in both precisions. What each does by itself is more than that: minitx
+keeps freed memory while it trains, which is a setting of a whole process. So it and nanoGPT then take turns once more,
+each in a process of its own and in its own default precision.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -20,6 +26,7 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
+from minitx.training.allocation import kept_memory
 from minitx.training.precision import resolve_precision
 
 CPU_SIZES = (
@@ -99,7 +106,9 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
         except Missing as reason:
             missing[who] = str(reason)
     seconds = race(contestants)
+    alone = DEVICE == "cpu" and nanogpt is not None and "nanoGPT" not in missing and not compiled
     return {
+        "apart": race_apart(size, nanogpt) if alone and nanogpt else None,
         "size": size.name,
         "compiled": compiled,
         "tokens": size.tokens,
@@ -109,15 +118,58 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
     }
 
 
-def ratio(row: dict[str, Any], ours: str, theirs: str) -> float:
+def default_precision() -> str:
+    """Of minitx, on this machine."""
+    return "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
+
+
+def apart(who: str, size: Size, nanogpt: str, turns: Connection) -> None:
+    """A contestant in a process of its own, as it trains by itself: a round whenever it is asked for one."""
+    torch.manual_seed(1)
+    ids = size.ids()
+    if who == "minitx":
+        with kept_memory():
+            rounds(stepper(peers.minitx(size), ids, default_precision() == "bf16", False), turns)
+    else:
+        rounds(stepper(peers.nanogpt(size, nanogpt), ids, False, False), turns)
+
+
+def rounds(step: Callable[[], None], turns: Connection) -> None:
+    """Answer every request for a round by the seconds of a step in it, until there are no more."""
+    for _ in range(WARM_UP):
+        step()
+    count = max(1, round(SECONDS / timed(step, 1)))
+    turns.send(count)
+    while turns.recv():
+        turns.send(timed(step, count))
+
+
+def race_apart(size: Size, nanogpt: str) -> dict[str, list[float]]:
+    """Seconds of a step of minitx and nanoGPT in each round, both as they are by themselves."""
+    spawn = multiprocessing.get_context("spawn")
+    turns = {}
+    for who in ("minitx", "nanoGPT"):
+        turns[who], theirs = spawn.Pipe()
+        spawn.Process(target=apart, args=(who, size, nanogpt, theirs), daemon=True).start()
+        turns[who].recv()  # it is ready: the next one may begin
+    found: dict[str, list[float]] = {who: [] for who in turns}
+    for _ in range(ROUNDS):
+        for who, own in turns.items():
+            own.send(True)
+            found[who].append(own.recv())
+    for own in turns.values():
+        own.send(False)
+    return found
+
+
+def ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> float:
     """How many times as fast as theirs ours is: the median over rounds."""
-    pairs = zip(row["seconds"][theirs], row["seconds"][ours], strict=True)
+    pairs = zip(seconds[theirs], seconds[ours], strict=True)
     return statistics.median(their / our for their, our in pairs)
 
 
 def told(rows: list[dict[str, Any]]) -> str:
     """The tables."""
-    default = "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
     parts = []
     for row in rows:
         lines = []
@@ -126,15 +178,19 @@ def told(rows: list[dict[str, Any]]) -> str:
             for precision in ("bf16", "fp32"):
                 own, mine = f"{who} {precision}", f"minitx {precision}"
                 speed = row["tokens"] / statistics.median(row["seconds"][own])
-                cells += [f"{speed:,.0f}", f"{ratio(row, mine, own):.2f}x" if who != "minitx" else ""]
+                cells += [f"{speed:,.0f}", f"{ratio(row['seconds'], mine, own):.2f}x" if who != "minitx" else ""]
             lines.append(cells)
         lines += [[who, reason, "", "", "", ""] for who, reason in row["missing"].items()]
         header = ["", "parameters", "tokens/s, bf16 autocast", "minitx over it", "tokens/s, fp32", "minitx over it"]
         title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
         parts.append(f"{title}\n\n{table(header, lines)}")
-        if "nanoGPT fp32" in row["seconds"] and DEVICE == "cpu":
-            against = ratio(row, f"minitx {default}", "nanoGPT fp32")
-            parts.append(f"Each in its own default precision ({default} and fp32): {against:.2f}x nanoGPT.")
+        if row["apart"]:
+            speeds = {who: row["tokens"] / statistics.median(seconds) for who, seconds in row["apart"].items()}
+            parts.append(
+                f"Each as it is by itself, minitx in {default_precision()} and keeping its memory, nanoGPT in fp32: "
+                f"{speeds['minitx']:,.0f} and {speeds['nanoGPT']:,.0f} tokens/s, "
+                f"{ratio(row['apart'], 'minitx', 'nanoGPT'):.2f}x."
+            )
     return "\n\n".join(parts)
 
 

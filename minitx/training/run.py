@@ -164,6 +164,7 @@ def _train(
     notes: list[str],
 ) -> dict[str, Any]:
     """Train what has been prepared, in a folder that is there; see train."""
+    from minitx.training.allocation import kept_memory
     from minitx.training.callbacks import LookInside, RunLogger
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
     from minitx.training.disk import Disk, say
@@ -233,7 +234,7 @@ def _train(
         total=settings.max_steps * accumulate,
         accumulate=accumulate,
     )
-    with stop.listening(trainer):
+    with stop.listening(trainer), kept_memory():
         trainer.fit(
             module,
             batches,
