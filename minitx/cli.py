@@ -33,10 +33,10 @@ class Command(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; leaves the process with code 2 after bad input."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        raise SystemExit(0 if arguments else 2)
     try:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(usage(), flush=True)
+            raise SystemExit(0 if arguments else 2)
         name = arguments[0]
         if name not in COMMANDS:
             raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")

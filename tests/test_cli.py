@@ -409,3 +409,14 @@ def test_a_logdir_that_is_no_folder_is_told_before_the_work(
 def test_words_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("\udcff", "a\0b"):
         assert "a word must be text in UTF-8, got" in complaint(["generate", "x.ckpt", word], capsys)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["list"]])
+def test_a_reader_that_has_gone_is_no_error(words: list[str]) -> None:
+    """As in `minitx --help | head -1`; by python -m, where no script is on the path."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, "-m", "minitx", *words], stdout=writes, stderr=subprocess.PIPE, text=True)
+    os.close(writes)
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""

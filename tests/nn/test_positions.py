@@ -28,8 +28,8 @@ def scheme(name: str, causal: bool, roughen) -> NoPositions:
     return roughen(POSITIONS[name](D_MODEL, N_HEADS, D_HEAD, causal))
 
 
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5, why: str = "") -> None:
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, msg=lambda told: f"{told}\n{why}")
 
 
 # --- every scheme ---------------------------------------------------------------------------------------------------
@@ -130,15 +130,16 @@ def test_only_none_is_deaf_to_order(name: str, scheme: NoPositions, roughen) -> 
 @every_scheme
 def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
     """A model kept in bf16 (trainer.precision bf16-true) must still tell id 300 from id 301."""
+    why = "what is calculated from ids must be kept in fp32: see WavePositions; or use .float() on whole numbers only"
     pos = torch.tensor([[0, 1, 2, 255, 300, 301, 499]])
     x, q = torch.randn(1, 7, D_MODEL), torch.randn(1, N_HEADS, 7, D_HEAD)
     embedded, rotated, bias = scheme.embed(x, pos), scheme.rotate(q, pos), scheme.bias(q, q, pos, pos)
     scheme.to(torch.bfloat16)
     half, half_q = x.bfloat16(), q.bfloat16()
-    close(scheme.embed(half, pos).float(), embedded, 5e-2)
-    close(scheme.rotate(half_q, pos).float(), rotated, 5e-2)
+    close(scheme.embed(half, pos).float(), embedded, 5e-2, why)
+    close(scheme.rotate(half_q, pos).float(), rotated, 5e-2, why)
     if bias is not None:
-        close(scheme.bias(half_q, half_q, pos, pos).float(), bias, 5e-2)
+        close(scheme.bias(half_q, half_q, pos, pos).float(), bias, 5e-2, why)
 
 
 def test_a_new_scheme_is_one_class_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
