@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Bytes that are no text reach Python as halves of characters.
         if strange := [word for word in arguments if "\0" in word or re.search("[\ud800-\udfff]", word)]:
             raise ValueError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
+        if swallowed := [word for word in arguments if re.fullmatch("--[^=]+=--", word)]:  # argparse makes it []
+            raise ValueError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
         parser = _parser(name)
         COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
     except BrokenPipeError:

@@ -63,6 +63,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--trainer.max_step", "3"], "did you mean trainer.max_steps?"),
         (["--data.symbls", "3"], "did you mean data.symbols?"),
         (["--model.position.bas", "3"], "did you mean model.position.base?"),
+        (["--run.name=--"], "--run.name must be something else than --"),
         (["--model.d_model", "wide"], "model.d_model: expected int, got 'wide'"),
         (["--data.symbols", "many"], "data.symbols: expected int, got 'many'"),
         (["--model.architecture", "rnn"], "model.architecture: expected one of"),
