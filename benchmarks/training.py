@@ -106,9 +106,9 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
         except Missing as reason:
             missing[who] = str(reason)
     seconds = race(contestants)
-    alone = DEVICE == "cpu" and nanogpt is not None and "nanoGPT" not in missing and not compiled
+    may_race = "nanoGPT" not in missing and DEVICE == "cpu" and not compiled
     return {
-        "apart": race_apart(size, nanogpt) if alone and nanogpt else None,
+        "apart": race_apart(size, nanogpt) if may_race else None,
         "size": size.name,
         "compiled": compiled,
         "tokens": size.tokens,
@@ -123,7 +123,7 @@ def default_precision() -> str:
     return "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
 
 
-def apart(who: str, size: Size, nanogpt: str, turns: Connection) -> None:
+def apart(who: str, size: Size, nanogpt: str | None, turns: Connection) -> None:
     """A contestant in a process of its own, as it trains by itself: a round whenever it is asked for one."""
     torch.manual_seed(1)
     ids = size.ids()
@@ -144,7 +144,7 @@ def rounds(step: Callable[[], None], turns: Connection) -> None:
         turns.send(timed(step, count))
 
 
-def race_apart(size: Size, nanogpt: str) -> dict[str, list[float]]:
+def race_apart(size: Size, nanogpt: str | None) -> dict[str, list[float]]:
     """Seconds of a step of minitx and nanoGPT in each round, both as they are by themselves."""
     spawn = multiprocessing.get_context("spawn")
     turns = {}

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from minitx import checkpoint
@@ -91,13 +91,15 @@ def _alone(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise _unwritable(folder, error) from None
     try:
-        with suppress(OSError):  # a filesystem without locks
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
-                ) from None
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(
+            f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
+        ) from None
+    except OSError:
+        pass  # a filesystem without locks
+    try:
         yield folder
     finally:
         os.close(descriptor)

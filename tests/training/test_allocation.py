@@ -13,7 +13,7 @@ from minitx.training.allocation import kept_memory
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
 # Blocks freed together, as after a backward: more than glibc keeps by itself.
 SCRIPT = """
-import contextlib, resource, torch
+import resource, torch
 from minitx.training.allocation import kept_memory
 
 def faults():
