@@ -4,6 +4,9 @@
 
 The run is a process of its own, `minitx train`, whose resident memory is read from outside at each of its validations
 (Linux). So is the processor time that it has taken: other programs on the machine change that less than the clock's.
+
+A machine may itself be faster at noon than ten minutes later. So a fresh run follows at once, and the last steps of the
+long one are compared with the first ones of its neighbour.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import DOCS, record, table
 
-STEPS, VALIDATED = 50_000, 500
+STEPS, VALIDATED, COMPARED = 50_000, 500, 5_000
 SHOWN = (1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 40_000, 50_000)
 CONFIG = {
     "run.name": "long",
@@ -34,7 +38,6 @@ CONFIG = {
     "model.dropout": 0.1,
     "trainer.accelerator": "cpu",
     "trainer.precision": "32-true",
-    "trainer.max_steps": STEPS,
     "trainer.val_every_n_steps": VALIDATED,
     "trainer.save_every_n_steps": VALIDATED,
     "log.every_n_steps": 50,
@@ -48,9 +51,9 @@ def used(process: int) -> tuple[float, float]:
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024, sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
-def watched(folder: str) -> dict[int, tuple[float, float]]:
-    """Carry out the run; what it has used at each validation."""
-    words = [f"--{key}={value}" for key, value in CONFIG.items()]
+def watched(folder: str, steps: int) -> dict[int, tuple[float, float]]:
+    """Carry out a run of so many steps; what it has used at each validation."""
+    words = [f"--{key}={value}" for key, value in {**CONFIG, "trainer.max_steps": steps}.items()]
     command = [sys.executable, str(DOCS.parent / "train.py"), *words, f"--run.folder={folder}"]
     found: dict[int, tuple[float, float]] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -63,32 +66,39 @@ def watched(folder: str) -> dict[int, tuple[float, float]]:
     return found
 
 
+def step_times(found: dict[int, tuple[float, float]]) -> dict[int, float]:
+    """Milliseconds of processor time of a step before each validation but the first, which has the start in it."""
+    return {
+        step: round(1e3 * (found[step][1] - found[before][1]) / (step - before), 3)
+        for before, step in pairwise(sorted(found))
+    }
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = watched(folder)
+        found = watched(folder, STEPS)
         written = sum(file.stat().st_size for file in Path(folder).rglob("events.*")) / 2**20
-    steps = sorted(found)
-    rows = [
-        {
-            "step": step,
-            "resident_mib": round(found[step][0], 1),
-            "step_ms": round(1e3 * (found[step][1] - found[before][1]) / (step - before), 3),
-        }
-        for before, step in pairwise(steps)
+        fresh = step_times(watched(folder, COMPARED + VALIDATED))
+    times = step_times(found)
+    rows: list[dict[str, Any]] = [
+        {"step": step, "resident_mib": round(found[step][0], 1), "step_ms": times[step]} for step in times
     ]
     held = {row["step"]: row["resident_mib"] for row in rows}
-    times = {row["step"]: row["step_ms"] for row in rows}
     lines = [[f"{step:,}", f"{held[step]:,.0f} MiB", f"{times[step]:.2f} ms"] for step in SHOWN]
     first, last = SHOWN[0], SHOWN[-1]
-    early, late = ([row["step_ms"] for row in part] for part in (rows[:10], rows[-10:]))
-    slower = statistics.mean(late) / statistics.mean(early)
+    count = COMPARED // VALIDATED
+    early, late, beside = (
+        statistics.mean(part) for part in ([*times.values()][:count], [*times.values()][-count:], fresh.values())
+    )
     said = (
         f"{STEPS:,} steps of an encoder-decoder of width 32, {STEPS // VALIDATED} validations with attention maps and "
         f"pictures, a save beside each: memory {held[last] - held[first]:+.1f} MiB from step {first:,} to step "
-        f"{last:,}, at most {max(held.values()):,.0f}; the last 5,000 steps take {slower:.2f}x the processor time of "
-        f"the first 5,000. The event file has {written:.0f} MiB."
+        f"{last:,}, at most {max(held.values()):,.0f}; its last {COMPARED:,} steps take {late / beside:.2f}x the "
+        f"processor time of the first {COMPARED:,} of a fresh run right after it, and {late / early:.2f}x that of its "
+        f"own first ones, minutes before. The event file has {written:.0f} MiB."
     )
     header = ["step", "resident memory", "processor time of a step, validations, logging and saves included"]
+    rows.append({"fresh_run_step_ms": [*fresh.values()]})
     record("long_run", rows, f"{said}\n\n{table(header, lines)}", "performance.md")
 
 

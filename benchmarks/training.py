@@ -2,22 +2,26 @@
 
     python -m benchmarks.training --nanogpt FOLDER [--compile]
 
-A step is forward, loss, backward, clipping to norm 1 and fused AdamW, on random tokens, for each contestant the same
-loop. All take their steps in turn, so that all meet the same machine; a ratio is the median over rounds.
+A step is forward, loss, backward, clipping to norm 1 and fused AdamW, on random tokens, the same loop for everybody.
+minitx meets one peer in one precision at a time, each of the two in a process of its own; they take steps in turn,
+so that both meet the same machine. What starts first is slower by up to a tenth, whatever it is, for where its memory
+happens to lie: so each race is run twice, the other one first the second time. A ratio is the median over the rounds of
+a race, and of the two races the geometric mean.
 
-Those tables have everybody in one process and in both precisions. What each does by itself is more than that: minitx
-keeps freed memory while it trains, which is a setting of a whole process. So it and nanoGPT then take turns once more,
-each in a process of its own and in its own default precision.
+minitx also keeps freed memory while it trains, and picks its precision. So it and nanoGPT meet once more, each as it is
+by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,7 +42,8 @@ GPU_SIZES = (
     Size("124M decoder: 12 layers, d 768, 1,024 tokens x 16", 12, 768, 12, 1024, 16, 50304),
     *CPU_SIZES,
 )
-ROUNDS, WARM_UP = 12, 3
+ROUNDS, WARM_UP = 6, 3
+PRECISIONS = ("bf16", "fp32")
 SECONDS = 0.3
 """A round of one contestant takes at least so long."""
 
@@ -71,22 +76,77 @@ def timed(step: Callable[[], None], steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def race(contestants: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
-    """Seconds of a step of each contestant in each round."""
-    counts = {}
-    for who, step in contestants.items():
-        for _ in range(WARM_UP):
-            step()
-        counts[who] = max(1, round(SECONDS / timed(step, 1)))
-    found: dict[str, list[float]] = {who: [] for who in contestants}
-    for _ in range(ROUNDS):
-        for who, step in contestants.items():
-            found[who].append(timed(step, counts[who]))
-    return found
+@dataclass(frozen=True)
+class Contestant:
+    """What takes steps in a process of its own."""
+
+    make: Callable[[Size], Peer]
+    size: Size
+    bf16: bool
+    compiled: bool = False
+    keeps_memory: bool = False
+
+    def run(self, turns: Connection) -> None:
+        """Tell the number of parameters once warm, or what is missing; then the seconds of a step in each round."""
+        torch.manual_seed(1)
+        try:
+            peer = self.make(self.size)
+        except Missing as reason:
+            turns.send(str(reason))
+            return
+        with kept_memory() if self.keeps_memory else contextlib.nullcontext():
+            step = stepper(peer, self.size.ids(), self.bf16, self.compiled)
+            for _ in range(WARM_UP):
+                step()
+            count = max(1, round(SECONDS / timed(step, 1)))
+            turns.send(sum(parameter.numel() for parameter in peer[0].parameters()))
+            while turns.recv():
+                turns.send(timed(step, count))
+
+
+Race = dict[str, list[float]]
+"""Seconds of a step of each of the two in each round."""
+
+
+def races(pair: dict[str, Contestant]) -> tuple[list[Race], dict[str, int]]:
+    """One race for each order of start, and how many parameters each has.
+
+    Raises:
+        Missing: one of them is not at hand.
+    """
+    found = []
+    for order in ([*pair], [*pair][::-1]):
+        seconds, parameters = race({who: pair[who] for who in order})
+        found.append(seconds)
+    return found, parameters
+
+
+def race(pair: dict[str, Contestant]) -> tuple[Race, dict[str, int]]:
+    """A race of two that start in this order."""
+    spawn = multiprocessing.get_context("spawn")
+    turns, parameters = {}, {}
+    for who, contestant in pair.items():
+        turns[who], theirs = spawn.Pipe()
+        spawn.Process(target=contestant.run, args=(theirs,), daemon=True).start()
+        parameters[who] = turns[who].recv()  # it is ready: the next one may begin
+    try:
+        for told in parameters.values():
+            if isinstance(told, str):
+                raise Missing(told)
+        seconds: Race = {who: [] for who in turns}
+        for _ in range(ROUNDS):
+            for who, own in turns.items():
+                own.send(True)
+                seconds[who].append(own.recv())
+    finally:
+        for own in turns.values():
+            with contextlib.suppress(OSError):  # what was missing has gone already
+                own.send(False)
+    return seconds, parameters
 
 
 def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
-    """All contestants at one size: nanoGPT and minitx in their own default precision, and everybody in both."""
+    """minitx beside each peer at one size, in both precisions; beside nanoGPT also each as it is by itself."""
     makers: dict[str, Callable[[Size], Peer]] = {
         "minitx": peers.minitx,
         "nanoGPT": functools.partial(peers.nanogpt, folder=nanogpt),
@@ -94,28 +154,25 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
         "x-transformers": peers.x_transformers,
         "torch.nn": peers.torch_nn,
     }
-    torch.manual_seed(1)
-    ids = size.ids()
-    contestants, parameters, missing = {}, {}, {}
-    for who, make in makers.items():
+    duels: dict[str, dict[str, list[Race]]] = {}
+    counts: dict[str, int] = {}
+    missing: dict[str, str] = {}
+    for peer in [*makers][1:]:
         try:
-            for precision in ("bf16", "fp32"):
-                peer = make(size)
-                parameters[who] = sum(parameter.numel() for parameter in peer[0].parameters())
-                contestants[f"{who} {precision}"] = stepper(peer, ids, precision == "bf16", compiled)
+            duels[peer] = {}
+            for precision in PRECISIONS:
+                pair = {who: Contestant(makers[who], size, precision == "bf16", compiled) for who in ("minitx", peer)}
+                duels[peer][precision], found = races(pair)
+                counts |= {who: found[who] for who in pair}
         except Missing as reason:
-            missing[who] = str(reason)
-    seconds = race(contestants)
-    may_race = "nanoGPT" not in missing and DEVICE == "cpu" and not compiled
-    return {
-        "apart": race_apart(size, nanogpt) if may_race else None,
-        "size": size.name,
-        "compiled": compiled,
-        "tokens": size.tokens,
-        "seconds": seconds,
-        "parameters": parameters,
-        "missing": missing,
-    }
+            missing[peer] = str(reason)
+            del duels[peer]
+    alone = None
+    if "nanoGPT" in duels and DEVICE == "cpu" and not compiled:
+        ours = Contestant(makers["minitx"], size, default_precision() == "bf16", keeps_memory=True)
+        alone, _ = races({"minitx": ours, "nanoGPT": Contestant(makers["nanoGPT"], size, bf16=False)})
+    row = {"size": size.name, "compiled": compiled, "tokens": size.tokens, "parameters": counts}
+    return {**row, "duels": duels, "missing": missing, "alone": alone}
 
 
 def default_precision() -> str:
@@ -123,73 +180,46 @@ def default_precision() -> str:
     return "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
 
 
-def apart(who: str, size: Size, nanogpt: str | None, turns: Connection) -> None:
-    """A contestant in a process of its own, as it trains by itself: a round whenever it is asked for one."""
-    torch.manual_seed(1)
-    ids = size.ids()
-    if who == "minitx":
-        with kept_memory():
-            rounds(stepper(peers.minitx(size), ids, default_precision() == "bf16", False), turns)
-    else:
-        rounds(stepper(peers.nanogpt(size, nanogpt), ids, False, False), turns)
+def ratio(found: list[Race], theirs: str) -> float:
+    """How many times as fast as theirs minitx is."""
+    medians = [
+        statistics.median(their / our for their, our in zip(seconds[theirs], seconds["minitx"], strict=True))
+        for seconds in found
+    ]
+    return statistics.geometric_mean(medians)
 
 
-def rounds(step: Callable[[], None], turns: Connection) -> None:
-    """Answer every request for a round by the seconds of a step in it, until there are no more."""
-    for _ in range(WARM_UP):
-        step()
-    count = max(1, round(SECONDS / timed(step, 1)))
-    turns.send(count)
-    while turns.recv():
-        turns.send(timed(step, count))
-
-
-def race_apart(size: Size, nanogpt: str | None) -> dict[str, list[float]]:
-    """Seconds of a step of minitx and nanoGPT in each round, both as they are by themselves."""
-    spawn = multiprocessing.get_context("spawn")
-    turns = {}
-    for who in ("minitx", "nanoGPT"):
-        turns[who], theirs = spawn.Pipe()
-        spawn.Process(target=apart, args=(who, size, nanogpt, theirs), daemon=True).start()
-        turns[who].recv()  # it is ready: the next one may begin
-    found: dict[str, list[float]] = {who: [] for who in turns}
-    for _ in range(ROUNDS):
-        for who, own in turns.items():
-            own.send(True)
-            found[who].append(own.recv())
-    for own in turns.values():
-        own.send(False)
-    return found
-
-
-def ratio(seconds: dict[str, list[float]], ours: str, theirs: str) -> float:
-    """How many times as fast as theirs ours is: the median over rounds."""
-    pairs = zip(seconds[theirs], seconds[ours], strict=True)
-    return statistics.median(their / our for their, our in pairs)
+def speed(found: list[Race], who: str, tokens: int) -> float:
+    """Tokens in a second."""
+    return tokens / statistics.median(each for seconds in found for each in seconds[who])
 
 
 def told(rows: list[dict[str, Any]]) -> str:
     """The tables."""
     parts = []
     for row in rows:
-        lines = []
+        lines, tokens = [], row["tokens"]
+        everywhere = {
+            precision: [one for duel in row["duels"].values() for one in duel[precision]] for precision in PRECISIONS
+        }
         for who, parameters in row["parameters"].items():
             cells = [who, f"{parameters / 1e6:.2f}M"]
-            for precision in ("bf16", "fp32"):
-                own, mine = f"{who} {precision}", f"minitx {precision}"
-                speed = row["tokens"] / statistics.median(row["seconds"][own])
-                cells += [f"{speed:,.0f}", f"{ratio(row['seconds'], mine, own):.2f}x" if who != "minitx" else ""]
+            for precision in PRECISIONS:
+                if who == "minitx":
+                    cells += [f"{speed(everywhere[precision], who, tokens):,.0f}", ""]
+                else:
+                    found = row["duels"][who][precision]
+                    cells += [f"{speed(found, who, tokens):,.0f}", f"{ratio(found, who):.2f}x"]
             lines.append(cells)
         lines += [[who, reason, "", "", "", ""] for who, reason in row["missing"].items()]
         header = ["", "parameters", "tokens/s, bf16 autocast", "minitx over it", "tokens/s, fp32", "minitx over it"]
         title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
         parts.append(f"{title}\n\n{table(header, lines)}")
-        if row["apart"]:
-            speeds = {who: row["tokens"] / statistics.median(seconds) for who, seconds in row["apart"].items()}
+        if row["alone"]:
+            ours, theirs = (speed(row["alone"], who, tokens) for who in ("minitx", "nanoGPT"))
             parts.append(
                 f"Each as it is by itself, minitx in {default_precision()} and keeping its memory, nanoGPT in fp32: "
-                f"{speeds['minitx']:,.0f} and {speeds['nanoGPT']:,.0f} tokens/s, "
-                f"{ratio(row['apart'], 'minitx', 'nanoGPT'):.2f}x."
+                f"{ours:,.0f} and {theirs:,.0f} tokens/s, {ratio(row['alone'], 'nanoGPT'):.2f}x."
             )
     return "\n\n".join(parts)
 
