@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,21 @@ def evaluation_report(
         predictor: what to measure.
         split: test or validation; by default test, or validation for a text without a test part.
         lengths: "from:to", both included.
-        path: another text, for a language model.
+        path: another text, for a language model; other pairs in one file, for translation.
         stride: tokens between overlapping windows, for a language model; see perplexity.strided.
         options: how to write, for tasks whose answers are judged as texts (BLEU); greedily if left out.
 
     Raises:
         ValueError: an unknown split; lengths, a path, a stride or options where they make no sense.
     """
+    asked = None if lengths is None else length_range(lengths, predictor.task)
+    if path is not None:
+        predictor = on_file(predictor, path)
     task = predictor.task
-    asked = None if lengths is None else length_range(lengths, task)
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise ValueError(
             f"--num_beams is for answers that are judged as texts (BLEU); this model was trained on {_registered(task)}"
         )
-    if path is not None:
-        task = on_text(predictor, path)
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
     if stride is None:
@@ -73,18 +73,20 @@ def evaluation_report(
     return report
 
 
-def on_text(predictor: Predictor, path: str) -> Task:
-    """The task of a language model, on another text.
+def on_file(predictor: Predictor, path: str) -> Predictor:
+    """The same model of texts, asked about another file.
 
     Raises:
         ValueError: a model of something else.
     """
-    if not isinstance(predictor.task, Text):
+    task = predictor.task.on_file(path)
+    if task is None:
         name = _registered(predictor.task)
-        raise ValueError(f"--path is for language models of text; this model was trained on {name}")
-    task = dataclasses.replace(predictor.task, path=path)
+        raise ValueError(f"--path is for language models and translation; this model was trained on {name}")
     task.vocabulary = predictor.tokenizer
-    return task
+    other = copy.copy(predictor)
+    other.task = task
+    return other
 
 
 def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[int, dict[str, Any]]:

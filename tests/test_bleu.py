@@ -209,6 +209,20 @@ def test_beams_are_for_answers_that_are_judged_as_texts() -> None:
         evaluation_report(built(), options=GenerationOptions(num_beams=2))
 
 
+def test_other_pairs_are_judged_as_the_own_ones_are(folder: Path, tmp_path: Path) -> None:
+    """The same sentences in one file of another place: the same figures, all but the training files at hand or not."""
+    model = predictor(folder)
+    expected = evaluation_report(model)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    rows = ["en\tyear\tde", *(f"{target}\t2016\t{source}" for source, target in model.task.sentences("test"))]
+    (elsewhere / "news.tsv").write_text("\n".join(rows))
+    assert evaluation_report(model, path=str(elsewhere / "news.tsv")) == expected
+    (elsewhere / "news.tsv").write_text("\n".join(rows[:4]))
+    assert evaluation_report(model, path=str(elsewhere / "news.tsv"))["examples"] == 3
+    assert evaluation_report(model) == expected  # the model itself goes on with its own files
+
+
 # ---- a whole run -----------------------------------------------------------------------------------------------------
 
 

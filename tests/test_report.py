@@ -133,7 +133,7 @@ def test_lengths_are_not_for_text(reading: Predictor) -> None:
 
 
 def test_a_path_is_only_for_text() -> None:
-    with pytest.raises(ValueError, match="--path is for language models of text"):
+    with pytest.raises(ValueError, match="--path is for language models and translation"):
         evaluation_report(answering(), path="some.txt")
 
 

@@ -34,7 +34,7 @@ def evaluate_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("--split", type=str, default=None, help="test (default), validation")
     parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
-    parser.add_argument("--path", type=str, default=None, help="another text to evaluate a language model on")
+    parser.add_argument("--path", type=str, default=None, help="measure on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     add_options(parser, GenerationOptions, EVALUATED)
     parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
@@ -167,7 +167,7 @@ def ablate_arguments(parser: Parser) -> None:
     """Of `minitx ablate`."""
     _checkpoint_argument(parser)
     parser.add_argument("--split", type=str, default=None, help="test (default), validation")
-    parser.add_argument("--path", type=str, default=None, help="another text to look at a language model on")
+    parser.add_argument("--path", type=str, default=None, help="look at this text, or at these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     parser.add_argument("--heads", type=str, default=None, help="also these together: cross.2.1,cross.2.2")
     parser.add_argument("--out", type=str, default=None, help="draw layers and heads into this .png file")
@@ -182,12 +182,12 @@ def ablate(parser: Parser, parsed: Namespace) -> None:
     import minitx
     from minitx.inspection.ablation import ablate, parse_heads, table
     from minitx.inspection.heatmap import draw_ablation
-    from minitx.report import held_out_split, on_text
+    from minitx.report import held_out_split, on_file
 
     together = parse_heads(parsed.heads) if parsed.heads else []
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     if parsed.path is not None:
-        predictor.task = on_text(predictor, parsed.path)
+        predictor = on_file(predictor, parsed.path)
     ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
     print(table(ablation))
     if figures is not None:

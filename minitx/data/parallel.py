@@ -14,6 +14,8 @@ Sentences = list[tuple[str, str]]
 """Pairs of a source and a target sentence, without white space around them."""
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+WHOLE = (*SEPARATORS, ".jsonl")
+"""Endings of files that have both sides."""
 
 
 def read(folder: str, name: str, source: str, target: str, key: str) -> Sentences:
@@ -53,7 +55,7 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
 
 
 def _wanted(name: str, source: str, target: str) -> str:
-    return name if Path(name).suffix in (*SEPARATORS, ".jsonl") else f"{name}.{source} and {name}.{target}"
+    return name if Path(name).suffix in WHOLE else f"{name}.{source} and {name}.{target}"
 
 
 def _text(file: Path, key: str) -> str:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import minitx
 from huggingface.theirs import CASES, TEXT, Theirs, saved
 from minitx import checkpoint
+from minitx.bleu import corpus_scores
 from minitx.cli import main
 from minitx.generation.options import GenerationOptions
 from minitx.predictor import Predictor
@@ -120,13 +121,44 @@ def test_they_are_measured_on_a_text(
     assert "an imported model brings no data of its own: give a text" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("both", ["t5", "marian"], indirect=True)
+def test_they_are_measured_on_questions_and_answers(
+    both: tuple[Theirs, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out, pairs = str(both[0].folder.parent / "ours.ckpt"), tmp_path / "out.json", tmp_path / "pairs.tsv"
+    theirs, ours = both
+    asked, answers = TEXT[:3], TEXT[3:6]
+    pairs.write_text("source\ttarget\n" + "".join(f"{one}\t{two}\n" for one, two in zip(asked, answers, strict=True)))
+    main(["evaluate", file, "--path", str(pairs), "--json", str(out)])
+    figures = json.loads(out.read_text())
+    assert figures["examples"] == 3
+    judged = corpus_scores(ours.generate(asked), answers, ["chrf"])
+    assert figures["chrf"] == pytest.approx(judged["chrf"])
+    losses = []
+    for text, answer in zip(asked, answers, strict=True):  # the loss of their own model, token by token
+        source = theirs.tokenizer(text, return_tensors="pt")
+        labels = torch.tensor([[*ours.tokenizer.encode_answer(answer), ours.tokenizer.special.eos]])
+        with torch.no_grad():
+            losses += theirs.model(**source, labels=labels).logits.log_softmax(-1).gather(2, labels[..., None])
+    assert figures["loss"] == pytest.approx(-float(torch.cat(losses).mean()), abs=1e-4)
+    main(["ablate", file, "--path", str(pairs), "--examples", "1"])
+    assert "cross.1.1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("both", ["t5", "bart"], indirect=True)
 def test_without_questions_nothing_is_measured(
-    both: tuple[Theirs, Predictor], capsys: pytest.CaptureFixture[str]
+    both: tuple[Theirs, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(both[0].folder.parent / "ours.ckpt")])
-    assert "an imported model brings no data of its own" in capsys.readouterr().err
+    file, other = str(both[0].folder.parent / "ours.ckpt"), tmp_path / "other.tsv"
+    other.write_text("de\ten\nHund\tdog\n")
+    for words, told in (
+        ([], "an imported model brings no data of its own: give questions and answers"),
+        (["--path", "text.txt"], "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"),
+        (["--path", str(other)], "has no column source, only de, en"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["evaluate", file, *words])
+        assert told in capsys.readouterr().err
 
 
 @every_case

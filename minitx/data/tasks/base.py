@@ -128,6 +128,10 @@ class Task:
         """Whether this tokenizer may be assigned to `vocabulary` before any example is drawn: for text, not symbols."""
         return False
 
+    def on_file(self, path: str) -> Task | None:
+        """The same task on another file, to measure on; None where examples are not read from files."""
+        return None
+
     def batch(self, generator: torch.Generator, size: int) -> Examples:
         """Draw `size` training examples at once."""
         raise NotImplementedError

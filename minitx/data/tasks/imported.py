@@ -13,6 +13,7 @@ from minitx.data.reading import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text
+from minitx.data.tasks.translation import Translation
 from minitx.data.tokenizers import Tokenizer
 
 NO_DATA = "an imported model brings no data of its own"
@@ -58,6 +59,10 @@ class ImportedPairs(Task):
         super().__post_init__()
         check_at_least("max_tokens", self.max_tokens, 1)
 
+    def on_file(self, path: str) -> Task:
+        """Questions and answers that somebody has, in columns named source and target."""
+        return Translation(source="source", target="target", max_tokens=self.max_tokens).on_file(path)
+
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """Comes with the model."""
@@ -82,9 +87,9 @@ class ImportedPairs(Task):
         raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """There is nothing to measure on.
+        """There is nothing to measure on; see on_file.
 
         Raises:
             ValueError: always.
         """
-        raise ValueError(f"{NO_DATA}: train it on a task that has questions and answers, --data.name (minitx list)")
+        raise ValueError(f"{NO_DATA}: give questions and answers to measure it on (--path FILE.tsv)")

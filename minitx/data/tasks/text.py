@@ -5,6 +5,7 @@ Legend: N examples, T tokens of a block.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -63,6 +64,10 @@ class Text(Task):
                 "data.validation_share and data.test_share leave nothing for training, got "
                 f"{self.validation_share} and {self.test_share}"
             )
+
+    def on_file(self, path: str) -> Text:
+        """Another text."""
+        return dataclasses.replace(self, path=path)
 
     @cached_property
     def _corpus(self) -> Corpus:

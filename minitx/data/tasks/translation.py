@@ -5,9 +5,11 @@ Legend: N examples, S source tokens, T target tokens.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -84,6 +86,20 @@ class Translation(Task):
     def takes(self, tokenizer: Tokenizer) -> bool:
         """Any will do: text is text."""
         return True
+
+    def on_file(self, path: str) -> Translation:
+        """Other pairs, with the columns that source and target name.
+
+        Raises:
+            ValueError: not one file with both sides.
+        """
+        file = Path(path)
+        if file.suffix not in parallel.WHOLE:
+            raise ValueError(
+                f"--path must be one file of pairs, {', '.join(parallel.WHOLE)}, with the columns "
+                f"{self.source} and {self.target}, got {path}"
+            )
+        return dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
 
     @property
     def longest(self) -> tuple[int, int]:
