@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from asking import FINE, REFUSED, Asked
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from minitx.config import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
@@ -242,12 +242,11 @@ def bounded(written: dict[str, Any]) -> bool:
     return not any(1000 < value < 2**60 for value in wide)
 
 
-def try_configs(count: int, seeded: bool) -> Asked:
+def try_configs(count: int, start: int) -> Asked:
     asked = Asked()
 
-    @settings(
-        max_examples=count, deadline=None, database=None, derandomize=seeded, suppress_health_check=[*HealthCheck]
-    )
+    @seed(start)
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=[*HealthCheck])
     @given(configs())
     def one(written: dict[str, Any]) -> None:
         if bounded(written):
@@ -258,14 +257,15 @@ def try_configs(count: int, seeded: bool) -> Asked:
 
 
 def test_every_config_steps_or_is_refused() -> None:
-    try_configs(60, seeded=True).check()
+    try_configs(60, 1).check()
 
 
 @pytest.mark.slow
-def test_thousands_of_configs_step_or_are_refused() -> None:
-    asked = try_configs(4000, seeded=False)
+@pytest.mark.parametrize("start", range(2, 10))
+def test_thousands_of_configs_step_or_are_refused(start: int) -> None:
+    asked = try_configs(500, start)
     asked.check()
-    assert asked.came[FINE] > 100
+    assert asked.came[FINE] > 20
     assert asked.came[REFUSED] > 100
 
 
