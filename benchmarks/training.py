@@ -198,23 +198,19 @@ def told(rows: list[dict[str, Any]]) -> str:
     """The tables."""
     parts = []
     for row in rows:
-        lines, tokens = [], row["tokens"]
-        everywhere = {
-            precision: [one for duel in row["duels"].values() for one in duel[precision]] for precision in PRECISIONS
-        }
-        for who, parameters in row["parameters"].items():
-            cells = [who, f"{parameters / 1e6:.2f}M"]
-            for precision in PRECISIONS:
-                if who == "minitx":
-                    cells += [f"{speed(everywhere[precision], who, tokens):,.0f}", ""]
-                else:
-                    found = row["duels"][who][precision]
-                    cells += [f"{speed(found, who, tokens):,.0f}", f"{ratio(found, who):.2f}x"]
+        lines, tokens, parameters = [], row["tokens"], row["parameters"]
+        for who, duel in row["duels"].items():
+            cells = [who, f"{parameters[who] / 1e6:.2f}M"]
+            for found in duel.values():
+                speeds = [f"{speed(found, one, tokens):,.0f}" for one in (who, "minitx")]
+                cells += [*speeds, f"{ratio(found, who):.2f}x"]
             lines.append(cells)
-        lines += [[who, reason, "", "", "", ""] for who, reason in row["missing"].items()]
-        header = ["", "parameters", "tokens/s, bf16 autocast", "minitx over it", "tokens/s, fp32", "minitx over it"]
+        lines += [[who, reason, *[""] * 6] for who, reason in row["missing"].items()]
+        header = ["", "parameters"]
+        for precision in PRECISIONS:
+            header += [f"tokens/s, {precision}", "minitx beside it", "minitx over it"]
         title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
-        parts.append(f"{title}\n\n{table(header, lines)}")
+        parts.append(f"{title}; minitx has {parameters['minitx'] / 1e6:.2f}M parameters\n\n{table(header, lines)}")
         if row["alone"]:
             ours, theirs = (speed(row["alone"], who, tokens) for who in ("minitx", "nanoGPT"))
             parts.append(
