@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -11,7 +12,7 @@ CELL = 14
 """Side of one weight in pixels, for short sequences; long ones get smaller cells."""
 LARGEST = 512
 """No head is drawn larger than this many pixels on a side, unless a pixel a weight needs more."""
-FONT_SIZE = 11
+FONT_SIZE = 10
 _MARGIN = 6
 _COLOURS = 240  # palette entries for weights
 _GREYS = 256 - _COLOURS  # the rest, from paper to ink, for smooth letters
@@ -43,8 +44,11 @@ def _palette() -> list[int]:
 
 
 @cache
-def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(FONT_SIZE)
+def _font() -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which comes with matplotlib: Pillow's own font has neither umlauts nor the signs of tokenizers."""
+    import matplotlib
+
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf", FONT_SIZE)
 
 
 def heads(weights: np.ndarray, rows: list[str], columns: list[str]) -> Image.Image:

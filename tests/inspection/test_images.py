@@ -275,6 +275,13 @@ def test_a_long_title_is_not_cut_off() -> None:
     assert images.titled(image, "a title that is wider than the picture" * 3).width > image.width
 
 
+@pytest.mark.parametrize("sign", "▁ĠĊßüéñŁбжωא…→")
+def test_letters_and_the_signs_of_tokenizers_have_a_shape(sign: str) -> None:
+    """Not the box that stands for what a font does not have."""
+    drawn, unknown = (images.titled(Image.new("P", (40, 10)), text) for text in (sign, "\uffff"))
+    assert drawn.tobytes() != unknown.tobytes()
+
+
 @pytest.mark.parametrize("make", [draw, lambda weights: images.titled(draw(weights), "title")])
 def test_a_picture_is_a_small_png_that_opens_again(make: Callable, tmp_path: Path) -> None:
     image = make(random_weights(4, 20, 20))
