@@ -20,6 +20,10 @@ HALF = (torch.bfloat16, torch.float16)
 SHORT = 200 * 200
 """Queries times keys up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward
 and backward, 13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
+WRITTEN_OUT = range(64 * 64, 600 * 600)
+"""Queries times keys at which, to be trained in bf16 on a CPU, the explicit softmax is faster than a fused kernel, whose
+backward is slow there: forward and backward 1.3 times at 64 x 64, 1.7 at 128 x 128, 1.9 at 256 x 256, 1.7 at 512 x 512,
+level at 1024 x 1024; by itself the forward is slower."""
 FLEX_FROM = 1024
 """Tokens from which skipping what a window hides is worth a compiled kernel."""
 FLEX_HEAD = 16
@@ -90,7 +94,7 @@ def scaled_dot_product_attention(
         The output [B, H, T, K], or (output, weights).
     """
     if return_weights:
-        return explicit_attention(q, k, v, mask, bias, dropout, causal=causal, window=window, softcap=softcap)
+        return explicit_attention(q, k, v, mask, bias, dropout, True, causal=causal, window=window, softcap=softcap)
     kernel = choose_kernel(q, k, mask, bias, dropout, causal=causal, window=window, softcap=softcap)
     if kernel == "flex":
         return flex_attention(q, k, v, causal=causal, window=window, softcap=softcap)
@@ -113,11 +117,15 @@ def choose_kernel(
     """Which code computes this attention; all give the same numbers. The one place where that is decided.
 
     fused is torch's scaled_dot_product_attention, which picks among its own (see inspection/kernels.py); flex skips
-    what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest, and
-    what torch's compiler makes the most of for one query on a CPU (a tenth less time than the fused kernel).
+    what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest, and on a
+    CPU what torch's compiler makes the most of for one query (a tenth less time than the fused kernel), and what trains
+    fastest in bf16 (see WRITTEN_OUT).
     """
-    if q.size(-2) == 1 and q.device.type == "cpu" and torch.compiler.is_compiling():
-        return "explicit"
+    if q.device.type == "cpu":
+        if q.size(-2) == 1 and torch.compiler.is_compiling():
+            return "explicit"
+        if q.requires_grad and q.dtype == torch.bfloat16 and q.size(-2) * k.size(-2) in WRITTEN_OUT:
+            return "explicit"
     plain = mask is None and bias is None and not dropout
     square = q.size(-2) == k.size(-2) >= FLEX_FROM and q.size(-1) >= FLEX_HEAD
     if (window or softcap) and plain and square and q.device.type == "cuda":
@@ -132,12 +140,16 @@ def explicit_attention(
     mask: Tensor | None,
     bias: Tensor | None,
     dropout: float,
+    return_weights: bool = False,
     *,
     causal: bool,
     window: int | None,
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention as it is written in the paper: every step visible, the weights [B, H, T, S] in memory."""
+    """Attention as it is written in the paper: every step visible, the weights [B, H, T, S] in memory.
+
+    Unless they are asked for, the weights of a row that may attend to nothing are not set to zero; its output always is.
+    """
     if k.size(-3) != q.size(-3):  # grouped heads, in the order of torch's enable_gqa
         k, v = (part.repeat_interleave(q.size(-3) // part.size(-3), dim=-3) for part in (k, v))
     scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)  # [B, H, T, S]; scaled first, fp16 does not overflow
@@ -145,18 +157,19 @@ def explicit_attention(
         scores = softcap * (scores / softcap).tanh()
     if bias is not None:
         scores = scores + bias
+    sees_itself = mask is None and q.size(-2) <= k.size(-2)
     mask = masks.combine(mask, _visible(q, k, causal, window))
-    if scores.dtype in HALF:
-        scores = scores.float()  # the sum of many small exponentials is not for half precision
-    if mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        # The lowest finite number, not -inf: a row without any key stays finite, with finite gradients, and is
-        # then set to zero; elsewhere the exponential of the lowest number is exactly zero already.
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~mask, lowest).softmax(dim=-1).masked_fill(~mask, 0.0)
-    weights = weights.to(q.dtype)
-    return F.dropout(weights, dropout) @ v, weights
+    if mask is not None:
+        # A very low number, not -inf: a row without any key stays finite, with finite gradients, and is set to zero in
+        # the end; elsewhere the exponential of so low a number is exactly zero already.
+        low = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, torch.finfo(scores.dtype).min / 2)
+        scores = scores + low
+    weights = scores.softmax(dim=-1)  # which adds up in fp32 in half precision too
+    out = F.dropout(weights, dropout) @ v
+    if mask is None or sees_itself:
+        return out, weights
+    blind = ~mask.any(dim=-1, keepdim=True)
+    return out.masked_fill(blind, 0.0), weights.masked_fill(blind, 0.0) if return_weights else weights
 
 
 def fused_attention(
