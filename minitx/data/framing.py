@@ -166,14 +166,13 @@ def _join(pairs: Pairs, special: SpecialIds) -> tuple[Tensor, Tensor]:
     """source <sep> target <eos> without gaps: [N, W], as wide as the longest needs, and the lengths [N, 1]."""
     source, source_keep, target, target_keep = pairs
     sources, targets = source_keep.sum(dim=1, keepdim=True), target_keep.sum(dim=1, keepdim=True)
+    ends = sources + 1 + targets  # where <eos> stands
+    ids = source.new_full((source.size(0), source.size(1) + 1 + target.size(1) + 1), special.pad)
+    ids[:, : source.size(1)] = source  # padding behind it, over which the answer is laid, and behind that one's <eos>
+    ids.scatter_(1, sources + 1 + torch.arange(target.size(1), device=source.device), target)
+    ids.scatter_(1, sources, special.sep).scatter_(1, ends, special.eos)
     # Where long questions have short answers and the other way round, W is about half of S + T.
-    place = torch.arange(int((sources + targets).max()) + 2, device=source.device)  # [W]
-    in_source = place.expand(source.size(0), -1).clamp(max=source.size(1) - 1)
-    in_target = (place - sources - 1).clamp(min=0, max=target.size(1) - 1)
-    end = sources + 1 + targets
-    ids = torch.where(place < sources, source.gather(1, in_source), target.gather(1, in_target))
-    ids = ids.masked_fill(place == sources, special.sep).masked_fill(place == end, special.eos)
-    return ids.masked_fill(place > end, special.pad), end + 1
+    return ids[:, : int(ends.max()) + 1], ends + 1
 
 
 def _labels(ids: Tensor, predicted: Tensor) -> Tensor:

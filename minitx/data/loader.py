@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 
 import torch
 
@@ -48,7 +49,7 @@ class TrainingBatches:
     def step(self, start: int) -> list[Batch]:
         """The batches of one optimiser step, of which the first has this number."""
         step = [self._batch(number) for number in range(start, min(start + self.accumulate, self.total))]
-        labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
+        labels = reduce(torch.add, [(batch.labels != IGNORE).sum() for batch in step])
         return [batch._replace(step_labels=labels) for batch in step]
 
     def _batch(self, number: int) -> Batch:

@@ -192,7 +192,8 @@ class TransformerModule(pl.LightningModule):
         Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
         """
         largest = gradient_clip_val or float("inf")
-        self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), largest).detach())
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(weights, largest).detach())
         self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, self._is_scaled())
 
     def _is_scaled(self) -> bool:
