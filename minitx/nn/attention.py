@@ -21,9 +21,9 @@ SHORT = 200 * 200
 """Queries times keys up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward
 and backward, 13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
 WRITTEN_OUT = range(64 * 64, 600 * 600)
-"""Queries times keys at which, to be trained in bf16 on a CPU, the explicit softmax is faster than a fused kernel, whose
-backward is slow there: forward and backward 1.3 times at 64 x 64, 1.7 at 128 x 128, 1.9 at 256 x 256, 1.7 at 512 x 512,
-level at 1024 x 1024; by itself the forward is slower."""
+"""Queries times keys at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward
+is slow there: forward and backward 1.0 to 1.8 times at 64 x 64 (the wider the heads, the more), 2 times at 128 x 128
+and 256 x 256, 1.6 times at 512 x 512, level at 1024 x 1024. Forward alone it is slower everywhere."""
 FLEX_FROM = 1024
 """Tokens from which skipping what a window hides is worth a compiled kernel."""
 FLEX_HEAD = 16
@@ -117,9 +117,9 @@ def choose_kernel(
     """Which code computes this attention; all give the same numbers. The one place where that is decided.
 
     fused is torch's scaled_dot_product_attention, which picks among its own (see inspection/kernels.py); flex skips
-    what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest, and on a
-    CPU what torch's compiler makes the most of for one query (a tenth less time than the fused kernel), and what trains
-    fastest in bf16 (see WRITTEN_OUT).
+    what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest, and on
+    a CPU what torch's compiler makes the most of for one query (a tenth less time than the fused kernel), and what
+    trains fastest in bf16 (see WRITTEN_OUT).
     """
     if q.device.type == "cpu":
         if q.size(-2) == 1 and torch.compiler.is_compiling():
@@ -148,7 +148,7 @@ def explicit_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention as it is written in the paper: every step visible, the weights [B, H, T, S] in memory.
 
-    Unless they are asked for, the weights of a row that may attend to nothing are not set to zero; its output always is.
+    The output of a row that may attend to nothing is zero; its weights are so only if weights are asked for.
     """
     if k.size(-3) != q.size(-3):  # grouped heads, in the order of torch's enable_gqa
         k, v = (part.repeat_interleave(q.size(-3) // part.size(-3), dim=-3) for part in (k, v))
@@ -159,12 +159,14 @@ def explicit_attention(
         scores = scores + bias
     sees_itself = mask is None and q.size(-2) <= k.size(-2)
     mask = masks.combine(mask, _visible(q, k, causal, window))
+    if scores.dtype == torch.float16:
+        scores = scores.float()  # fp16 has no number so low
     if mask is not None:
         # A very low number, not -inf: a row without any key stays finite, with finite gradients, and is set to zero in
         # the end; elsewhere the exponential of so low a number is exactly zero already.
         low = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, torch.finfo(scores.dtype).min / 2)
         scores = scores + low
-    weights = scores.softmax(dim=-1)  # which adds up in fp32 in half precision too
+    weights = scores.softmax(dim=-1).to(q.dtype)  # adds up in fp32 in bf16 too
     out = F.dropout(weights, dropout) @ v
     if mask is None or sees_itself:
         return out, weights

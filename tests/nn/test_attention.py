@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from minitx.inspection.recording import record_attention
 from minitx.nn import POSITIONS, MultiHeadAttention, masks, scaled_dot_product_attention
-from minitx.nn.attention import SHORT
+from minitx.nn.attention import SHORT, WRITTEN_OUT
 from minitx.nn.norms import RMSNorm
 
 HALF = (torch.bfloat16, torch.float16)
@@ -206,6 +206,26 @@ def test_half_precision_is_close_to_fp32(length: int, causal: bool, biased: bool
         close(fused, exact, 2e-2)
         close(explicit, exact, 2e-2)
         close(weights.float().sum(-1), torch.ones(2, 2, length), 2e-2)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+@pytest.mark.parametrize("length", [17, math.isqrt(WRITTEN_OUT.start), LONG, math.isqrt(WRITTEN_OUT.stop) + 1])
+def test_training_in_bf16_is_close_to_fp64(length: int, causal: bool, padded: bool, kv_heads: int) -> None:
+    """Whichever code computes it: the output and all gradients."""
+    parts = [torch.randn(2, heads, length, 16) for heads in (4, kv_heads, kv_heads)]
+    towards = torch.randn(2, 4, length, 16)
+    mask = masks.key_padding(right_padding(2, length)) if padded else None
+
+    def results(dtype: torch.dtype) -> list[Tensor]:
+        q, k, v = (part.bfloat16().to(dtype).requires_grad_() for part in parts)
+        out = scaled_dot_product_attention(q, k, v, mask, causal=causal)
+        return [out, *torch.autograd.grad(out, (q, k, v), towards.bfloat16().to(dtype))]
+
+    for found, exact in zip(results(torch.bfloat16), results(torch.float64), strict=True):
+        assert found.dtype == torch.bfloat16
+        assert (found.double() - exact).norm() < 1e-2 * exact.norm()
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])

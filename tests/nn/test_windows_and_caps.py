@@ -210,6 +210,25 @@ def test_on_a_cpu_no_kernel_is_generated() -> None:
     assert choose_kernel(q, k, dropout=0.1) == "fused"
 
 
+@pytest.mark.parametrize(
+    ("tokens", "dtype", "trained", "kernel"),
+    [
+        (17, torch.bfloat16, True, "fused"),
+        (64, torch.bfloat16, True, "explicit"),
+        (512, torch.bfloat16, True, "explicit"),
+        (1024, torch.bfloat16, True, "fused"),
+        (256, torch.bfloat16, False, "fused"),
+        (256, torch.float32, True, "fused"),
+        (256, torch.float16, True, "fused"),
+    ],
+)
+def test_on_a_cpu_short_sequences_in_bf16_are_trained_written_out(
+    tokens: int, dtype: torch.dtype, trained: bool, kernel: str
+) -> None:
+    q = torch.empty(1, 2, tokens, 16, dtype=dtype, requires_grad=trained)
+    assert choose_kernel(q, q, causal=True) == kernel
+
+
 class OnAGpu:
     """Sizes and a device, all that the choice may look at: the tests need no GPU."""
 
