@@ -48,11 +48,11 @@ SECONDS = 0.3
 """A round of one contestant takes at least so long."""
 
 
-def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, compiled: bool) -> Callable[[], None]:
-    """One training step."""
+def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | None) -> Callable[[], None]:
+    """One training step; in a mode of torch.compile, or as it is written."""
     model, loss = peer
-    if compiled:
-        loss = torch.compile(loss)
+    if mode is not None:
+        loss = torch.compile(loss, mode=mode)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -83,7 +83,7 @@ class Contestant:
     make: Callable[[Size], Peer]
     size: Size
     bf16: bool
-    compiled: bool = False
+    mode: str | None = None  # of torch.compile
     keeps_memory: bool = False
 
     def run(self, turns: Connection) -> None:
@@ -95,7 +95,7 @@ class Contestant:
             turns.send(str(reason))
             return
         with kept_memory() if self.keeps_memory else contextlib.nullcontext():
-            step = stepper(peer, self.size.ids(), self.bf16, self.compiled)
+            step = stepper(peer, self.size.ids(), self.bf16, self.mode)
             for _ in range(WARM_UP):
                 step()
             count = max(1, round(SECONDS / timed(step, 1)))
@@ -154,6 +154,7 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
         "x-transformers": peers.x_transformers,
         "torch.nn": peers.torch_nn,
     }
+    mode = "default" if compiled else None
     duels: dict[str, dict[str, list[Race]]] = {}
     counts: dict[str, int] = {}
     missing: dict[str, str] = {}
@@ -161,7 +162,7 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
         try:
             duels[peer] = {}
             for precision in PRECISIONS:
-                pair = {who: Contestant(makers[who], size, precision == "bf16", compiled) for who in ("minitx", peer)}
+                pair = {who: Contestant(makers[who], size, precision == "bf16", mode) for who in ("minitx", peer)}
                 duels[peer][precision], found = races(pair)
                 counts |= {who: found[who] for who in pair}
         except Missing as reason:

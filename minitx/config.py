@@ -146,6 +146,8 @@ class TrainerConfig:
     """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
     compile: bool = False
     """Let torch.compile write the training step's programs: quicker steps on a GPU, after a minute of compiling."""
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
+    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting."""
     recompute_activations: bool = False
     """Keep only what goes into each layer, and compute the layer again in the backward: less memory, a third slower."""
     profile: int = 0

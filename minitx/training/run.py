@@ -72,6 +72,8 @@ def prepare(
         raise ValueError(
             f"trainer.keep_every_n_steps must be a number of steps, or 0, got {trainer.keep_every_n_steps}"
         )
+    if trainer.compile_mode != "default" and not trainer.compile:
+        raise ValueError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got false")
     if config.log.every_n_steps < 1:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     config = dataclasses.replace(config, data=resolve(TASKS, config.data, "data"))
@@ -221,7 +223,7 @@ def _train(
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
     if settings.compile:
-        model.compile()
+        model.compile(mode=settings.compile_mode)
     # Lightning would convert the weights after it has loaded a checkpoint's into them, and lose digits of fp64.
     module = TransformerModule(model.to(TRUE_DTYPES.get(precision)), task, config)
     accumulate = settings.accumulate_grad_batches

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import minitx
 from minitx.data.loader import TrainingBatches
+from minitx.models import Transformer
 from minitx.nn import Stack
 from minitx.training import module as training_module
 from minitx.training import profile
@@ -108,16 +109,32 @@ def test_a_number_of_steps_to_watch_is_not_negative(small: Any) -> None:
         train(small(trainer={"profile": -1}))
 
 
+def test_a_mode_of_compiling_needs_compiling(small: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"trainer\.compile_mode reduce-overhead needs trainer\.compile true, got false"
+    ):
+        train(small(trainer={"compile_mode": "reduce-overhead"}))
+
+
+def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    monkeypatch.setattr(Transformer, "compile", lambda model, mode: modes.append(mode))
+    train(small(trainer={"max_steps": 1, "compile": True, "compile_mode": "reduce-overhead"}))
+    train(small(trainer={"max_steps": 1, "compile": True}))
+    assert modes == ["reduce-overhead", "default"]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_compiled_run_is_the_same_run_and_its_checkpoint_any_other(
-    small: Any, tmp_path: Path, architecture: str
+    small: Any, tmp_path: Path, architecture: str, mode: str
 ) -> None:
     data = {"length": [4, 4]} if architecture == "encoder_only" else {}
     trainer = {"max_steps": 20, "val_every_n_steps": 10, "precision": "32-true"}
     results = [
-        train(small(data=data, model={"architecture": architecture}, trainer={**trainer, "compile": compiled}))
-        for compiled in (False, True)
+        train(small(data=data, model={"architecture": architecture}, trainer={**trainer, **compiling}))
+        for compiling in ({}, {"compile": True, "compile_mode": mode})
     ]
     assert results[1]["loss"] == pytest.approx(results[0]["loss"], rel=1e-3)
     eager, compiled = (minitx.load(tmp_path / f"runs/small/v{number}", device="cpu") for number in (0, 1))

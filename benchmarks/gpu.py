@@ -1,0 +1,116 @@
+"""What only a GPU has: how much of its arithmetic a large model uses, and what CUDA graphs make of a tiny one.
+
+    python -m benchmarks.gpu --nanogpt FOLDER
+
+Without a GPU all runs at a small size, to see that it runs; nothing is recorded then. Races as in benchmarks.training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from benchmarks import peers
+from benchmarks.common import record, table
+from benchmarks.peers import DEVICE, Missing, Size
+from benchmarks.training import GPU_SIZES, Contestant, Race, races, ratio
+
+LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
+SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)
+PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+"""Floating-point operations a second of dense bf16 products with fp32 sums, as the makers give them."""
+
+
+def step_flops(size: Size, parameters: int) -> int:
+    """Of a decoder's forward and backward: 6 for each weight and token, and those of attention's two products.
+
+    The count of Chowdhery et al. 2022, appendix B: a causal mask is not taken off. The table of positions multiplies
+    nothing.
+    """
+    weights = parameters - size.length * size.d_model
+    return size.tokens * (6 * weights + 12 * size.layers * size.d_model * size.length)
+
+
+def peak() -> float:
+    """Floating-point operations a second that the machine can do: a known card's, else measured of a large product."""
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else ""
+    for card, operations in PEAKS.items():
+        if card in name:
+            return operations
+    width, times = (8192, 20) if DEVICE == "cuda" else (2048, 5)
+    one = torch.randn(width, width, device=DEVICE, dtype=torch.bfloat16)
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        one @ one
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return 2 * width**3 / min(seconds)
+
+
+def utilisation(size: Size, nanogpt: str | None) -> dict[str, Any]:
+    """minitx beside nanoGPT, both compiled, in bf16; by itself where nanoGPT is not at hand."""
+    pair = {
+        "minitx": Contestant(peers.minitx, size, bf16=True, mode="default"),
+        "nanoGPT": Contestant(functools.partial(peers.nanogpt, folder=nanogpt), size, bf16=True, mode="default"),
+    }
+    missing = None
+    try:
+        found, parameters = races(pair)
+    except Missing as reason:
+        missing = str(reason)
+        found, parameters = races({"minitx": pair["minitx"]})
+    flops = step_flops(size, parameters["minitx"])
+    return {"size": asdict(size), "races": found, "flops": flops, "peak": peak(), "missing": missing}
+
+
+def graphs(size: Size) -> dict[str, Any]:
+    """minitx with CUDA graphs beside minitx as it is written."""
+    found, _ = races(
+        {
+            "minitx": Contestant(peers.minitx, size, bf16=True, mode="reduce-overhead"),
+            "eager": Contestant(peers.minitx, size, bf16=True),
+        }
+    )
+    return {"size": asdict(size), "races": found}
+
+
+def seconds(found: list[Race], who: str) -> float:
+    """Of a step."""
+    return statistics.median(each for one in found for each in one[who])
+
+
+def told(large: dict[str, Any], tiny: dict[str, Any]) -> str:
+    """The table."""
+    step, name = seconds(large["races"], "minitx"), large["size"]["name"]
+    used = f"{large['flops'] / step / large['peak']:.1%} of {large['peak'] / 1e12:,.1f} TFLOP/s; {1e3 * step:,.1f} ms"
+    peer = large["missing"] or f"{ratio(large['races'], 'nanoGPT'):.2f}x"
+    rows = [
+        [f"{name}: share of the card's arithmetic that is used, bf16, compiled", "50 %", f"{used} a step"],
+        ["the same, over nanoGPT compiled", "1.0x", peer],
+        [f"{tiny['size']['name']}: CUDA graphs over eager", "5x", f"{ratio(tiny['races'], 'eager'):.2f}x"],
+    ]
+    return table(["", "target", "measured"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nanogpt", default=None, help="a clone of karpathy/nanoGPT")
+    given = parser.parse_args()
+    large = utilisation(LARGE if DEVICE == "cuda" else SMALL_LARGE, given.nanogpt)
+    tiny = graphs(TINY)
+    if DEVICE == "cuda":
+        record("gpu", [large, tiny], told(large, tiny), "performance.md")
+    else:
+        print(f"{told(large, tiny)}\n\nNo GPU: a small size, no CUDA graphs, and nothing is recorded.")
+
+
+if __name__ == "__main__":
+    main()
