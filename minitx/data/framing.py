@@ -112,11 +112,10 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
         bos = target.new_full((target.size(0), 1), special.bos)
         answer, answer_keep = _append(target, target_keep, special)
         return Batch(source, source_keep, torch.cat((bos, target), dim=1), None, _labels(answer, answer_keep))
-    ids, lengths = _join(examples, special)
+    ids, starts, ends = _join(examples, special)
     place = torch.arange(ids.size(1), device=ids.device)
-    answer_starts = source_keep.sum(dim=1, keepdim=True) + 1  # after <sep>
-    predicted = (place >= answer_starts) & (place < lengths)
-    return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:], answer_starts[:, 0])
+    predicted = (place >= starts) & (place <= ends)
+    return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:], starts[:, 0])
 
 
 def _frame_packed(examples: PackedStream | PackedMasked, architecture: str, special: SpecialIds) -> Batch:
@@ -162,18 +161,22 @@ def _append(target: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, 
     return ids, place <= lengths
 
 
-def _join(pairs: Pairs, special: SpecialIds) -> tuple[Tensor, Tensor]:
-    """source <sep> target <eos> without gaps: [N, W], as wide as the longest needs, and the lengths [N, 1]."""
+def _join(pairs: Pairs, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
+    """source <sep> target <eos> without gaps: [N, W], as wide as the longest needs.
+
+    Also the places [N, 1] where the answers start, behind <sep>, and where they end, at <eos>.
+    """
     source, source_keep, target, target_keep = pairs
-    sources, targets = source_keep.sum(dim=1, keepdim=True), target_keep.sum(dim=1, keepdim=True)
-    ends = sources + 1 + targets  # where <eos> stands
+    separators = source_keep.sum(dim=1, keepdim=True)
+    starts = separators + 1
+    ends = starts + target_keep.sum(dim=1, keepdim=True)
     ids = source.new_full((source.size(0), source.size(1) + 1 + target.size(1) + 1), special.pad)
     ids[:, : source.size(1)] = source  # padding behind it, over which the answer is laid, and behind that one's <eos>
-    ids.scatter_(1, sources + 1 + torch.arange(target.size(1), device=source.device), target)
-    ids.scatter_(1, sources, special.sep).scatter_(1, ends, special.eos)
+    ids.scatter_(1, starts + torch.arange(target.size(1), device=source.device), target)
+    ids.scatter_(1, separators, special.sep).scatter_(1, ends, special.eos)
     # Where long questions have short answers and the other way round, W is about half of S + T.
-    return ids[:, : int(ends.max()) + 1], ends + 1
+    return ids[:, : int(ends.max()) + 1], starts, ends
 
 
 def _labels(ids: Tensor, predicted: Tensor) -> Tensor:
-    return ids.masked_fill(~predicted, IGNORE)
+    return torch.where(predicted, ids, IGNORE)

@@ -198,7 +198,7 @@ class QuestionTask(Task):
     def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The first lengths [N, 1] of ids [N, L], padding after them: ids and keep."""
         keep = torch.arange(ids.size(1)) < lengths  # [N, L]
-        return ids.masked_fill(~keep, self.vocabulary.special.pad), keep
+        return torch.where(keep, ids, self.vocabulary.special.pad), keep
 
     def _draw(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
         source, keep = draw_split(
