@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Pairs(NamedTuple):
-    """Questions and answers, padded on the right, without any special token."""
+    """Questions and answers, padded on the right with <pad>, without any other special token."""
 
     source: Tensor  # [N, S]
     source_keep: Tensor  # [N, S], True for a real symbol

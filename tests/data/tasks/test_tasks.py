@@ -48,6 +48,16 @@ def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAIR_TASKS)
+def test_behind_question_and_answer_stands_padding(name: str) -> None:
+    """Whoever lays examples out relies on it."""
+    task = make(name)
+    source, source_keep, target, target_keep = task.batch(generator(1, 2, 3), 64)
+    for ids, keep in ((source, source_keep), (target, target_keep)):
+        assert torch.equal(ids == task.vocabulary.special.pad, ~keep)
+        assert torch.equal(keep, keep.cummin(dim=1).values)
+
+
+@pytest.mark.parametrize("name", PAIR_TASKS)
 def test_drawing_leaves_the_global_generator_alone(name: str) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
