@@ -203,13 +203,13 @@ def told(rows: list[dict[str, Any]]) -> str:
         for who, duel in row["duels"].items():
             cells = [who, f"{parameters[who] / 1e6:.2f}M"]
             for found in duel.values():
-                speeds = [f"{speed(found, one, tokens):,.0f}" for one in (who, "minitx")]
-                cells += [*speeds, f"{ratio(found, who):.2f}x"]
+                theirs, ours = (f"{speed(found, one, tokens):,.0f}" for one in (who, "minitx"))
+                cells += [f"{theirs} / {ours}", f"{ratio(found, who):.2f}x"]
             lines.append(cells)
-        lines += [[who, reason, *[""] * 6] for who, reason in row["missing"].items()]
+        lines += [[who, reason, *[""] * 4] for who, reason in row["missing"].items()]
         header = ["", "parameters"]
         for precision in PRECISIONS:
-            header += [f"tokens/s, {precision}", "minitx beside it", "minitx over it"]
+            header += [f"tokens/s in {precision}, its / minitx's", "minitx over it"]
         title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
         parts.append(f"{title}; minitx has {parameters['minitx'] / 1e6:.2f}M parameters\n\n{table(header, lines)}")
         if row["alone"]:
