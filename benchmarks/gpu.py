@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
 import time
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Size
-from benchmarks.training import GPU_SIZES, Contestant, Race, races, ratio
+from benchmarks.training import GPU_SIZES, Contestant, races, ratio, speed
 
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
 SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)
@@ -68,7 +67,8 @@ def utilisation(size: Size, nanogpt: str | None) -> dict[str, Any]:
         missing = str(reason)
         found, parameters = races({"minitx": pair["minitx"]})
     flops = step_flops(size, parameters["minitx"])
-    return {"size": asdict(size), "races": found, "flops": flops, "peak": peak(), "missing": missing}
+    about = {"size": asdict(size), "tokens": size.tokens, "flops": flops, "peak": peak()}
+    return {**about, "races": found, "missing": missing}
 
 
 def graphs(size: Size) -> dict[str, Any]:
@@ -82,14 +82,9 @@ def graphs(size: Size) -> dict[str, Any]:
     return {"size": asdict(size), "races": found}
 
 
-def seconds(found: list[Race], who: str) -> float:
-    """Of a step."""
-    return statistics.median(each for one in found for each in one[who])
-
-
 def told(large: dict[str, Any], tiny: dict[str, Any]) -> str:
     """The table."""
-    step, name = seconds(large["races"], "minitx"), large["size"]["name"]
+    step, name = large["tokens"] / speed(large["races"], "minitx", large["tokens"]), large["size"]["name"]
     used = f"{large['flops'] / step / large['peak']:.1%} of {large['peak'] / 1e12:,.1f} TFLOP/s; {1e3 * step:,.1f} ms"
     peer = large["missing"] or f"{ratio(large['races'], 'nanoGPT'):.2f}x"
     rows = [
