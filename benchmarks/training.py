@@ -8,8 +8,8 @@ so that both meet the same machine. What starts first is slower by up to a tenth
 happens to lie: so each race is run twice, the other one first the second time. A ratio is the median over the rounds of
 a race, and of the two races the geometric mean.
 
-minitx also keeps freed memory while it trains, and picks its precision. So it and nanoGPT meet once more, each as it is
-by itself.
+minitx also keeps freed memory while it trains, and picks its precision. So it and nanoGPT meet again, each as it is by
+itself, and once in each precision with nothing but the memory kept.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ GPU_SIZES = (
 )
 ROUNDS, WARM_UP = 6, 3
 PRECISIONS = ("bf16", "fp32")
-SECONDS = 0.3
-"""A round of one contestant takes at least so long."""
+SECONDS, STEPS = 0.3, 3
+"""A round of one contestant takes at least so long, and so many steps: the first one after a wait is a slow one."""
 
 
 def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | None) -> Callable[[], None]:
@@ -98,7 +98,7 @@ class Contestant:
             step = stepper(peer, self.size.ids(), self.bf16, self.mode)
             for _ in range(WARM_UP):
                 step()
-            count = max(1, round(SECONDS / timed(step, 1)))
+            count = max(STEPS, round(SECONDS / timed(step, 1)))
             turns.send(sum(parameter.numel() for parameter in peer[0].parameters()))
             while turns.recv():
                 turns.send(timed(step, count))
@@ -146,7 +146,7 @@ def race(pair: dict[str, Contestant]) -> tuple[Race, dict[str, int]]:
 
 
 def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
-    """minitx beside each peer at one size, in both precisions; beside nanoGPT also each as it is by itself."""
+    """minitx beside each peer at one size, in both precisions; beside nanoGPT also with its memory kept."""
     makers: dict[str, Callable[[Size], Peer]] = {
         "minitx": peers.minitx,
         "nanoGPT": functools.partial(peers.nanogpt, folder=nanogpt),
@@ -168,12 +168,16 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
         except Missing as reason:
             missing[peer] = str(reason)
             del duels[peer]
-    alone = None
+    kept: list[dict[str, Any]] = []
     if "nanoGPT" in duels and DEVICE == "cpu" and not compiled:
-        ours = Contestant(makers["minitx"], size, default_precision() == "bf16", keeps_memory=True)
-        alone, _ = races({"minitx": ours, "nanoGPT": Contestant(makers["nanoGPT"], size, bf16=False)})
+        for ours, theirs in dict.fromkeys([(default_precision(), "fp32"), *zip(PRECISIONS, PRECISIONS, strict=True)]):
+            pair = {
+                "minitx": Contestant(makers["minitx"], size, ours == "bf16", keeps_memory=True),
+                "nanoGPT": Contestant(makers["nanoGPT"], size, theirs == "bf16"),
+            }
+            kept.append({"minitx": ours, "nanoGPT": theirs, "duel": races(pair)[0]})
     row = {"size": size.name, "compiled": compiled, "tokens": size.tokens, "parameters": counts}
-    return {**row, "duels": duels, "missing": missing, "alone": alone}
+    return {**row, "duels": duels, "missing": missing, "kept": kept}
 
 
 def default_precision() -> str:
@@ -195,29 +199,35 @@ def speed(found: list[Race], who: str, tokens: int) -> float:
     return tokens / statistics.median(each for seconds in found for each in seconds[who])
 
 
+def cells(found: list[Race], theirs: str, tokens: int) -> list[str]:
+    """Both speeds, and how many times theirs minitx's is."""
+    both = " / ".join(f"{speed(found, who, tokens):,.0f}" for who in (theirs, "minitx"))
+    return [both, f"{ratio(found, theirs):.2f}x"]
+
+
 def told(rows: list[dict[str, Any]]) -> str:
     """The tables."""
     parts = []
     for row in rows:
-        lines, tokens, parameters = [], row["tokens"], row["parameters"]
-        for who, duel in row["duels"].items():
-            cells = [who, f"{parameters[who] / 1e6:.2f}M"]
-            for found in duel.values():
-                theirs, ours = (f"{speed(found, one, tokens):,.0f}" for one in (who, "minitx"))
-                cells += [f"{theirs} / {ours}", f"{ratio(found, who):.2f}x"]
-            lines.append(cells)
+        tokens, parameters = row["tokens"], row["parameters"]
+        lines = [
+            [
+                who,
+                f"{parameters[who] / 1e6:.2f}M",
+                *(cell for found in duel.values() for cell in cells(found, who, tokens)),
+            ]
+            for who, duel in row["duels"].items()
+        ]
         lines += [[who, reason, *[""] * 4] for who, reason in row["missing"].items()]
         header = ["", "parameters"]
         for precision in PRECISIONS:
             header += [f"tokens/s in {precision}, its / minitx's", "minitx over it"]
         title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
         parts.append(f"{title}; minitx has {parameters['minitx'] / 1e6:.2f}M parameters\n\n{table(header, lines)}")
-        if row["alone"]:
-            ours, theirs = (speed(row["alone"], who, tokens) for who in ("minitx", "nanoGPT"))
-            parts.append(
-                f"Each as it is by itself, minitx in {default_precision()} and keeping its memory, nanoGPT in fp32: "
-                f"{ours:,.0f} and {theirs:,.0f} tokens/s, {ratio(row['alone'], 'nanoGPT'):.2f}x."
-            )
+        if row["kept"]:
+            header = ["minitx keeping its memory, in", "nanoGPT in", "tokens/s, its / minitx's", "minitx over it"]
+            lines = [[each["minitx"], each["nanoGPT"], *cells(each["duel"], "nanoGPT", tokens)] for each in row["kept"]]
+            parts.append(table(header, lines))
     return "\n\n".join(parts)
 
 

@@ -333,7 +333,7 @@ def test_attend_writes_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_describe_tells_size_cost_and_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["describe", *REVERSE])
+    main(["describe", *REVERSE, "--optimizer.lr", "0.005"])
     out = capsys.readouterr().out
     assert "parameters" in out
     assert "GFLOP" in out
@@ -351,7 +351,8 @@ def test_describe_draws_positions_and_learning_rate(
     tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "describe.png"
-    main(["describe", *REVERSE, "--model.position", "{name: alibi}", "--model.n_heads", "2", "--plot", str(picture)])
+    changed = ["--model.position", "{name: alibi}", "--model.n_heads", "2", "--optimizer.lr", "0.005"]
+    main(["describe", *REVERSE, *changed, "--plot", str(picture)])
     assert str(picture) in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
     titles = [axes.get_title(loc="left") for axes in saved_figures[0].axes if axes.get_title(loc="left")]

@@ -29,7 +29,7 @@ def content_hash(ids: Tensor, keep: Tensor) -> Tensor:
     A polynomial in a fixed multiplier modulo 2^64 (integer overflow wraps), then two rounds of xor-shift-multiply so
     that close rows fall into unrelated buckets.
     """
-    mixed = ((ids + 1) * keep * _weights(ids.size(1)).to(ids.device)).sum(dim=1) + keep.sum(dim=1)
+    mixed = torch.where(keep, (ids + 1) * _weights(ids.size(1)).to(ids.device) + 1, 0).sum(dim=1)
     for _ in range(2):
         mixed = (mixed ^ ((mixed >> 32) & 0xFFFFFFFF)) * _MULTIPLIER
     return mixed ^ ((mixed >> 29) & 0x7FFFFFFFF)
@@ -101,9 +101,10 @@ def draw_split(
                     new.append(row)
             chosen = torch.tensor(new, dtype=torch.long)
         idle = 0 if len(chosen) else idle + 1
+        chosen = chosen[: size - count]
         count += len(chosen)
-        found.append((ids[chosen], keep[chosen]))
-    ids, keep = (torch.cat(parts)[:size] for parts in zip(*found, strict=True))
+        found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
+    ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
     if not len(ids) or (not distinct and len(ids) < size):
         raise ValueError(
             f"data: this task has too few different examples to hold any out for {split}; make {enlarge} larger"

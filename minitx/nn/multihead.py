@@ -5,7 +5,7 @@ Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,7 +127,7 @@ class MultiHeadAttention(nn.Module):
                     mask = mask[..., -k.size(2) :]  # a window has let go of what no query sees any more
             bias = self.position.bias(q, k, pos, key_pos)
         else:
-            q = self._queries(x)
+            q = _normed(self._split(self.q_proj(x)), self.q_norm)
             k, v = self._keys_values(memory) if cache is None else cache.once(lambda: self._keys_values(memory))
         dropout = self.dropout if self.training else 0.0
         out = self.attention(
@@ -138,40 +138,42 @@ class MultiHeadAttention(nn.Module):
     def _queries_keys_values(
         self, x: Tensor, cache: LayerCache | FixedLayerCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, H, T, K], keys and values [B, G, T, K] of x.
-
-        From one product where that is faster: beside a cache, which reads few tokens, and under autocast, which then
-        converts x once (in bf16 on a CPU 1.1 to 1.35 times as fast, forward and backward; in fp32 it makes no odds).
-        """
-        if cache is not None:
-            weight, bias = cache.joined(self._joined)
-        elif x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
-            weight, bias = self._joined()
-        else:
-            return (self._queries(x), *self._keys_values(x))
-        joined = F.linear(x, weight, bias)
-        heads = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
-        q, k, v = joined.unflatten(2, (-1, self.d_head)).transpose(1, 2).split(heads, dim=1)
+        """Queries [B, H, T, K], keys and values [B, G, T, K] of x."""
+        maps = (self.q_proj, self.k_proj, self.v_proj)
+        # A cache reads few tokens at a time: one product there, its weights joined once and remembered.
+        q, k, v = self._projected(x, *maps, joined=None if cache is None else cache.joined(lambda: _joined(maps)))
         return _normed(q, self.q_norm), _normed(k, self.k_norm), v
 
-    def _joined(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of the three maps as one."""
-        maps = (self.q_proj, self.k_proj, self.v_proj)
-        bias = None if self.q_proj.bias is None else torch.cat([part.bias for part in maps])
-        return torch.cat([part.weight for part in maps]), bias
+    def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of memory [B, S, D], each [B, G, S, K]."""
+        k, v = self._projected(memory, self.k_proj, self.v_proj)
+        return _normed(k, self.k_norm), v
 
-    def _queries(self, x: Tensor) -> Tensor:
-        """Queries of x [B, T, D], [B, H, T, K]."""
-        return _normed(self._split(self.q_proj(x), self.n_heads), self.q_norm)
+    def _projected(
+        self, x: Tensor, *maps: nn.Linear, joined: tuple[Tensor, Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """What each map makes of x [B, T, D], by head: [B, heads, T, K].
 
-    def _keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of source [B, S, D], each [B, G, S, K]."""
-        k = _normed(self._split(self.k_proj(source), self.n_kv_heads), self.k_norm)
-        return k, self._split(self.v_proj(source), self.n_kv_heads)
+        From one product where that is faster: with weights that are joined already, and under autocast, which then
+        converts x once (in bf16 on a CPU 1.1 to 1.35 times as fast, forward and backward; in fp32 it makes no odds).
+        """
+        if joined is None:
+            if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
+                return [self._split(part(x)) for part in maps]
+            joined = _joined(maps)
+        heads = [part.out_features // self.d_head for part in maps]
+        return self._split(F.linear(x, *joined)).split(heads, dim=1)
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
-        """[B, T, H * K] to [B, H, T, K]."""
-        return x.unflatten(2, (heads, self.d_head)).transpose(1, 2)
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, T, heads * K] to [B, heads, T, K]."""
+        return x.unflatten(2, (-1, self.d_head)).transpose(1, 2)
+
+
+def _joined(maps: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of several maps as one."""
+    weights: list[Tensor] = [part.weight for part in maps]
+    biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
+    return torch.cat(weights), torch.cat(biases) if biases else None
 
 
 def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:

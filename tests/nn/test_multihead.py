@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from minitx.nn import Cache, MultiHeadAttention
 from minitx.nn.cache import LayerCache
+from minitx.nn.multihead import _joined
 
 VOCAB = 11
 shapes = pytest.mark.parametrize(
@@ -101,19 +102,20 @@ def test_changed_weights_are_seen_by_the_next_cache(architecture: str, tiny) -> 
 def test_joined_is_the_maps_below_one_another() -> None:
     part, x = MultiHeadAttention(12, 4, n_kv_heads=2), torch.randn(3, 12)
     expected = torch.cat([each(x) for each in (part.q_proj, part.k_proj, part.v_proj)], dim=-1)
-    close(F.linear(x, *part._joined()), expected)
-    assert MultiHeadAttention(12, 4, bias=False)._joined()[1] is None
+    close(F.linear(x, *_joined((part.q_proj, part.k_proj, part.v_proj))), expected)
+    assert _joined((nn.Linear(3, 3, bias=False), nn.Linear(3, 2, bias=False)))[1] is None
 
 
 @shapes
-def test_gradients_under_autocast_are_those_of_three_maps(options: dict, roughen) -> None:
-    """One product, cut in three, brings each map its own gradient."""
+@pytest.mark.parametrize("memory", [None, torch.randn(2, 7, 12)], ids=["self", "cross"])
+def test_gradients_under_autocast_are_those_of_each_map(options: dict, memory: Tensor | None, roughen) -> None:
+    """One product, cut in three for self-attention and in two for a memory, brings each map its own gradient."""
     part, x = roughen(MultiHeadAttention(12, 4, **options)), torch.randn(2, 5, 12)
 
     def gradients(mixed: bool) -> list[Tensor]:
         with torch.enable_grad():
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
-                out = part(x, causal=True)
+                out = part(x, memory, causal=memory is None)
             return torch.autograd.grad(out.float().square().mean(), list(part.parameters()))
 
     for (name, _), one, other in zip(part.named_parameters(), gradients(True), gradients(False), strict=True):
