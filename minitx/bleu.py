@@ -59,7 +59,8 @@ def written(predictor: Predictor, texts: Sequence[str], options: GenerationOptio
         places = order[start : start + size]
         # Not as a prompt that somebody types: what training has never seen is unknown, and not refused.
         ids = predictor.tokenizer.encode_batch([texts[place] for place in places])
-        generations = predictor.generations_of(ids, options)
+        questions = [predictor.tokenizer.conventions.question(row) for row in ids]
+        generations = predictor.generations_of(questions, options)
         for place, (best, *_) in zip(places, generations, strict=True):
             result[place] = best.text
     return result

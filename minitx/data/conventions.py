@@ -5,7 +5,7 @@ A tokenizer of ours has the special tokens alone. An imported one brings what it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +39,14 @@ class Conventions:
     """The token that an answer is made to end with where there is no room for more (forced_eos_token_id)."""
     never: tuple[int, ...] = ()
     """Tokens that are never written (bad_words_ids of one token)."""
+
+    def question(self, ids: Iterable[int]) -> list[int]:
+        """A text that a model shall read, with what it is used to finding around it."""
+        return [*self.prefix, *ids, *self.suffix]
+
+    def answer(self, ids: Iterable[int]) -> list[int]:
+        """A text that a decoder beside an encoder shall write, without the <eos> behind."""
+        return [*self.prefix, *ids]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""

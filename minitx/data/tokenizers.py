@@ -83,11 +83,11 @@ class Tokenizer:
 
     def encode_question(self, text: str) -> list[int]:
         """Ids of a text that a model shall read, with what it is used to finding around it; errors as for encode."""
-        return [*self.conventions.prefix, *self.encode(text), *self.conventions.suffix]
+        return self.conventions.question(self.encode(text))
 
     def encode_answer(self, text: str) -> list[int]:
         """Ids of what a decoder beside an encoder shall write, without the <eos> behind; errors as for encode."""
-        return [*self.conventions.prefix, *self.encode(text)]
+        return self.conventions.answer(self.encode(text))
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of a text in which <mask> may stand for tokens that are not told; errors as for encode."""

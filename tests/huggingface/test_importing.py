@@ -121,7 +121,7 @@ def test_they_are_measured_on_a_text(
     assert "an imported model brings no data of its own: give a text" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("both", ["t5", "marian"], indirect=True)
+@pytest.mark.parametrize("both", ["t5", "bart", "marian"], indirect=True)
 def test_they_are_measured_on_questions_and_answers(
     both: tuple[Theirs, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

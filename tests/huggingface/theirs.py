@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -62,13 +64,18 @@ def word_piece(texts: list[str], specials: list[str], size: int = 300) -> Tokeni
 
 
 def unigram(texts: list[str], specials: list[str], size: int = 300) -> Tokenizer:
-    """T5 and Marian."""
-    backend = Tokenizer(models.Unigram())
+    """T5 and Marian. Pieces are counted here: their trainer finds others from one run to the next."""
+    words = [f"▁{word}" for text in texts for word in text.split()]
+    counts = Counter(
+        word[start:end] for word in words for start in range(len(word)) for end in range(start + 1, len(word) + 1)
+    )
+    pieces = sorted(counts, key=lambda piece: (len(piece) > 1, -counts[piece], piece))[: size - len(specials)]
+    scores = [(piece, math.log(counts[piece] / counts.total())) for piece in pieces]
+    backend = Tokenizer(models.Unigram([*((token, 0.0) for token in specials), *scores], specials.index("<unk>")))
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="<unk>", show_progress=False)
-    backend.train_from_iterator(texts, trainer)
+    backend.add_special_tokens(specials)
     return backend
 
 

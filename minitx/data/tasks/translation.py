@@ -197,8 +197,7 @@ class Translation(Task):
     def _encode(self, sentences: Sentences) -> list[tuple[list[int], list[int]]]:
         source, target = ([pair[side] for pair in sentences] for side in (0, 1))
         encode, around = self.vocabulary.encode_batch, self.vocabulary.conventions
-        questions = [[*around.prefix, *ids, *around.suffix] for ids in encode(source)]
-        return [*zip(questions, ([*around.prefix, *ids] for ids in encode(target)), strict=True)]
+        return [*zip(map(around.question, encode(source)), map(around.answer, encode(target)), strict=True)]
 
     def _encoded(self, split: Split) -> tuple[Rows, Rows]:
         """Both sides of a held-out split."""
