@@ -276,13 +276,16 @@ class UnigramTokenizer(_Subwords):
         """Find the pieces."""
         trainer = trainers.UnigramTrainer(**self._options)
         learned = _learned(_byte_level(models.Unigram()), trainer, texts)
-        scores = {piece: score for piece, score in learned["vocab"] if piece not in SPECIAL_TOKENS}
+        # The trainer adds up in an order that differs from run to run, which shows far behind the decimal point, and so
+        # do the scores of bytes that it found no use for, a hair above the lowest.
+        scores = {piece: round(score, 4) for piece, score in learned["vocab"] if piece not in SPECIAL_TOKENS}
+        lowest = min(scores.values(), default=0.0)
+        specials = [(token, lowest - 1000.0) for token in SPECIAL_TOKENS]  # never the best way to cut text
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        worst = min(scores.values(), default=0.0) - 10.0
-        specials = [(token, worst - 1000.0) for token in SPECIAL_TOKENS]  # never the best way to cut text
+        single = [(byte, score if (score := scores.get(byte, lowest)) > lowest + 0.1 else lowest) for byte in alphabet]
         longer = [(piece, score) for piece, score in scores.items() if len(piece) > 1]
-        room = self.size - len(specials) - len(alphabet)
-        vocabulary = [*specials, *((byte, scores.get(byte, worst)) for byte in alphabet), *longer[:room]]
+        longer.sort(key=lambda pair: (-pair[1], pair[0]))
+        vocabulary = [*specials, *single, *longer[: self.size - len(specials) - len(single)]]
         return Tokenizer(_byte_level(models.Unigram(vocabulary, SPECIAL_TOKENS.index("<unk>"))))
 
 

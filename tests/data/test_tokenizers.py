@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 
 import pytest
 import tokenizers as backend
@@ -209,6 +210,14 @@ def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> 
     assert rows[0] == len(CORPUS[1]), "bytes alone"
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] < rows[0]
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+def test_the_same_text_makes_the_same_tokenizer(name: str) -> None:
+    options = {} if name in ("char", "byte") else {"size": 400}
+    text = Path(__file__).read_text().splitlines()
+    first, *others = (TOKENIZERS[name](**options).train([text]).to_dict() for _ in range(3))
+    assert all(other == first for other in others)
 
 
 def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
