@@ -144,8 +144,9 @@ class TrainerConfig:
     """Pass over a step whose loss or gradient is not finite, and count it, instead of ending the run."""
     label_smoothing: float = 0.0
     """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
-    compile: bool = False
-    """Let torch.compile write the training step's programs: quicker steps on a GPU, after a minute of compiling."""
+    compile: bool | Literal["auto"] = "auto"
+    """Let torch.compile write the training step's programs: quicker steps, after a minute of compiling. auto tries it
+    early in a run on a GPU that has minutes ahead, and keeps what is faster."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting."""
     recompute_activations: bool = False

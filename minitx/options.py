@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import yaml
@@ -122,11 +123,22 @@ def explain(message: str, known: list[str]) -> str:
     if wrong := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
         key, reason = wrong[1], " ".join(wrong[2].split())
         if value := re.match(r"Expected an? (.+?)\. Got value: (.*)", reason):
-            expected = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", value[1])
-            expected = re.sub(r"typing\.Literal\[(.*)\]", r"one of \1", expected)
-            return f"{key}: expected {expected}, got {value[2]!r}"
+            return f"{key}: expected {_kinds(value[1])}, got {value[2]!r}"
+        if value := re.search(r"Union subtypes Subtypes: \[(.*)\] Errors: .* Given value: (.*)", reason):
+            return f"{key}: expected {_kinds(value[1])}, got {value[2]!r}"
         return f"{key}: {reason}"
     return " ".join(message.split())
+
+
+def _kinds(types: str) -> str:
+    """Types as Python writes them, one or several, in words."""
+    words = []
+    for kind, choices, other in re.findall(
+        r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]|((?:\w+\.)*\w+\[[^\]]*\])", types
+    ):
+        many = f"one of {choices}" if "," in choices else choices
+        words.append("null" if kind == "NoneType" else kind or many or other)
+    return " or ".join(words) or types
 
 
 def _unknown(key: str, known: list[str]) -> str:
@@ -254,7 +266,8 @@ def _check_none(kind: Any, values: Mapping[str, Any], section: str) -> None:
     hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
     for name in empty:
         if type(None) not in get_args(hints[name]):
-            expected = getattr(hints[name], "__name__", hints[name])
+            several = get_origin(hints[name]) in (Union, UnionType)
+            expected = _kinds(", ".join(map(repr, get_args(hints[name]) if several else [hints[name]])))
             raise ValueError(f"{section}.{name}: expected {expected}, got null")
 
 

@@ -262,6 +262,9 @@ def test_an_argument_without_dashes_is_refused() -> None:
         ("optimizer.betas", "[0.9]", "2 elements"),
         ("model.position", "rope", "dict"),
         ("data", "reverse", "dict"),
+        ("model.vocab_size", "many", "int or null"),
+        ("model.norm_eps", "tiny", "float or null"),
+        ("trainer.compile", "maybe", "bool or 'auto'"),
     ],
 )
 @pytest.mark.parametrize("where", ["file", "command line", "dict"])
@@ -282,8 +285,24 @@ def test_a_wrong_type_is_refused_with_what_was_expected_and_what_came(
     assert sentence.startswith(f"{key}: expected ")
     assert expected in sentence
     assert value in sentence
-    for noise in ("class", "typing", "Literal", "Parser"):
+    for noise in ("class", "typing", "Literal", "Parser", "Union"):
         assert noise not in sentence
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "expected"),
+    [
+        ("trainer", "compile", "bool or 'auto'"),
+        ("trainer", "devices", "int or str"),
+        ("trainer", "compile_mode", "one of 'default', 'reduce-overhead', 'max-autotune'"),
+        ("optimizer", "betas", "tuple[float, float]"),
+        ("optimizer", "lr", "float"),
+    ],
+)
+def test_null_where_there_must_be_a_value_is_refused(section: str, key: str, expected: str) -> None:
+    with pytest.raises(ValueError) as caught:  # the sentence has parentheses and the like
+        config_from_dict({section: {key: None}})
+    assert str(caught.value) == f"{section}.{key}: expected {expected}, got null"
 
 
 @pytest.mark.parametrize("text", ["trainer: fast", "model: 3", "run: [1]", "optimizer: null"])

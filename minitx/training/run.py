@@ -72,8 +72,9 @@ def prepare(
         raise ValueError(
             f"trainer.keep_every_n_steps must be a number of steps, or 0, got {trainer.keep_every_n_steps}"
         )
-    if trainer.compile_mode != "default" and not trainer.compile:
-        raise ValueError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got false")
+    if trainer.compile_mode != "default" and trainer.compile is not True:
+        told = "auto" if trainer.compile else "false"
+        raise ValueError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got {told}")
     if config.log.every_n_steps < 1:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     config = dataclasses.replace(config, data=resolve(TASKS, config.data, "data"))
@@ -169,6 +170,7 @@ def _train(
     from minitx.training.allocation import kept_memory
     from minitx.training.callbacks import LookInside, RunLogger
     from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
+    from minitx.training.compiling import CompileWhereItPays
     from minitx.training.disk import Disk, say
     from minitx.training.divergence import StopOnDivergence
     from minitx.training.embeddings import LogEmbeddings
@@ -205,6 +207,7 @@ def _train(
             LookInside(config.log.attention),
             LogEmbeddings(config.log.embeddings),
             *([ProfileSteps(settings.profile)] if settings.profile else []),
+            *([CompileWhereItPays()] if settings.compile == "auto" else []),
             stop,
             *checkpoint_callbacks(disk, settings),
         ],
@@ -222,7 +225,7 @@ def _train(
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
-    if settings.compile:
+    if settings.compile is True:
         model.compile(mode=settings.compile_mode)
     # Lightning would convert the weights after it has loaded a checkpoint's into them, and lose digits of fp64.
     module = TransformerModule(model.to(TRUE_DTYPES.get(precision)), task, config)

@@ -11,8 +11,8 @@ from torch import Tensor
 import minitx
 from minitx.data.loader import TrainingBatches
 from minitx.nn import Stack
+from minitx.training import compiling, profile
 from minitx.training import module as training_module
-from minitx.training import profile
 from minitx.training.module import TransformerModule
 from minitx.training.run import prepare, train
 
@@ -110,7 +110,7 @@ def test_a_number_of_steps_to_watch_is_not_negative(small: Any) -> None:
 
 def test_a_mode_of_compiling_needs_compiling(small: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"trainer\.compile_mode reduce-overhead needs trainer\.compile true, got false"
+        ValueError, match=r"trainer\.compile_mode reduce-overhead needs trainer\.compile true, got auto"
     ):
         train(small(trainer={"compile_mode": "reduce-overhead"}))
 
@@ -123,6 +123,85 @@ def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.Mon
     assert modes == ["reduce-overhead", "default"]
 
 
+class Trial:
+    """A compiler whose programs are the eager ones, and a clock for the steps of the trial."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, eager: float, compiled: float) -> None:
+        self.ran = 0
+        times = iter((eager, compiled))
+        seconds = compiling._seconds
+        patch.setattr(compiling, "DEVICES", ("cpu",))
+        patch.setattr(compiling, "FIRST", 3)
+        patch.setattr(compiling, "_seconds", lambda *given: seconds(*given) * 0 + next(times))
+        patch.setattr(torch.nn.Module, "compile", lambda model: self.compile(model))
+
+    def compile(self, model: torch.nn.Module) -> None:
+        def program(*given: Any, **more: Any) -> Any:
+            self.ran += 1
+            return model._call_impl(*given, **more)
+
+        model._compiled_call_impl = program
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], faster: bool
+) -> None:
+    config = small(model={"dropout": 0.2}, trainer={"max_steps": 8, "val_every_n_steps": 8})
+    expected = train(config)
+    trial = Trial(monkeypatch, eager=100.0, compiled=99.0 if faster else 101.0)
+    found = train(config)
+    assert found["loss"] == expected["loss"], "a trial leaves no trace"
+    one, other = (minitx.load(tmp_path / f"runs/small/v{number}", device="cpu").model for number in (0, 1))
+    same(one.state_dict(), other.state_dict())
+    tried = 1 + compiling.REPEATS
+    assert trial.ran > tried + 4 if faster else trial.ran == tried  # five steps and a validation are left
+    told = capsys.readouterr().out
+    assert "compiling the training step: at 100000.00 ms, 8 minutes are ahead" in told
+    assert ("; the run goes on without" in told) is not faster
+
+
+def test_a_short_run_is_not_compiled(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(monkeypatch, eager=compiling.WORTH / 5 - 0.01, compiled=0.0)
+    train(small(trainer={"max_steps": 8}))
+    assert trial.ran == 0
+
+
+def test_a_machine_that_cannot_compile_trains_all_the_same(
+    small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Trial(monkeypatch, eager=100.0, compiled=1.0)
+
+    def program(*given: Any, **more: Any) -> Any:
+        raise RuntimeError("Failed to find\nC compiler.")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))
+    assert train(small(trainer={"max_steps": 8}))["steps"] == 8
+    told = capsys.readouterr().out
+    assert "compiling failed (Failed to find C compiler.); the run goes on without" in told
+
+
+def test_on_a_cpu_nothing_is_compiled_unasked(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "FIRST", 3)
+    monkeypatch.setattr(compiling, "WORTH", 0.0)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: pytest.fail("it was compiled"))
+    train(small(trainer={"max_steps": 8, "accelerator": "cpu"}))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_compiled_on_the_way_is_the_same_run(
+    small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = {"max_steps": 20, "val_every_n_steps": 10, "precision": "32-true"}
+    expected = train(small(trainer={**trainer, "compile": False}))
+    compiler = torch.nn.Module.compile
+    Trial(monkeypatch, eager=100.0, compiled=1.0)
+    monkeypatch.setattr(torch.nn.Module, "compile", compiler)
+    found = train(small(trainer=trainer))
+    assert "compiled in " in capsys.readouterr().out
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -132,8 +211,8 @@ def test_a_compiled_run_is_the_same_run_and_its_checkpoint_any_other(
     data = {"length": [4, 4]} if architecture == "encoder_only" else {}
     trainer = {"max_steps": 20, "val_every_n_steps": 10, "precision": "32-true"}
     results = [
-        train(small(data=data, model={"architecture": architecture}, trainer={**trainer, **compiling}))
-        for compiling in ({}, {"compile": True, "compile_mode": mode})
+        train(small(data=data, model={"architecture": architecture}, trainer={**trainer, **asked}))
+        for asked in ({}, {"compile": True, "compile_mode": mode})
     ]
     assert results[1]["loss"] == pytest.approx(results[0]["loss"], rel=1e-3)
     eager, compiled = (minitx.load(tmp_path / f"runs/small/v{number}", device="cpu") for number in (0, 1))
