@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
     prefix: Tensor | None = None  # [N], how many tgt tokens are the question, <sep> included; for a prefix LM
     documents: Tensor | None = None  # [N, T], a number for each token's, where packed documents do not see each other
-    step_labels: Tensor | None = None  # [], labels in all batches of the optimiser step, in this process; for training
+    step_labels: Tensor | None = None  # [], labels in all batches of an optimiser step of several, in this process
 
     def inputs(self) -> tuple[Tensor | None, ...]:
         """The arguments of the model's forward."""
@@ -112,10 +112,8 @@ def frame(examples: Examples, architecture: str, special: SpecialIds) -> Batch:
         bos = target.new_full((target.size(0), 1), special.bos)
         answer, answer_keep = _append(target, target_keep, special)
         return Batch(source, source_keep, torch.cat((bos, target), dim=1), None, _labels(answer, answer_keep))
-    ids, starts, ends = _join(examples, special)
-    place = torch.arange(ids.size(1), device=ids.device)
-    predicted = (place >= starts) & (place <= ends)
-    return Batch(None, None, ids[:, :-1], None, _labels(ids, predicted)[:, 1:], starts[:, 0])
+    ids, labels, starts = _join(examples, special)
+    return Batch(None, None, ids[:, :-1], None, labels[:, 1:], starts[:, 0])
 
 
 def _frame_packed(examples: PackedStream | PackedMasked, architecture: str, special: SpecialIds) -> Batch:
@@ -164,18 +162,21 @@ def _append(target: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, 
 def _join(pairs: Pairs, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
     """source <sep> target <eos> without gaps: [N, W], as wide as the longest needs.
 
-    Also the places [N, 1] where the answers start, behind <sep>, and where they end, at <eos>.
+    Also the same with IGNORE outside the answers, and the places [N, 1] where the answers start, behind <sep>.
     """
     source, source_keep, target, target_keep = pairs
     separators = source_keep.sum(dim=1, keepdim=True)
     starts = separators + 1
     ends = starts + target_keep.sum(dim=1, keepdim=True)
     ids = source.new_full((source.size(0), source.size(1) + 1 + target.size(1) + 1), special.pad)
+    labels = torch.full_like(ids, IGNORE)
     ids[:, : source.size(1)] = source  # padding behind it, over which the answer is laid, and behind that one's <eos>
-    ids.scatter_(1, starts + torch.arange(target.size(1), device=source.device), target)
-    ids.scatter_(1, separators, special.sep).scatter_(1, ends, special.eos)
+    places = starts + torch.arange(target.size(1), device=source.device)
+    ids.scatter_(1, places, target).scatter_(1, separators, special.sep).scatter_(1, ends, special.eos)
+    labels.scatter_(1, places, _labels(target, target_keep)).scatter_(1, ends, special.eos)
     # Where long questions have short answers and the other way round, W is about half of S + T.
-    return ids[:, : int(ends.max()) + 1], starts, ends
+    width = int(ends.max()) + 1
+    return ids[:, :width], labels[:, :width], starts
 
 
 def _labels(ids: Tensor, predicted: Tensor) -> Tensor:

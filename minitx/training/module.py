@@ -82,6 +82,12 @@ class TransformerModule(pl.LightningModule):
         for group, settings, ratio in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, lr=settings["initial_lr"] * ratio(scheduler.last_epoch))
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Lay a training batch where a GPU fetches it by itself: the next can be drawn during the step before."""
+        if self.device.type != "cuda" or not isinstance(batch, Batch):
+            return batch
+        return Batch._make(None if part is None else part.contiguous().pin_memory() for part in batch)
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout and positions as a function of (seed, batch, rank), so that a resumed run draws the same."""
         self.reseed(self.trainer.fit_loop.total_batch_idx)

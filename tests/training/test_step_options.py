@@ -76,6 +76,22 @@ def test_a_loss_in_pieces_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatc
     same(found, expected)
 
 
+def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, task, model = prepare(small(model={"architecture": "decoder_only"}))
+    module = TransformerModule(model, task, config)
+    (batch,) = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, 1)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda part: part + 0 if part.is_contiguous() else pytest.fail("a view"))
+    assert module.on_before_batch_transfer(batch, 0) is batch
+    monkeypatch.setattr(TransformerModule, "device", torch.device("cuda"))
+    assert module.on_before_batch_transfer([batch], 0) == [batch], "validation's examples stay as they are"
+    pinned = module.on_before_batch_transfer(batch, 0)
+    for part, before in zip(pinned, batch, strict=True):
+        assert (part is None) is (before is None)
+        if part is not None:
+            assert part is not before
+            assert torch.equal(part, before)
+
+
 def test_the_switch_reaches_the_stacks(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     through = Stack.through
