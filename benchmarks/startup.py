@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.common import record, table
 
 ROUNDS = 7
+MISSPELT = "--model.d_modl"
 
 
 def main() -> None:
@@ -22,15 +23,19 @@ def main() -> None:
     commands = {
         "`minitx --help`": ["--help"],
         "`minitx train --help`": ["train", "--help"],
-        "`minitx train` with a misspelt key": ["train", "--config", "configs/reverse.yaml", "--model.d_modl", "3"],
+        "`minitx train` with a misspelt key": ["train", "--config", "configs/reverse.yaml", MISSPELT, "3"],
         "`minitx generate`, the answer included": ["generate", sys.argv[1], "3 1 4 1 5"],
     }
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(ROUNDS):
         for name, words in commands.items():
             began = time.perf_counter()
-            subprocess.run([Path(sys.executable).with_name("minitx"), *words], capture_output=True, check=False)
+            done = subprocess.run(
+                [Path(sys.executable).with_name("minitx"), *words], capture_output=True, text=True, check=False
+            )
             taken[name].append(time.perf_counter() - began)
+            if done.returncode != (2 if MISSPELT in words else 0):
+                raise SystemExit(f"{name} failed: {done.stderr.strip()}")
     lines = [[name, f"{statistics.median(seconds):.2f} s"] for name, seconds in taken.items()]
     rows = [{"command": name, "seconds": seconds} for name, seconds in taken.items()]
     record("startup", rows, table(["", "median of 7"], lines), "performance.md")

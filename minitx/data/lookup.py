@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitx.data.tokenizers import Tokenizer, code_points
+from minitx.data.reading import code_points
+from minitx.data.tokenizers import Tokenizer
 
 
 class Lookup:

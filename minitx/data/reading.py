@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from minitx.data.waiting import told
 
 CHUNK = 1 << 20
@@ -141,6 +143,13 @@ def pieces(text: str) -> Iterator[str]:
         start = end
     if start < len(text):
         yield text[start:]
+
+
+def code_points(text: str) -> np.ndarray:
+    """The number of each character."""
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), np.uint8)
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:

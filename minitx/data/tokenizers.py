@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from minitx.data.conventions import Conventions, SpecialIds
-from minitx.data.reading import pieces
+from minitx.data.reading import code_points, pieces
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
@@ -305,13 +305,6 @@ def symbols(names: Sequence[str]) -> Tokenizer:
     backend = _word_level(names)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer(backend)
-
-
-def code_points(text: str) -> np.ndarray:
-    """The number of each character."""
-    if text.isascii():
-        return np.frombuffer(text.encode("ascii"), np.uint8)
-    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 def _at_least(least: int, value: int, name: str = "size") -> int:

@@ -207,7 +207,7 @@ def _train(
             LookInside(config.log.attention),
             LogEmbeddings(config.log.embeddings),
             *([ProfileSteps(settings.profile)] if settings.profile else []),
-            *([CompileWhereItPays()] if settings.compile == "auto" else []),
+            *([CompileWhereItPays()] if settings.compile == "auto" and not settings.profile else []),
             stop,
             *checkpoint_callbacks(disk, settings),
         ],
