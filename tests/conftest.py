@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache, partial
@@ -17,7 +18,9 @@ from minitx.config import ModelConfig
 from minitx.models import Transformer, build_model
 from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention, NoPositions
 
-torch.set_num_threads(1)  # tensors here are tiny: on a shared machine threads spend their time waiting for each other
+# Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Module = TypeVar("Module", bound=nn.Module)
 

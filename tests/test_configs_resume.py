@@ -9,9 +9,14 @@ from short_configs import shortened
 from tests.training.interrupting import assert_same_run, break_off
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+LARGE = ("multi30k_de_en", "multi30k_en_de")  # as multi30k_small, but larger
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LARGE else []) for path in CONFIGS],
+    ids=lambda path: path.stem,
+)
 def test_killed_and_resumed_is_never_interrupted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     every = ("--trainer.save_every_n_steps", "1", "--log.every_n_steps", "1")

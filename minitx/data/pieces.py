@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from minitx.data.lookup import lookup
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -25,11 +27,17 @@ class Pieces:
     """
 
     def __init__(self, texts: Sequence[str], vocabulary: Tokenizer) -> None:
-        rows = [torch.tensor(vocabulary.encode(text), dtype=torch.long) for text in texts]
+        cut = lookup(vocabulary)
+        assert cut is not None, "not character by character"
+        ids, lengths = cut(texts)
+        if (ids == vocabulary.special.unk).any():
+            for text in texts:
+                vocabulary.encode(text)  # which tells the character
+        rows = torch.from_numpy(ids.astype(np.int64)).split(lengths.tolist())
         self.pad = vocabulary.special.pad
         self.table = torch.nn.utils.rnn.pad_sequence([*rows, torch.zeros(1, dtype=torch.long)], batch_first=True)
         """[R + 1, C]; one more row, so that there is a column even where all strings are empty."""
-        self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+        self.lengths = torch.from_numpy(lengths)
         """[R]."""
 
     def joined(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,8 @@ def trained(runs: Path) -> AttentionMaps:
     return predictor.attend(texts, predictor.generate(texts))
 
 
-@pytest.fixture(scope="module", params=["--load_fast=auto", "--load_fast=false"])
+# That both of TensorBoard's readers serve the same is tested without a browser; see test_servers.py.
+@pytest.fixture(scope="module", params=["--load_fast=auto", pytest.param("--load_fast=false", marks=pytest.mark.slow)])
 def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     with tensorboard(runs, request.param, "--reload_interval", "1") as url:
         yield url
