@@ -189,7 +189,8 @@ def _check_sections(written: Any, kind: Any, where: str, section: str = "") -> N
         raise ValueError(f"{section or where}: expected keys and their values, got {written!r:.80}")
     known = {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
     for name, inner in written.items():
-        if not section and name not in known and not isinstance(inner, dict):
+        # jsonargparse tells unknown sections, but takes `config` for its own.
+        if not section and name not in known and (name == "config" or not isinstance(inner, dict)):
             raise ValueError(_unknown(name, list(known)))
         if dataclasses.is_dataclass(known.get(name)):
             _check_sections(inner, known[name], where, f"{section}.{name}".lstrip("."))
@@ -279,8 +280,14 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     """
     plain.check(values, "the config")
     _check_sections(values, Config(), "the config")
-    parser = config_parser()
+    parser = _whole_parser()
     return to_config(parser, parser.parse_object(copy.deepcopy(dict(values))))
+
+
+@cache
+def _whole_parser() -> Parser:
+    """A config_parser for what is no command line and leaves nothing in it; making one is slow, so once is enough."""
+    return config_parser()
 
 
 def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:

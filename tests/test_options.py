@@ -57,6 +57,20 @@ def configs(*paths: str) -> list[str]:
 # ---- files and overrides ---------------------------------------------------------------------------------------------
 
 
+def test_config_is_a_key_of_the_command_line_only(file: Callable[[str], str]) -> None:
+    inner = {"config": {"data": {"name": "reverse"}}}
+    with pytest.raises(ValueError, match="unknown key config"):
+        config_from_dict(inner)
+    assert refusal(*configs(file("config: {data: {name: reverse}}"))).startswith("unknown key config")
+
+
+def test_configs_share_nothing_that_can_be_changed() -> None:
+    one, other = config_from_dict({"data": {"length": [1, 2]}}), config_from_dict({"data": {"length": [1, 2]}})
+    one.data["length"].append(3)
+    one.model.position["name"] = "rope"
+    assert other == config_from_dict({"data": {"length": [1, 2]}}) != one
+
+
 def test_nothing_said_is_all_defaults() -> None:
     assert parse() == Config()
 
