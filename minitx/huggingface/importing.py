@@ -16,8 +16,8 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.reading import Weights, folder_of, settings
 from minitx.huggingface.tokenizers import read_tokenizer
-from minitx.models import build_model
 from minitx.options import config_from_dict
+from minitx.size import on_meta
 
 
 class Imported(NamedTuple):
@@ -112,8 +112,7 @@ def same_names(config: ModelConfig) -> dict[str, tuple[torch.Size, list[str]]]:
 
     A tied head has the embedding's table, and each attention the position scheme of its stack.
     """
-    with torch.device("meta"):
-        model = build_model(config)
+    model = on_meta(config)
     named = {name: (part.shape, [name]) for name, part in model.named_parameters()}
     first = {id(part): name for name, part in model.named_parameters()}
     for name, part in model.named_parameters(remove_duplicate=False):
