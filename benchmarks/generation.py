@@ -44,7 +44,7 @@ def ours(max_len: int, compiled: bool = False) -> Write:
         vocab_size=VOCABULARY,
         position={"name": "learned", "max_len": max_len},
     )
-    model = build_model(config).eval().to(DEVICE)
+    model: Any = build_model(config).eval().to(DEVICE)
 
     def write(ids: torch.Tensor, beams: int, tokens: int) -> Any:
         if beams > 1:

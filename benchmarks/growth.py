@@ -37,7 +37,7 @@ ROUNDS = 5
 
 def seconds(size: Size) -> float:
     """Of one training step, the median of a few."""
-    step = stepper(peers.minitx(size), size.ids(), resolve_precision("auto", "auto") == "bf16-mixed", False)
+    step = stepper(peers.minitx(size), size.ids(), resolve_precision("auto", "auto") == "bf16-mixed", None)
     timed(step, 2)
     return statistics.median(timed(step, 1) for _ in range(ROUNDS))
 
@@ -48,7 +48,8 @@ def main() -> None:
     lines = []
     for axis, values in AXES.items():
         base = dataclasses.replace(BASE, batch=2) if axis == "length" else BASE
-        taken = [seconds(dataclasses.replace(base, **{axis: value})) for value in values]
+        changes: list[dict[str, Any]] = [{axis: value} for value in values]
+        taken = [seconds(dataclasses.replace(base, **change)) for change in changes]
         exponent = float(np.polyfit(np.log(values), np.log(taken), 1)[0])
         last = float(np.log(taken[-1] / taken[-2]) / np.log(values[-1] / values[-2]))
         rows.append({"axis": axis, "values": values, "seconds": taken, "exponent": exponent, "last": last})

@@ -6,6 +6,7 @@ karpathy/nanoGPT) is named as missing where a table would have its column.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -99,7 +100,7 @@ def nanogpt(size: Size, folder: str | None) -> Peer:
 def hugging_face(size: Size) -> Peer:
     """GPT-2, or BART."""
     try:
-        import transformers
+        transformers: Any = importlib.import_module("transformers")
     except ImportError:
         raise Missing("not installed: pip install transformers") from None
     if size.encoder:
@@ -147,7 +148,7 @@ class TorchTransformer(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        options = {"dim_feedforward": 4 * size.d_model, "dropout": 0.0, "activation": "gelu"}
+        options: dict[str, Any] = {"dim_feedforward": 4 * size.d_model, "dropout": 0.0, "activation": "gelu"}
         options |= {"batch_first": True, "norm_first": True}
         self.tokens, self.places = (nn.Embedding(n, size.d_model) for n in (size.vocabulary, size.length))
         nn.init.normal_(self.tokens.weight, std=size.d_model**-0.5)
