@@ -32,14 +32,17 @@ EXPECTED = {
     "length": "1 to 2: attention grows with the square, the rest in a straight line",
     "batch": "1",
 }
-ROUNDS = 5
+ROUNDS = 9
 
 
-def seconds(size: Size) -> float:
-    """Of one training step, the median of a few."""
-    step = stepper(peers.minitx(size), size.ids(), resolve_precision("auto", "auto") == "bf16-mixed", None)
-    timed(step, 2)
-    return statistics.median(timed(step, 1) for _ in range(ROUNDS))
+def seconds(sizes: list[Size]) -> list[float]:
+    """Of one training step of each size, the median of some; all sizes in turn, so that they meet the same machine."""
+    bf16 = resolve_precision("auto", "auto") == "bf16-mixed"
+    steps = [stepper(peers.minitx(size), size.ids(), bf16, None) for size in sizes]
+    for step in steps:
+        timed(step, 2)
+    rounds = [[timed(step, 1) for step in steps] for _ in range(ROUNDS)]
+    return [statistics.median(taken) for taken in zip(*rounds, strict=True)]
 
 
 def main() -> None:
@@ -49,7 +52,7 @@ def main() -> None:
     for axis, values in AXES.items():
         base = dataclasses.replace(BASE, batch=2) if axis == "length" else BASE
         changes: list[dict[str, Any]] = [{axis: value} for value in values]
-        taken = [seconds(dataclasses.replace(base, **change)) for change in changes]
+        taken = seconds([dataclasses.replace(base, **change) for change in changes])
         exponent = float(np.polyfit(np.log(values), np.log(taken), 1)[0])
         last = float(np.log(taken[-1] / taken[-2]) / np.log(values[-1] / values[-2]))
         rows.append({"axis": axis, "values": values, "seconds": taken, "exponent": exponent, "last": last})
