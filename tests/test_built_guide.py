@@ -51,6 +51,7 @@ def test_no_token_in_a_docstring_is_taken_for_html(site: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
+@pytest.mark.slow
 def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any) -> None:
     page = browser.new_page()
     asked: list[str] = []

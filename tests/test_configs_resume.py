@@ -9,7 +9,8 @@ from short_configs import shortened
 from tests.training.interrupting import assert_same_run, break_off
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
-LARGE = ("multi30k_de_en", "multi30k_en_de")  # as multi30k_small, but larger
+LARGE = ("multi30k_de_en", "multi30k_en_de", "python_code", "number_words")
+"""What takes long, and has a smaller one of its kind: multi30k_small, shakespeare, dates."""
 
 
 @pytest.mark.parametrize(

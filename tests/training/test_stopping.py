@@ -110,7 +110,9 @@ def test_a_signal_in_training_saves_and_leaves(tmp_path: Path, number: int, code
     run.send(number, "first")
     assert run.ended() == code
     assert quiet(run), run.said()
-    assert check_resumable(run) >= 40
+    assert run.last()["global_step"] >= 40
+    if number == signal.SIGTERM:  # what is saved is the same
+        check_resumable(run)
 
 
 MOMENTS = [("first", 1), ("first", 2), ("second", 2), ("all", 2)]
