@@ -89,14 +89,13 @@ class Run:
         return torch.load(self.folder / "runs/small/v0/last.ckpt", weights_only=True)
 
 
-def check_resumable(run: Run, processes: int = 1) -> int:
+def check_resumable(run: Run, processes: int = 1) -> None:
     """last.ckpt is whole, is what the run has said, and goes on."""
     step = run.last()["global_step"]
     assert f"stopped at step {step:,}; go on with --resume" in run.said()
     resumed = Run(run.folder, "--resume", processes=processes, steps=step + 2)
     assert resumed.ended(patience=300) == 0, resumed.said()
     assert resumed.last()["global_step"] == step + 2
-    return step
 
 
 def quiet(run: Run) -> bool:
