@@ -20,7 +20,7 @@ from minitx.files import UNFINISHED
 from minitx.options import config_from_dict
 from tests.training.interrupting import assert_same_run
 
-FEW = 2
+FEW = 3
 KILLS = int(os.environ.get("KILLS", "50"))
 STEPS = 120
 SAVE_EVERY = 2
