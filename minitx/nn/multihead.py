@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
 
     def _projected(
         self, x: Tensor, *maps: nn.Linear, joined: tuple[Tensor, Tensor | None] | None = None
-    ) -> Sequence[Tensor]:
+    ) -> list[Tensor]:
         """What each map makes of x [B, T, D], by head: [B, heads, T, K].
 
         From one product where that is faster: with weights that are joined already, and under autocast, which then
@@ -161,8 +161,8 @@ class MultiHeadAttention(nn.Module):
             if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
                 return [self._split(part(x)) for part in maps]
             joined = _joined(maps)
-        heads = [part.out_features // self.d_head for part in maps]
-        return self._split(F.linear(x, *joined)).split(heads, dim=1)
+        # Apart before by head: backward then joins the gradients in the order in which the product wants them.
+        return [self._split(part) for part in F.linear(x, *joined).split([part.out_features for part in maps], dim=2)]
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, heads * K] to [B, heads, T, K]."""
