@@ -19,6 +19,7 @@ from benchmarks.common import record, table
 from minitx import ModelConfig, build_model
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
+from minitx.hardware import finished_at
 
 VOCABULARY, PROMPT, D_MODEL, HEADS, LAYERS = 256, 16, 128, 4, 4
 CASES = (("batch 1", 1, 1, 256), ("batch 16", 16, 1, 256), ("batch 64", 64, 1, 256), ("4 beams, batch 8", 8, 4, 256))
@@ -92,9 +93,7 @@ def speed(write: Write, batch: int, beams: int, tokens: int) -> float:
     began = time.perf_counter()
     with torch.inference_mode():
         write(ids, beams, tokens)
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    return batch * tokens / (time.perf_counter() - began)
+    return batch * tokens / (finished_at(DEVICE) - began)
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 
 import torch
 
 from benchmarks.common import record, table
+from minitx.hardware import finished_at
 from minitx.inspection.recording import record_attention
 from minitx.nn import MultiHeadAttention
 
@@ -35,10 +35,9 @@ def peak(path: str, tokens: int) -> tuple[float, float]:
     with record_attention(attention) if path == "explicit" else nullcontext():
         attention(x, causal=True).sum().backward()
         highest = _highest(device) - before
-        began = time.perf_counter()
+        began = finished_at(device)
         attention(x, causal=True).sum().backward()
-        torch.cuda.synchronize() if device == "cuda" else None
-    return highest, tokens / (time.perf_counter() - began)
+    return highest, tokens / (finished_at(device) - began)
 
 
 def _highest(device: str) -> float:

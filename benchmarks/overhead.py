@@ -2,126 +2,158 @@
 
     python -m benchmarks.overhead
 
-The bare loop is the same model, optimiser, schedule, clipping and precision over batches that were drawn before. The
-Trainer's step is the difference of a long and a short run of `minitx train`, so that start, validation and test, which
-both have, cancel. All in turn, medians; each in a process of its own, because how the C library keeps memory is a
-setting of a whole process: `minitx train` lets it keep memory between steps, and the bare loop is measured with and
-without.
+The bare loop is the same model, optimiser, schedule, clipping and precision over batches that were drawn before.
+`minitx train` meets it in turns of a hundred steps, as contestants do in benchmarks.training: each in a process of its
+own, started in both orders, because how the C library keeps memory is a setting of a whole process. `minitx train` lets
+it keep memory between steps, and the bare loop is measured with and without. Drawing a batch takes such turns as well.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import io
+import itertools
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from benchmarks.common import record, table
+from benchmarks.training import Racer, races, ratio, timed
 from minitx.config import Config
 from minitx.data.loader import TrainingBatches
 from minitx.options import config_from_dict
+from minitx.training import run
 from minitx.training.allocation import kept_memory
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.precision import MIXED_DTYPES, resolve_precision
-from minitx.training.run import prepare, train
 
-SHORT, LONG, ROUNDS = 100, 700, 5
+TURN = 100
+"""Steps of a turn: those from one line of the log to the next."""
+ENOUGH = 100 * TURN
+"""More steps than all turns take."""
 
 
-def config(folder: str, steps: int) -> Config:
+def config(folder: str) -> Config:
     """Two layers of width 64, batches of 64 x 32 tokens, everything logged as by default."""
     return config_from_dict(
         {
             "run": {"name": "overhead", "folder": folder},
             "data": {"name": "copy", "length": [15, 15], "batch_size": 64, "validation_size": 10, "test_size": 10},
             "model": {"architecture": "decoder_only", "d_model": 64, "n_heads": 4, "n_layers": 2},
-            "trainer": {"max_steps": steps, "val_every_n_steps": steps, "save_every_n_steps": 10 * LONG},
-            "log": {"attention": {"every_n_validations": 0}},
+            "trainer": {"max_steps": ENOUGH, "val_every_n_steps": ENOUGH, "save_every_n_steps": ENOUGH},
+            "log": {"every_n_steps": TURN, "attention": {"every_n_validations": 0}},
         }
     )
 
 
-def bare(folder: str) -> tuple[float, float]:
-    """Seconds of a step of the bare loop, and of drawing a batch."""
-    settings, task, model = prepare(config(folder, LONG))
-    batches = list(TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, LONG))
-    began = time.perf_counter()
-    for _ in TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, LONG):
-        pass  # each is let go of, as in training: the next one finds its memory
-    drawing = (time.perf_counter() - began) / LONG
-    optimizer = build_optimizer(model, settings.optimizer)
-    schedule = build_schedule(optimizer, settings.optimizer.schedule, LONG)
-    half = MIXED_DTYPES.get(resolve_precision("auto", "auto"))
-    for step, batch in enumerate(batches):
-        if step == SHORT:
-            began = time.perf_counter()
-        with torch.autocast("cpu", half, enabled=half is not None):
-            loss = cross_entropy(model(*batch.inputs()), batch.labels) / count(batch.labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad(set_to_none=True)
-    return (time.perf_counter() - began) / (LONG - SHORT), drawing
+@dataclass(frozen=True)
+class Loop:
+    """The bare loop."""
+
+    keeps_memory: bool = False
+
+    def run(self, turns: Connection) -> None:
+        """Answer each turn with the seconds of a step."""
+        settings, task, model = run.prepare(config("runs"))
+        batches = itertools.cycle([*TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, 5 * TURN)])
+        optimizer = build_optimizer(model, settings.optimizer)
+        schedule = build_schedule(optimizer, settings.optimizer.schedule, ENOUGH)
+        half = MIXED_DTYPES.get(resolve_precision("auto", "auto"))
+
+        def step() -> None:
+            batch = next(batches)
+            with torch.autocast("cpu", half, enabled=half is not None):
+                loss = cross_entropy(model(*batch.inputs()), batch.labels) / count(batch.labels)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        with kept_memory() if self.keeps_memory else contextlib.nullcontext():
+            take(turns, step)
 
 
-def trainer(folder: str) -> float:
-    """Seconds of a step of the Trainer."""
-    short, long = (train(config(folder, steps))["seconds"] for steps in (SHORT, LONG))
-    return (long - short) / (LONG - SHORT)
+class Drawing:
+    """Batches, drawn and let go of as in training: the next one finds its memory."""
+
+    def run(self, turns: Connection) -> None:
+        """Answer each turn with the seconds of a batch."""
+        settings, task, _ = run.prepare(config("runs"))
+        batches = iter(TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, ENOUGH))
+
+        def draw() -> None:
+            next(batches)
+
+        take(turns, draw)
 
 
-def apart(who: str) -> dict[str, float]:
-    """What one contestant measures in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.overhead", who], capture_output=True, text=True, check=True
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def take(turns: Connection, step: Callable[[], None]) -> None:
+    """Warm up, say so, and take turns."""
+    timed(step, TURN)
+    turns.send(0)
+    while turns.recv():
+        turns.send(timed(step, TURN))
 
 
-def contestant(who: str) -> dict[str, float]:
-    """Seconds of a step."""
-    with tempfile.TemporaryDirectory() as folder:
-        if who == "trainer":
-            return {who: trainer(folder)}
-        if who == "bare":
-            return dict(zip((who, "drawing"), bare(folder), strict=True))
-        with kept_memory():
-            return {who: bare(folder)[0]}
+class Trained:
+    """`minitx train`."""
+
+    def run(self, turns: Connection) -> None:
+        """Answer each turn with the seconds of a step."""
+        trainer = run._trainer
+
+        def in_turns(**settings: Any) -> Any:
+            return trainer(**settings | {"callbacks": [*settings["callbacks"], Turns(turns)]})
+
+        run._trainer = in_turns
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            run.train(config(folder))
+
+
+class Turns(Callback):
+    """Lets a run go on in its turns only; its first one is the warm-up."""
+
+    def __init__(self, turns: Connection) -> None:
+        self._turns = turns
+        self._began: float | None = None
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        """Behind the last step of a turn, tell what a step took and wait for the next turn, if there is one."""
+        if trainer.global_step % TURN == 0:
+            self._turns.send(0 if self._began is None else (time.perf_counter() - self._began) / TURN)
+            if not self._turns.recv():
+                raise SystemExit  # without validation or test
+            self._began = time.perf_counter()
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        print(json.dumps(contestant(sys.argv[1])))
-        return
-    rows: list[dict[str, Any]] = [
-        {name: value for who in ("bare", "bare, memory kept", "trainer") for name, value in apart(who).items()}
-        for _ in range(ROUNDS)
-    ]
-    steps = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    others: dict[str, Racer] = {"bare": Loop(), "bare, memory kept": Loop(keeps_memory=True), "drawing": Drawing()}
+    found = {name: races({"minitx": Trained(), name: other})[0] for name, other in others.items()}
+
+    def cells(name: str) -> list[str]:
+        seconds = ([each for race in found[name] for each in race[who]] for who in (name, "minitx"))
+        return [f"{1e3 * statistics.median(each):.2f} ms" for each in seconds]
 
     def over(name: str) -> str:
-        return f"{statistics.median(row['trainer'] / row[name] - 1 for row in rows):+.1%}"
+        return f"{1 / ratio(found[name], name) - 1:+.1%}"
 
     lines = [
-        ["bare loop, batches drawn before", f"{1e3 * steps['bare']:.2f} ms", over("bare")],
-        ["the same, memory kept", f"{1e3 * steps['bare, memory kept']:.2f} ms", over("bare, memory kept")],
-        ["`minitx train`", f"{1e3 * steps['trainer']:.2f} ms", ""],
-        ["of it, drawing a batch", f"{1e3 * steps['drawing']:.3f} ms", f"{steps['drawing'] / steps['trainer']:.1%}"],
+        ["bare loop, batches drawn before", *cells("bare"), over("bare")],
+        ["the same, memory kept", *cells("bare, memory kept"), over("bare, memory kept")],
+        ["drawing a batch", *cells("drawing"), f"of which {ratio(found['drawing'], 'drawing'):.1%}"],
     ]
-    record(
-        "overhead",
-        rows,
-        table(["2 layers, d 64, 64 x 32 tokens", "a step", "`minitx train` over it"], lines),
-        "performance.md",
-    )
+    header = ["2 layers, d 64, 64 x 32 tokens", "a step", "of `minitx train`, in turns with it", "over it"]
+    record("overhead", [found], table(header, lines), "performance.md")
 
 
 if __name__ == "__main__":

@@ -20,16 +20,17 @@ import functools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
+from minitx.hardware import finished_at
 from minitx.training.allocation import kept_memory
 from minitx.training.precision import resolve_precision
 
@@ -71,9 +72,7 @@ def timed(step: Callable[[], None], steps: int) -> float:
     began = time.perf_counter()
     for _ in range(steps):
         step()
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - began) / steps
+    return (finished_at(DEVICE) - began) / steps
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,14 @@ Race = dict[str, list[float]]
 """Seconds of a step of each of the two in each round."""
 
 
-def races(pair: dict[str, Contestant]) -> tuple[list[Race], dict[str, int]]:
+class Racer(Protocol):
+    """What can race in a process of its own."""
+
+    def run(self, turns: Connection) -> None:
+        """Tell the number of parameters once warm; then, for each True, the seconds of a step."""
+
+
+def races(pair: Mapping[str, Racer]) -> tuple[list[Race], dict[str, int]]:
     """One race for each order of start, and how many parameters each has.
 
     Raises:
@@ -121,13 +127,15 @@ def races(pair: dict[str, Contestant]) -> tuple[list[Race], dict[str, int]]:
     return found, parameters
 
 
-def race(pair: dict[str, Contestant]) -> tuple[Race, dict[str, int]]:
+def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
     """A race of two that start in this order."""
     spawn = multiprocessing.get_context("spawn")
-    turns, parameters = {}, {}
-    for who, contestant in pair.items():
+    turns, processes, parameters = {}, [], {}
+    for who, racer in pair.items():
         turns[who], theirs = spawn.Pipe()
-        spawn.Process(target=contestant.run, args=(theirs,), daemon=True).start()
+        processes.append(spawn.Process(target=racer.run, args=(theirs,), daemon=True))
+        processes[-1].start()
+        theirs.close()  # if it dies, recv says so
         parameters[who] = turns[who].recv()  # it is ready: the next one may begin
     try:
         for told in parameters.values():
@@ -142,6 +150,8 @@ def race(pair: dict[str, Contestant]) -> tuple[Race, dict[str, int]]:
         for own in turns.values():
             with contextlib.suppress(OSError):  # what was missing has gone already
                 own.send(False)
+        for process in processes:
+            process.join()
     return seconds, parameters
 
 

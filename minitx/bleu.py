@@ -75,11 +75,10 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
     """
     options = options or GenerationOptions()
     task, references = predictor.task, [target for _, target in sentences]
-    lowercase = getattr(task, "lowercase", False)
     hypotheses = written(predictor, [source for source, _ in sentences], options)
-    expected = [text.lower() for text in references] if lowercase else references
+    expected = [text.lower() for text in references] if task.caseless else references
     same = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
-    scores = corpus_scores(hypotheses, references, task.metrics, lowercase)
+    scores = corpus_scores(hypotheses, references, task.metrics, task.caseless)
     return {"exact_match": same / max(len(references), 1), **scores, "decoding": described(options)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,3 +24,10 @@ def machine() -> dict[str, Any]:
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     versions = {"torch": torch.__version__, "lightning": version("lightning"), "python": platform.python_version()}
     return {"device": device, **versions, "date": date}
+
+
+def finished_at(device: torch.device | str) -> float:
+    """The clock in seconds, once the device has done what it was given: a GPU still works when Python is further."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -12,6 +12,7 @@ from minitx.data.corpora import CORPORA
 from minitx.data.tasks import TASKS
 from minitx.data.tokenizers import TOKENIZERS
 from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.nn.positions import GIVEN
 
 OPEN: Mapping[str, Mapping[str, Any]] = {
     "data": TASKS,
@@ -20,7 +21,7 @@ OPEN: Mapping[str, Mapping[str, Any]] = {
 }
 """The classes that each open section of a config may name."""
 
-CONTEXT = {"d_model", "n_heads", "d_head", "causal", "self", "args", "kwargs"}
+OTHERS = {*GIVEN, "self", "args", "kwargs"}
 """Arguments of a constructor that do not come from the section."""
 
 
@@ -49,7 +50,7 @@ def own_options(thing: Any) -> dict[str, Any]:
     if not inspect.isclass(thing):
         return {}
     parameters = inspect.signature(thing).parameters.values()
-    return {p.name: _default(thing, p) for p in parameters if p.name not in CONTEXT}
+    return {p.name: _default(thing, p) for p in parameters if p.name not in OTHERS}
 
 
 def _default(thing: Any, parameter: inspect.Parameter) -> Any:

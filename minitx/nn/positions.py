@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 POSITIONS: dict[str, type[NoPositions]] = {}
 """Every scheme by its name in the YAML."""
+GIVEN = ("d_model", "n_heads", "d_head", "causal")
+"""What a scheme is given by its model, besides the options of its section."""
 
 Scheme = TypeVar("Scheme", bound="type[NoPositions]")
 

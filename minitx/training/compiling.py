@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.framing import Batch
+from minitx.hardware import finished_at
 from minitx.training.disk import say
 from minitx.training.module import TransformerModule
 
@@ -57,7 +58,7 @@ class CompileWhereItPays(Callback):
         module.model.compile()
         try:
             _step(trainer, module, batch)
-            took, compiled = time.perf_counter() - began, _seconds(trainer, module, batch)
+            took, compiled = finished_at(module.device) - began, _seconds(trainer, module, batch)
             outcome = f"compiled in {took:.0f} s: {1e3 * compiled:.2f} ms instead of {1e3 * eager:.2f}"
             slower = compiled >= eager
         except Exception as error:  # no compiler on the machine, an old card: the run does not depend on it
@@ -70,13 +71,11 @@ class CompileWhereItPays(Callback):
 
 
 def _step(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
-    """Forward and backward, waited for; no weight's gradient is changed."""
+    """Forward and backward; no weight's gradient is changed."""
     weights = [weight for weight in module.model.parameters() if weight.requires_grad]
     with trainer.precision_plugin.train_step_context():
         loss = module.summed_loss(batch)
     torch.autograd.grad(loss, weights, allow_unused=True)
-    if module.device.type == "cuda":
-        torch.cuda.synchronize(module.device)
 
 
 def _seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> float:
@@ -85,5 +84,5 @@ def _seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> fl
     for _ in range(REPEATS):
         began = time.perf_counter()
         _step(trainer, module, batch)
-        found.append(time.perf_counter() - began)
+        found.append(finished_at(module.device) - began)
     return statistics.median(found)

@@ -8,14 +8,12 @@ from minitx.config import Config, ModelConfig, changes
 from minitx.data.framing import IGNORE, frame
 from minitx.data.tasks import Task, generator
 from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.nn.positions import GIVEN
 from minitx.options import resolve
 from minitx.predictor import Predictor, load
 
 MAY_CHANGE = ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
 """Keys of `model` that need not be those of the weights: they shape no weight, and training adapts to them."""
-
-GIVEN = ("d_model", "n_heads", "d_head", "causal")
-"""What a position scheme is given besides its own options."""
 
 
 def resolved_model(model: ModelConfig) -> ModelConfig:

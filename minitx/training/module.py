@@ -180,9 +180,9 @@ class TransformerModule(pl.LightningModule):
         """BLEU of the validation set, every process writing its share."""
         predictor = Predictor(self.model, self.task.vocabulary, self.config)
         sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
-        lowercase = getattr(self.task, "lowercase", False)
         texts = bleu.written(predictor, [source for source, _ in sentences])
-        sums = torch.tensor(bleu.statistics(texts, [target for _, target in sentences], lowercase), device=self.device)
+        counts = bleu.statistics(texts, [target for _, target in sentences], self.task.caseless)
+        sums = torch.tensor(counts, device=self.device)
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
         return bleu.bleu(sums.tolist())

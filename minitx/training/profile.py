@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
+
+from minitx.hardware import finished_at
 
 FIRST = 10
 """Steps before those that are watched: the first ones are slower than any later one."""
@@ -33,9 +34,7 @@ class ProfileSteps(Callback):
 
     def _lap(self, phase: str, device: torch.device) -> None:
         """Count the time since the last call as spent in a phase."""
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        now = time.perf_counter()
+        now = finished_at(device)
         if self._timing:
             self.phases[phase] = self.phases.get(phase, 0.0) + now - self._since
         self._since = now

@@ -53,7 +53,7 @@ def two(config: Any, folder: Path, *words: str) -> None:
     """Train in two processes."""
     script = folder / "two.py"
     script.write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), json.dumps(config.to_dict()), *words]
     ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr

@@ -254,7 +254,7 @@ def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) ->
     root = Path(__file__).parents[2]
     script = tmp_path / "two.py"
     script.write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(root)}
     for skip in (False, True):
         config = small(trainer={**PLAIN, "strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
         command = [sys.executable, str(script), json.dumps(config.to_dict()), "2,4"]

@@ -30,7 +30,7 @@ class Run:
     def __init__(self, folder: Path, *words: str, processes: int = 1, steps: int = 100_000) -> None:
         self.folder = folder
         self.out, self.lines = folder / "out.txt", 0
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         command = [
             sys.executable, str(ROOT / "train.py"), "--run.name=small", f"--run.folder={folder}/runs",
             "--data.name=reverse", "--data.symbols=6", "--data.length=[1, 5]", "--data.batch_size=8",

@@ -124,6 +124,11 @@ class Task:
         """The loss that no model can beat, in nats per token, where it is known."""
         return None
 
+    @property
+    def caseless(self) -> bool:
+        """Whether answers are written in lower case only, and compared so."""
+        return False
+
     def takes(self, tokenizer: Tokenizer) -> bool:
         """Whether this tokenizer may be assigned to `vocabulary` before any example is drawn: for text, not symbols."""
         return False

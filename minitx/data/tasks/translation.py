@@ -83,6 +83,11 @@ class Translation(Task):
         trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
         return trained.lowercased() if self.lowercase else trained
 
+    @property
+    def caseless(self) -> bool:
+        """As asked for."""
+        return self.lowercase
+
     def takes(self, tokenizer: Tokenizer) -> bool:
         """Any will do: text is text."""
         return True
