@@ -161,7 +161,7 @@ class MultiHeadAttention(nn.Module):
             if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
                 return [self._split(part(x)) for part in maps]
             joined = _joined(maps)
-        # Apart before by head: backward then joins the gradients in the order in which the product wants them.
+        # Taken apart before the heads are: backward then joins the gradients in the order that the product wants.
         return [self._split(part) for part in F.linear(x, *joined).split([part.out_features for part in maps], dim=2)]
 
     def _split(self, x: Tensor) -> Tensor:
