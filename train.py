@@ -2,7 +2,7 @@
 
 import sys
 
-from minitx.cli import main
+from minitx.cli.main import main
 
 if __name__ == "__main__":
     main(["train", *sys.argv[1:]])

@@ -54,13 +54,13 @@ LOGS = (50, 500)
 
 def run(words: list[str], logged: bool) -> dict[str, Any]:
     """Train in this process, and look at the clock and at the memory beside it."""
-    from minitx.options import config_parser, to_config
-    from minitx.training import callbacks
+    from minitx.config.parser import config_parser, to_config
+    from minitx.training.callbacks import log_attention as callbacks
     from minitx.training import run as training
 
     found: dict[str, Any] = {"logs": 0, "logging": 0.0, "memory": {}}
 
-    class Watched(callbacks.LookInside):
+    class Watched(callbacks.LogAttention):
         def on_train_start(self, trainer: Any, module: Any) -> None:
             found["cpu"] = -time.process_time()
 
@@ -80,7 +80,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
             found["logging"] += time.process_time()
             found["cpu"] += time.process_time()
 
-    callbacks.LookInside = Watched  # type: ignore[misc]
+    callbacks.LogAttention = Watched  # type: ignore[misc]
     after: Any = training
     after.evaluation_report, after.table = lambda predictor: {}, str  # which comes after training
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.common import DOCS, RESULTS, table, trained
 from minitx.nn import POSITIONS
-from minitx.plots import Curve, accuracy_by_length
+from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps.tables import Summary, shown
 
 TRAINED, LENGTHS, SEEDS = (1, 20), "1:40", 3

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from minitx import Predictor, checkpoint, load, record_attention
+from minitx import Predictor, load, record_attention
+from minitx.checkpoints import format as checkpoint
 from minitx.data.examples import Pairs
 from minitx.data.framing import frame
-from minitx.evaluation import exact_matches
-from minitx.inspection.heads import task_statistics
+from minitx.evaluation.metrics import exact_matches
+from minitx.interpret.task_statistics import task_statistics
 
 
 def share_of_rows(predictor: Predictor, mirrored: bool) -> float:

@@ -15,8 +15,8 @@ from contextlib import nullcontext
 import torch
 
 from benchmarks.common import record, table
-from minitx.hardware import finished_at
-from minitx.inspection.recording import record_attention
+from minitx.training.hardware import finished_at
+from minitx.interpret.recording import record_attention
 from minitx.nn import MultiHeadAttention
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)

@@ -27,11 +27,11 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmarks.common import record, table
 from benchmarks.training import Racer, races, ratio, timed
-from minitx.config import Config
+from minitx.config.schema import Config
 from minitx.data.loader import TrainingBatches
-from minitx.options import config_from_dict
+from minitx.config.parser import config_from_dict
 from minitx.training import run
-from minitx.training.allocation import kept_memory
+from minitx.training.resilience.memory import kept_memory
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.precision import MIXED_DTYPES, resolve_precision

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from benchmarks.common import record, table
-from minitx.options import config_from_dict
-from minitx.training.run import train
+from minitx.config.parser import config_from_dict
+from minitx.training.api import train_config as train
 
 FOLDER = Path("runs/benchmark_schemes")
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")

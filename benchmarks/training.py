@@ -30,8 +30,8 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
-from minitx.hardware import finished_at
-from minitx.training.allocation import kept_memory
+from minitx.training.hardware import finished_at
+from minitx.training.resilience.memory import kept_memory
 from minitx.training.precision import resolve_precision
 
 CPU_SIZES = (

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import minitx
-from minitx import checkpoint
-from minitx.files import written_whole
+from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
-from minitx.panels import Heat, Lines, sheet
-from minitx.plots import COLOURS, INK, QUIET
+from minitx.plotting.panels import Heat, Lines, sheet
+from minitx.plotting.curves import COLOURS, INK, QUIET
 
 WORDS = ["I", "love", "apple", "phones"]
 

@@ -1,37 +1,38 @@
 """minitx: a mini-transformer framework to read in an evening, train in a minute, and look inside.
 
 The names below are the public interface. They are imported when first used, so that importing a part that needs no
-torch (minitx.tensorboard, minitx.config) loads none.
+torch (minitx.tensorboard, minitx.config.schema) loads none.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitx.config import Config, ModelConfig
-    from minitx.history import Curves, curves
-    from minitx.inspection.maps import AttentionMaps
-    from minitx.inspection.recording import head_mask, record_attention
-    from minitx.models import DecoderOnly, EncoderDecoder, EncoderOnly, build_model
-    from minitx.predictor import Predictor, load
+    from minitx.config.schema import Config, ModelConfig
+    from minitx.plotting.history import Curves, curves
+    from minitx.interpret.attention_maps import AttentionMaps
+    from minitx.interpret.recording import head_mask, record_attention
+    from minitx.models.builder import build_model
+    from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
+    from minitx.inference.predictor import Predictor, load
     from minitx.training.api import train
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AttentionMaps": "minitx.inspection.maps",
-    "Config": "minitx.config",
-    "Curves": "minitx.history",
-    "DecoderOnly": "minitx.models",
-    "EncoderDecoder": "minitx.models",
-    "EncoderOnly": "minitx.models",
-    "ModelConfig": "minitx.config",
-    "Predictor": "minitx.predictor",
-    "build_model": "minitx.models",
-    "curves": "minitx.history",
-    "head_mask": "minitx.inspection.recording",
-    "load": "minitx.predictor",
-    "record_attention": "minitx.inspection.recording",
+    "AttentionMaps": "minitx.interpret.attention_maps",
+    "Config": "minitx.config.schema",
+    "Curves": "minitx.plotting.history",
+    "DecoderOnly": "minitx.models.transformers",
+    "EncoderDecoder": "minitx.models.transformers",
+    "EncoderOnly": "minitx.models.transformers",
+    "ModelConfig": "minitx.config.schema",
+    "Predictor": "minitx.inference.predictor",
+    "build_model": "minitx.models.transformers",
+    "curves": "minitx.plotting.history",
+    "head_mask": "minitx.interpret.recording",
+    "load": "minitx.inference.predictor",
+    "record_attention": "minitx.interpret.recording",
     "train": "minitx.training.api",
 }
 

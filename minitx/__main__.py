@@ -1,5 +1,5 @@
 """python -m minitx: the command line where no script is on the path."""
 
-from minitx.cli import main
+from minitx.cli.main import main
 
 main()

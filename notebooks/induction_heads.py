@@ -58,7 +58,7 @@ model.generate("7 2 9 4 11 3 2")
 # Zero one head after the other, and all heads of a pattern together.
 
 # %%
-from minitx.inspection.ablation import ablate, table
+from minitx.interpret.ablation import ablate, table
 
 ablation = ablate(model, "test", 300)
 print(table(ablation))

@@ -68,7 +68,7 @@ maps
 # What is each head worth? Evaluate without it.
 
 # %%
-from minitx.inspection.ablation import ablate, table
+from minitx.interpret.ablation import ablate, table
 
 print(table(ablate(model, "test", 200)))
 

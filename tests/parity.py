@@ -21,8 +21,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minitx.config import ModelConfig
-from minitx.models import build_model
+from minitx.config.schema import ModelConfig
+from minitx.models.builder import build_model
 
 Weights = Mapping[str, Tensor]
 VOCAB, D, H, FF = 61, 48, 4, 80

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from minitx.config import Config
+from minitx.config.schema import Config
 from minitx.generation.options import GenerationOptions
 
 ROOT = Path(__file__).parents[1]

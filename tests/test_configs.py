@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minitx.options import config_parser, to_config
-from minitx.training.run import train
+from minitx.config.parser import config_parser, to_config
+from minitx.training.api import train_config as train
 from short_configs import short, shortened
 
 FOLDER = Path(__file__).parent.parent / "configs"

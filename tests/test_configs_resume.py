@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minitx.training.run import train
+from minitx.training.api import train_config as train
 from short_configs import shortened
 from tests.training.interrupting import assert_same_run, break_off
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from minitx.cli import COMMANDS, main
-from minitx.config import Config
+from minitx.cli.main import COMMANDS, main
+from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
-from minitx.options import Parser, config_parser, to_config
+from minitx.config.parser import Parser, config_parser, to_config
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
 TOLD = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
@@ -119,7 +119,7 @@ def test_python_runs(page: Path, desk: Path) -> None:
 @pytest.mark.parametrize("page", TOLD, ids=named)
 def test_the_page_runs_from_top_to_bottom(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
-    monkeypatch.setattr("minitx.sweeps.run.sweep", lambda planned, jobs, out: (None, []))
+    monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out: (None, []))
     play(page, desk, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch)
 
 

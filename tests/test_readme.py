@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minitx.cli import COMMANDS, main
+from minitx.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

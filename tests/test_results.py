@@ -11,7 +11,8 @@ from benchmarks import common, lengths, results
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
 from minitx.data.tasks import TASKS
-from minitx.options import config_parser, resolve, to_config
+from minitx.config.parser import config_parser, to_config
+from minitx.config.registry import resolve
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = {path.stem: path for path in (ROOT / "configs").glob("*.yaml")}

@@ -6,8 +6,8 @@ import pytest
 
 import minitx
 from benchmarks.measures import share_of_rows
-from minitx.options import config_parser, to_config
-from minitx.training.run import train
+from minitx.config.parser import config_parser, to_config
+from minitx.training.api import train_config as train
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

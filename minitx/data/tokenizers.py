@@ -14,8 +14,8 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from minitx.data.conventions import Conventions, SpecialIds
-from minitx.data.reading import code_points, pieces
+from minitx.data.special_tokens import SpecialIds, SpecialTokens
+from minitx.data.characters import code_points, pieces
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
@@ -31,13 +31,13 @@ class Tokenizer:
         conventions: of an imported tokenizer, whose special tokens are spelt otherwise; text may hold them.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, conventions: Conventions | None = None) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, conventions: SpecialTokens | None = None) -> None:
         self.imported = conventions is not None
         if conventions is None:
             ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
             if any(index is None for index in ids):
                 raise ValueError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
-            conventions = Conventions(SpecialIds(*(int(index) for index in ids if index is not None)))
+            conventions = SpecialTokens(SpecialIds(*(int(index) for index in ids if index is not None)))
         self._backend, self.conventions = backend, conventions
 
     @property
@@ -158,7 +158,7 @@ class Tokenizer:
             ValueError: not a tokenizer's description.
         """
         try:
-            conventions = Conventions.from_dict(plain["conventions"]) if "conventions" in plain else None
+            conventions = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
             backend = plain if conventions is None else plain["backend"]
             return cls(tokenizers.Tokenizer.from_str(json.dumps(backend)), conventions)
         except Exception as error:  # the library raises bare Exception

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from minitx.generation.decode import CROWD, Steppable
-from minitx.generation.penalties import Adjust
+from minitx.generation.decode import CROWD, DecodableModel
+from minitx.generation.logits_processors import LogitsProcessor
 
 NEVER = -1.0e9
 """The score of a sequence that is not there."""
@@ -66,7 +66,7 @@ class Finished:
 
 
 def beam_search(
-    model: Steppable,
+    model: DecodableModel,
     ids: Tensor,
     *source: Tensor,
     num_beams: int,
@@ -74,7 +74,7 @@ def beam_search(
     eos: int | Sequence[int],
     pad: int,
     keep: Tensor | None = None,
-    adjust: Adjust | None = None,
+    adjust: LogitsProcessor | None = None,
     length_penalty: float = 1.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> Beams:

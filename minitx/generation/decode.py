@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from minitx.generation.compiled import CompiledStep
-from minitx.generation.penalties import Adjust
-from minitx.generation.sampling import Chooser, greedy
+from minitx.generation.logits_processors import LogitsProcessor
+from minitx.generation.sampling import Sampler, greedy
 
 CROWD = 8
 """Rows from which it pays to leave those out that have ended."""
 
 
-class Steppable(Protocol):
+class DecodableModel(Protocol):
     """What a model offers to generation."""
 
     def start(self, *source: Any) -> Any:
@@ -29,37 +29,37 @@ class Steppable(Protocol):
         """Logits [B, T, V] after new tokens [B, T]."""
 
 
-class Written(NamedTuple):
+class DecodeStep(NamedTuple):
     """One more token for each row."""
 
     ids: Tensor  # [B]; padding for a row that has ended
     log_probability: Tensor | None  # [B], of the model itself, before penalties and filters; 0 after the end
 
 
-def stream(model: Steppable, ids: Tensor, *source: Tensor, **options: Any) -> Iterator[Tensor]:
+def stream(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Iterator[Tensor]:
     """The tokens of each row, one column [B] at a time, until every row has ended; arguments as for steps."""
     return (written.ids for written in steps(model, ids, *source, **options))
 
 
-def generate(model: Steppable, ids: Tensor, *source: Tensor, **options: Any) -> Tensor:
+def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Tensor:
     """All that stream yields, [B, T], T at most max_new_tokens; a row's end is included. Arguments as for steps."""
     return torch.stack(list(stream(model, ids, *source, **options)), dim=1)
 
 
 def steps(
-    model: Steppable,
+    model: DecodableModel,
     ids: Tensor,
     *source: Tensor,
     max_new_tokens: int,
     eos: int | Sequence[int],
     pad: int,
     keep: Tensor | None = None,
-    choose: Chooser = greedy,
-    adjust: Adjust | None = None,
+    choose: Sampler = greedy,
+    adjust: LogitsProcessor | None = None,
     context: int | None = None,
     scores: bool = False,
     compiled: bool = False,
-) -> Iterator[Written]:
+) -> Iterator[DecodeStep]:
     """Write until every row has ended, one token a row at a time.
 
     Args:
@@ -117,7 +117,7 @@ def steps(
             for other in ends[1:]:
                 ending |= new == other
             ended = ended | ending if done else ending
-            written = Written(new, log_probability)
+            written = DecodeStep(new, log_probability)
         yield written if len(rows) == total else _spread(written, rows, total, pad)
         done = int(ended.sum()) if ended.any() else 0
         if done == len(rows):
@@ -137,10 +137,10 @@ def steps(
                     read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
 
 
-def _spread(written: Written, rows: Tensor, total: int, pad: int) -> Written:
+def _spread(written: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeStep:
     """What was written for some rows, as columns for all: padding elsewhere."""
     ids = written.ids.new_full((total,), pad).index_copy(0, rows, written.ids)
     if written.log_probability is None:
-        return Written(ids, None)
+        return DecodeStep(ids, None)
     zeros = written.log_probability.new_zeros(total)
-    return Written(ids, zeros.index_copy(0, rows, written.log_probability))
+    return DecodeStep(ids, zeros.index_copy(0, rows, written.log_probability))

@@ -15,7 +15,7 @@ DRAWN_AT_ONCE = 64
 """Random numbers that a row draws ahead."""
 
 
-class Chooser(Protocol):
+class Sampler(Protocol):
     """How a token is chosen."""
 
     def __call__(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -33,7 +33,7 @@ def sampler(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-) -> Chooser:
+) -> Sampler:
     """A chooser that draws from the distribution after temperature and the filters, in this order.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from minitx.predictor import Predictor
+from minitx.inference.predictor import Predictor
 
 PIPELINES = {"decoder_only": "text-generation", "encoder_only": "fill-mask", "encoder_decoder": "text2text-generation"}
 """What the hub calls the use of an architecture."""

@@ -9,14 +9,14 @@ from typing import Literal
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minitx import checkpoint
+from minitx.checkpoints import format as checkpoint
 from minitx.data import framing
 from minitx.huggingface.card import card
 from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.rewriting import Told, rewritten
-from minitx.huggingface.tokenizers import generation_settings, write_json, write_tokenizer
-from minitx.models import max_positions
-from minitx.predictor import Predictor, load
+from minitx.huggingface.tokenizer_files import generation_settings, write_json, write_tokenizer
+from minitx.models.transformers import max_positions
+from minitx.inference.predictor import Predictor, load
 
 LONGEST = 1024
 """Positions that an exported table has at least, where ours are made of sines."""

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minitx import checkpoint
-from minitx.config import Config, ModelConfig, RunConfig
+from minitx.checkpoints import format as checkpoint
+from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family
-from minitx.huggingface.reading import Weights, folder_of, settings
-from minitx.huggingface.tokenizers import read_tokenizer
-from minitx.options import config_from_dict
-from minitx.size import on_meta
+from minitx.huggingface.hub_files import Weights, folder_of, settings
+from minitx.huggingface.tokenizer_files import read_tokenizer
+from minitx.config.parser import config_from_dict
+from minitx.checkpoints.memory_checks import on_meta
 
 
 class Imported(NamedTuple):

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minitx.config import ModelConfig
+from minitx.config.schema import ModelConfig
 from minitx.huggingface.families import Family
-from minitx.models import Transformer
+from minitx.models.transformers import Transformer
 
 ADDED = ("learned", "sinusoidal", "none")
 """Schemes that are a vector for each position, added to the embedding."""

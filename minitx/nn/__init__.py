@@ -2,14 +2,14 @@
 
 from minitx.nn import masks
 from minitx.nn.attention import scaled_dot_product_attention
-from minitx.nn.cache import Cache, FixedCache
+from minitx.nn.cache import Cache, StaticCache
 from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
-from minitx.nn.feedforward import ACTIVATIONS, FeedForward
+from minitx.nn.feed_forward import ACTIVATIONS, FeedForward
 from minitx.nn.layers import DecoderLayer, EncoderLayer
-from minitx.nn.multihead import MultiHeadAttention
-from minitx.nn.norms import NORMS, AddNorm, build_norm
-from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds
-from minitx.nn.positions import POSITIONS, NoPositions
+from minitx.nn.multi_head import MultiHeadAttention
+from minitx.nn.norms import AddNorm, NORMS, build_norm
+from minitx.nn.position_ids import ConsecutiveIds, POSITION_IDS
+from minitx.nn.positions import NoPositions, POSITIONS
 from minitx.nn.stacks import DecoderStack, EncoderStack, Stack
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "FeedForward",
-    "FixedCache",
+    "StaticCache",
     "Head",
     "HeadTransform",
     "MultiHeadAttention",

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.nn import masks
-from minitx.nn.flex import flex_attention
+from minitx.nn.kernels import flex_attention
 
 HALF = (torch.bfloat16, torch.float16)
 SHORT = 200 * 200

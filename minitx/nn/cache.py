@@ -146,7 +146,7 @@ class LayerCache:
             self._memory = k.index_select(0, rows), v.index_select(0, rows)
 
 
-class FixedCache:
+class StaticCache:
     """The same memory in tensors that keep their shape from token to token: what a compiled step needs.
 
     It takes one token at a time, and neither lets go of rows nor of what a window has passed.
@@ -165,9 +165,9 @@ class FixedCache:
         self.pos: Tensor | None = None  # [B, room]
         self.at = torch.tensor([cache.length], device=keep.device)  # where the next token goes: a tensor, not a shape
         self.length = room  # nobody may ask how much of it is used: that would be another program for each length
-        self._layers = [FixedLayerCache(self, cache.layer(index), room) for index in range(len(cache._layers))]
+        self._layers = [StaticLayerCache(self, cache.layer(index), room) for index in range(len(cache._layers))]
 
-    def layer(self, index: int) -> FixedLayerCache:
+    def layer(self, index: int) -> StaticLayerCache:
         """The part that belongs to one layer."""
         return self._layers[index]
 
@@ -190,10 +190,10 @@ class FixedCache:
             layer.grow(room)
 
 
-class FixedLayerCache:
-    """The part of a FixedCache that belongs to one layer, made from a LayerCache."""
+class StaticLayerCache:
+    """The part of a StaticCache that belongs to one layer, made from a LayerCache."""
 
-    def __init__(self, cache: FixedCache, layer: LayerCache, room: int) -> None:
+    def __init__(self, cache: StaticCache, layer: LayerCache, room: int) -> None:
         assert layer._keys is not None
         assert layer._values is not None
         self._cache, self._memory, self._joined = cache, layer._memory, layer._joined
@@ -201,7 +201,7 @@ class FixedLayerCache:
         self.grow(room)
 
     def grow(self, room: int) -> None:
-        """See FixedCache.grow."""
+        """See StaticCache.grow."""
         left = (0, 0, 0, room - self._keys.size(2))
         self._keys, self._values = F.pad(self._keys, left), F.pad(self._values, left)  # [B, G, room, K]
 

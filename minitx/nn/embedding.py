@@ -9,7 +9,7 @@ import math
 
 from torch import Tensor, nn
 
-from minitx.nn.feedforward import ACTIVATIONS
+from minitx.nn.feed_forward import ACTIVATIONS
 
 
 class TokenEmbedding(nn.Module):

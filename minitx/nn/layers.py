@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from minitx.nn.cache import FixedLayerCache, LayerCache
-from minitx.nn.feedforward import FeedForward
-from minitx.nn.multihead import MultiHeadAttention
+from minitx.nn.cache import LayerCache, StaticLayerCache
+from minitx.nn.feed_forward import FeedForward
+from minitx.nn.multi_head import MultiHeadAttention
 from minitx.nn.norms import AddNorm
 
 
@@ -88,7 +88,7 @@ class DecoderLayer(nn.Module):
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         pos: Tensor | None = None,
-        cache: LayerCache | FixedLayerCache | None = None,
+        cache: LayerCache | StaticLayerCache | None = None,
         causal: bool = True,
     ) -> Tensor:
         """One step up the stack.

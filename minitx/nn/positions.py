@@ -63,7 +63,7 @@ class NoPositions(nn.Module):
         return None
 
 
-class WavePositions(NoPositions):
+class SinusoidBase(NoPositions):
     """What schemes made of sines and cosines share: frequencies that are computed once and stay exact.
 
     Args:
@@ -75,7 +75,7 @@ class WavePositions(NoPositions):
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WavePositions:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SinusoidBase:
         """Follow the model to its device, but not to half precision: there, large angles would be far off."""
         exact = self.frequencies
         super()._apply(fn, recurse)
@@ -94,7 +94,7 @@ def geometric(base: float, size: int) -> Tensor:
     return torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
 
 
-def over_width(name: str, base: float, d_model: int) -> Tensor:
+def full_width_frequencies(name: str, base: float, d_model: int) -> Tensor:
     """The frequencies of a scheme whose pairs of sine and cosine fill the whole width, fp32 [D / 2]."""
     if d_model % 2:
         raise ValueError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
@@ -102,7 +102,7 @@ def over_width(name: str, base: float, d_model: int) -> Tensor:
 
 
 @register("sinusoidal")
-class SinusoidalPositions(WavePositions):
+class SinusoidalPositions(SinusoidBase):
     """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
 
     Dimension 2j of position p is sin(p / base^(2j / D)) and dimension 2j + 1 its cosine: a shift of the position
@@ -118,7 +118,7 @@ class SinusoidalPositions(WavePositions):
     def __init__(
         self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0, halves: bool = False
     ) -> None:
-        super().__init__(d_model, n_heads, d_head, causal, over_width("sinusoidal", base, d_model))
+        super().__init__(d_model, n_heads, d_head, causal, full_width_frequencies("sinusoidal", base, d_model))
         self.halves = halves
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class LearnedPositions(NoPositions):
 
 
 @register("rope")
-class RotaryPositions(WavePositions):
+class RotaryPositions(SinusoidBase):
     """Queries and keys turned by an angle for each pair of dimensions (RoPE; Su et al. 2021).
 
     Their product then depends on the difference of positions alone. Pairs are (j, j + R / 2) of the R rotated
@@ -283,7 +283,7 @@ class T5Positions(NoPositions):
 
 
 @register("transformer_xl")
-class TransformerXLPositions(WavePositions):
+class TransformerXLPositions(SinusoidBase):
     """Relative sinusoids met by the queries, and two trained preferences (Dai et al. 2019); weights in each layer.
 
     The paper's (q + u) k + (q + v) r is q k plus the bias u k + (q + v) r, where r is the projected sinusoid of the
@@ -296,7 +296,7 @@ class TransformerXLPositions(WavePositions):
     shared = False
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
-        super().__init__(d_model, n_heads, d_head, causal, over_width("transformer_xl", base, d_model))
+        super().__init__(d_model, n_heads, d_head, causal, full_width_frequencies("transformer_xl", base, d_model))
         self.content = nn.Parameter(torch.zeros(n_heads, d_head))  # u
         self.distance = nn.Parameter(torch.zeros(n_heads, d_head))  # v
         self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from minitx.nn import masks
-from minitx.nn.cache import Cache, FixedCache
+from minitx.nn.cache import Cache, StaticCache
 from minitx.nn.norms import thinned
 from minitx.nn.position_ids import ConsecutiveIds
 from minitx.nn.positions import NoPositions
@@ -94,7 +94,7 @@ class DecoderStack(Stack):
         keep: Tensor | None = None,
         memory: Tensor | None = None,
         memory_keep: Tensor | None = None,
-        cache: Cache | FixedCache | None = None,
+        cache: Cache | StaticCache | None = None,
         mask: Tensor | None = None,
         causal: bool = True,
     ) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from minitx.config import Config
-from minitx.report import length_range
+from minitx.config.schema import Config
+from minitx.evaluation.report import length_range
 from minitx.sweeps import grid
 from minitx.sweeps.grid import Settings
 from minitx.sweeps.rows import fingerprint

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minitx.files import written_whole
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.sweeps.grid import Settings
 from minitx.sweeps.rows import Row
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import yaml
 
-from minitx import checkpoint
-from minitx.config import Config
-from minitx.errors import RunFailed
-from minitx.hardware import machine
-from minitx.options import config_from_dict
-from minitx.predictor import load
-from minitx.report import length_report
+from minitx.checkpoints import format as checkpoint
+from minitx.config.schema import Config
+from minitx.config.errors import RunFailed
+from minitx.training.hardware import machine
+from minitx.config.parser import config_from_dict
+from minitx.inference.predictor import load
+from minitx.evaluation.report import length_report
 from minitx.sweeps.rows import Row, fingerprint
 from minitx.training.run import train
 

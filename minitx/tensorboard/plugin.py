@@ -23,7 +23,7 @@ from tensorboard.util import tb_logging
 from werkzeug.wrappers import Request, Response
 
 from minitx.tensorboard import NAME
-from minitx.tensorboard.format import read_header, sizes, unpacked
+from minitx.tensorboard.map_format import read_header, sizes, unpacked
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}

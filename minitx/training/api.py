@@ -10,9 +10,9 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from minitx.options import Parser, config_parser, to_config
-from minitx.training import initial, run
-from minitx.training.resuming import resumed
+from minitx.config.parser import Parser, config_parser, to_config
+from minitx.training import init_from as initial, run
+from minitx.training.resume import resumed
 
 
 def train(

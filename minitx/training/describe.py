@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from minitx.config import Config, TrainerConfig
-from minitx.data.framing import IGNORE, Batch, frame
+from minitx.config.schema import Config, TrainerConfig
+from minitx.data.batch import Batch, IGNORE
+from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
-from minitx.inspection.kernels import attention_kernels
-from minitx.models import Transformer
+from minitx.interpret.kernel_names import attention_kernels
+from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
 from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision

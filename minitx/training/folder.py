@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minitx import checkpoint
-from minitx.config import Config
-from minitx.files import remove_unfinished
+from minitx.checkpoints import format as checkpoint
+from minitx.config.schema import Config
+from minitx.checkpoints.atomic_files import remove_unfinished
 
 
 def run_root(config: Config) -> Path:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from minitx.data.framing import IGNORE
+from minitx.data.batch import IGNORE
 
 MOST_LOGITS = 2**26
 """Scores that may be held at once, here a quarter of a gigabyte in fp32; beyond that the loss goes piece by piece."""

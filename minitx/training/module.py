@@ -14,20 +14,21 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.lr_scheduler import LambdaLR
 
-from minitx import bleu, checkpoint
-from minitx.config import Config
+from minitx.checkpoints import format as checkpoint
+from minitx.evaluation import bleu
+from minitx.config.schema import Config
 from minitx.data.examples import Examples
-from minitx.data.framing import Batch
-from minitx.data.tasks import Task, mixed
-from minitx.evaluation import Scores, score
-from minitx.models import Transformer
-from minitx.predictor import Predictor
-from minitx.training.finite import FiniteSteps
+from minitx.data.batch import Batch
+from minitx.data.tasks import Task, hash_seed
+from minitx.evaluation.metrics import Scores, score
+from minitx.models.transformers import Transformer
+from minitx.inference.predictor import Predictor
+from minitx.training.resilience.nonfinite import FiniteSteps
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
-from minitx.training.resuming import begin_at, data_digest, validation_is_due
+from minitx.training.resume import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
-from minitx.training.stopping import let_through
+from minitx.training.resilience.signals import let_through
 
 SELECTION = "validation/selection"
 """What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""
@@ -94,7 +95,7 @@ class TransformerModule(pl.LightningModule):
 
     def reseed(self, number: int) -> None:
         """What is drawn at random in batch `number` is drawn next."""
-        drawn = mixed(self.config.run.seed, number, self.global_rank)
+        drawn = hash_seed(self.config.run.seed, number, self.global_rank)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(drawn)  # a hundred times as fast as for every device that there may be
         else:
@@ -195,7 +196,7 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
+        Lightning's own way refuses fused AdamW in hash_seed precision. Scaled gradients (fp16) are themselves again here.
         """
         largest = gradient_clip_val or float("inf")
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -204,7 +205,7 @@ class TransformerModule(pl.LightningModule):
 
     def _is_scaled(self) -> bool:
         """Whether gradients are scaled, as fp16 needs."""
-        return str(self.trainer.precision) == "16-mixed"
+        return str(self.trainer.precision) == "16-hash_seed"
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a schedule counted in optimiser steps."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from minitx.config import OptimizerConfig, ScheduleConfig
+from minitx.config.schema import OptimizerConfig, ScheduleConfig
 from minitx.nn import Head
 
 
@@ -46,7 +46,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
         return adamw
     matrices = [parameter for parameter in parameters if parameter in orthogonal]
     muon = torch.optim.Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
-    return Together(muon, adamw)
+    return CombinedOptimizer(muon, adamw)
 
 
 def _layer_matrices(model: nn.Module) -> Iterator[Tensor]:
@@ -56,7 +56,7 @@ def _layer_matrices(model: nn.Module) -> Iterator[Tensor]:
             yield part.weight
 
 
-class Together(torch.optim.Optimizer):
+class CombinedOptimizer(torch.optim.Optimizer):
     """Several optimisers, each with parameters of its own, that step as one.
 
     Args:

@@ -9,8 +9,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from minitx.data.framing import IGNORE, Batch
-from minitx.training.disk import say
+from minitx.data.batch import Batch, IGNORE
+from minitx.training.folder import say
 from minitx.training.module import TransformerModule
 
 

@@ -13,23 +13,25 @@ from typing import Any
 import torch
 import yaml
 
-from minitx.config import Config
+from minitx.config.schema import Config
 from minitx.data import framing
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
-from minitx.evaluation import BATCH
-from minitx.models import Transformer, build_model, max_positions
+from minitx.evaluation.metrics import BATCH
+from minitx.models.builder import build_model
+from minitx.models.transformers import Transformer, max_positions
 from minitx.nn import Stack
-from minitx.options import build, resolve
-from minitx.predictor import Predictor, load
-from minitx.report import evaluation_report, table
-from minitx.size import check_batch, check_memory
-from minitx.training import initial
+from minitx.config.registry import build, resolve
+from minitx.inference.predictor import Predictor, load
+from minitx.evaluation.report import evaluation_report, table
+from minitx.checkpoints.memory_checks import check_batch, check_memory
+from minitx.training import init_from as initial
 from minitx.training.folder import new_folder, old_folder
 from minitx.training.optim import build_optimizer, schedule
-from minitx.training.resuming import Resumed, as_begun, changed, data_digest, finished, going_on, resumed
+from minitx.training.resilience.resume_checks import changed, finished, going_on
+from minitx.training.resume import Resumed, as_begun, data_digest, resumed
 
 MOST_STEPS = 2**40
 """More than any run takes; beyond 2^53 a step would no longer be told from the next."""
@@ -167,19 +169,21 @@ def _train(
     notes: list[str],
 ) -> dict[str, Any]:
     """Train what has been prepared, in a folder that is there; see train."""
-    from minitx.training.allocation import kept_memory
-    from minitx.training.callbacks import LookInside, RunLogger
-    from minitx.training.checkpoint import AtomicCheckpointIO, checkpoint_callbacks
-    from minitx.training.compiling import CompileWhereItPays
-    from minitx.training.disk import Disk, say
-    from minitx.training.divergence import StopOnDivergence
-    from minitx.training.embeddings import LogEmbeddings
+    from minitx.training.resilience.memory import kept_memory
+    from minitx.training.callbacks.event_logger import RunLogger
+    from minitx.training.callbacks.log_attention import LogAttention
+    from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
+    from minitx.training.callbacks.auto_compile import AutoCompile
+    from minitx.training.folder import say
+    from minitx.training.resilience.disk import Disk
+    from minitx.training.resilience.divergence import StopOnDivergence
+    from minitx.training.callbacks.log_embeddings import LogEmbeddings
     from minitx.training.module import TransformerModule
     from minitx.training.precision import TRUE_DTYPES, resolve_precision
-    from minitx.training.profile import ProfileSteps
+    from minitx.training.callbacks.profiling import ProfileSteps
     from minitx.training.progress import ProgressLine
     from minitx.training.sharding import ShardedStrategy
-    from minitx.training.stopping import StopOnSignal
+    from minitx.training.resilience.signals import StopOnSignal
 
     _quiet()
     settings = config.trainer
@@ -204,10 +208,10 @@ def _train(
         callbacks=[
             StopOnDivergence(config, disk),
             ProgressLine(config.log.every_n_steps),
-            LookInside(config.log.attention),
+            LogAttention(config.log.attention),
             LogEmbeddings(config.log.embeddings),
             *([ProfileSteps(settings.profile)] if settings.profile else []),
-            *([CompileWhereItPays()] if settings.compile == "auto" and not settings.profile else []),
+            *([AutoCompile()] if settings.compile == "auto" and not settings.profile else []),
             stop,
             *checkpoint_callbacks(disk, settings),
         ],

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from minitx import checkpoint
+from minitx.checkpoints import format as checkpoint
 from minitx.nn import Stack
 
 

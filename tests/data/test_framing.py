@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.data.examples import Kind, Pairs, Stream
-from minitx.data.framing import IGNORE, check, frame, positions, prompt, reference, right_aligned
+from minitx.data.batch import IGNORE
+from minitx.data.framing import check, frame, positions, prompt, reference, right_aligned
 from minitx.data.tokenizers import SpecialIds
-from minitx.models import ARCHITECTURES
+from minitx.models.transformers import ARCHITECTURES
 
 P, B, E, S = 7, 8, 9, 5  # not the usual numbers: framing must take them from where they stand
 SPECIAL = SpecialIds(pad=P, bos=B, eos=E, sep=S, unk=6, mask=4)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitx.data.examples import Stream, count
-from minitx.data.framing import Batch
+from minitx.data.batch import Batch
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import Reverse
-from minitx.models import ARCHITECTURES
+from minitx.models.transformers import ARCHITECTURES
 
 TASK = Reverse(symbols=8, length=(1, 9), batch_size=5)
 

@@ -9,7 +9,8 @@ import tokenizers as backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data.tokenizers import SPECIAL_TOKENS, TOKENIZERS, CharTokenizer, SpecialIds, Tokenizer, symbols
+from minitx.data.text.tokenizer_training import CharTokenizer, TOKENIZERS
+from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, Tokenizer, symbols
 
 DIGITS = symbols([str(digit) for digit in range(10)])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

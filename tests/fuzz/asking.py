@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from minitx.cli import main
+from minitx.cli.main import main
 
 FINE, REFUSED = "fine", "refused with a sentence"
 

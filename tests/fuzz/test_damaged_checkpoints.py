@@ -19,7 +19,7 @@ import torch
 from asking import Asked
 
 import minitx
-from minitx import checkpoint
+from minitx.checkpoints import format as checkpoint
 from predictors import SYMBOLS, trained
 
 OTHER_TYPES = [None, 3, -1, 1.5, True, "x", [], {}, [1, 2], {"a": 1}, torch.zeros(2), float("nan"), 10**40, "\ud800"]

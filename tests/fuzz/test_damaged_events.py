@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tensorboard"))
 
 from reading import Board
 
-from minitx.tensorboard.format import encode
+from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 
 TAG = "cross/example_1"

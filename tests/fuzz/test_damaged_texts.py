@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asking import Asked
 
-from minitx.data import corpora
+from minitx.data.text import corpora
 from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
 

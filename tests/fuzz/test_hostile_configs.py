@@ -16,12 +16,12 @@ from asking import FINE, REFUSED, Asked
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from minitx.config import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
+from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
 from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
-from minitx.nn import POSITION_IDS, POSITIONS
-from minitx.options import config_from_dict
+from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.config.parser import config_from_dict
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import build_optimizer
 from minitx.training.run import prepare
@@ -280,8 +280,9 @@ WORDS = [
 
 def lines(trained: str, count: int, seed: int) -> Asked:
     """Random words behind the commands that do not train; the keys are those that there are."""
-    from minitx.cli import COMMANDS
-    from minitx.options import Parser, config_parser, keys
+    from minitx.cli.main import COMMANDS
+    from minitx.config.messages import keys
+    from minitx.config.parser import Parser, config_parser
 
     chance, asked = random.Random(seed), Asked()
     known = {}
@@ -314,7 +315,7 @@ def lines(trained: str, count: int, seed: int) -> Asked:
 
 @pytest.fixture
 def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    from minitx import checkpoint
+    from minitx.checkpoints import format as checkpoint
     from predictors import trained
 
     contents = trained("decoder_only", n_layers=1)

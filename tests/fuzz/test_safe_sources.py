@@ -53,9 +53,9 @@ def test_torch_loads_in_one_place_and_weights_only() -> None:
 
 
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from minitx import archive
-    from minitx.training.checkpoint import AtomicCheckpointIO
-    from minitx.training.disk import Disk
+    from minitx.checkpoints import safe_load as archive
+    from minitx.training.checkpointing import AtomicCheckpointIO
+    from minitx.training.resilience.disk import Disk
 
     asked = []
     monkeypatch.setattr(archive, "load", lambda path, where: asked.append(path) or {})

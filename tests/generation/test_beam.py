@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minitx.generation.beam import Beams, _Search, beam_search
 from minitx.generation.decode import CROWD, generate
-from minitx.generation.penalties import adjusted
+from minitx.generation.logits_processors import combine_processors
 
 PAD, EOS = 0, 1
 Row = tuple[int, ...]
@@ -178,7 +178,7 @@ def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> 
     """What the search ranks by is what is left after the penalties; what it tells is what the model itself says."""
     for seed in range(5):
         model = Table(4, seed)
-        adjust = adjusted([EOS], min_new_tokens=least, repetition_penalty=1.3)
+        adjust = combine_processors([EOS], min_new_tokens=least, repetition_penalty=1.3)
         found = search(model, [(2,)], 2, 4, adjust=adjust, length_penalty=0.0)
         assert adjust is not None
         ranked = zip(texts(found), found.log_probabilities[0].tolist(), found.scores[0].tolist(), strict=True)
@@ -300,7 +300,7 @@ def test_nothing_is_computed_once_nothing_can_change() -> None:
 def test_company_changes_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
     """The History complains if a row is read wrongly; here some prompts leave the batch before others."""
     model = Table(6, seed, sharpness=4.0)
-    options = {"early_stopping": early, "adjust": adjusted([EOS], repetition_penalty=penalty)}
+    options = {"early_stopping": early, "adjust": combine_processors([EOS], repetition_penalty=penalty)}
     together = search(model, prompts, beams, 6, **options)
     for index, prompt in enumerate(prompts):
         alone = search(model, [prompt], beams, 6, **options)

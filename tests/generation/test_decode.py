@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.config import ModelConfig
+from minitx.config.schema import ModelConfig
 from minitx.generation.decode import generate, stream
 from minitx.generation.sampling import greedy, sampler
-from minitx.models import DecoderOnly, EncoderDecoder, build_model
+from minitx.models.builder import build_model
+from minitx.models.transformers import DecoderOnly, EncoderDecoder
 from minitx.nn import POSITIONS
 
 VOCABULARY = 12

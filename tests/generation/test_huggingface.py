@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minitx.generation.beam import Beams, beam_search
 from minitx.generation.decode import generate
-from minitx.generation.penalties import adjusted, less_repetition, without_repeated_ngrams
+from minitx.generation.logits_processors import combine_processors, repetition_penalty, without_repeated_ngrams
 from minitx.generation.sampling import filtered
 from parity import FAMILIES, VOCAB, pair
 
@@ -164,7 +164,7 @@ PENALTIES = [
 def test_penalties(name: str, penalties: dict[str, Any]) -> None:
     """Prompts of one length: their repetition penalty counts padding as a word that was said, ours does not."""
     one = both(name, (4, 4, 4))
-    adjust = adjusted([one.eos], **penalties)
+    adjust = combine_processors([one.eos], **penalties)
     same_tokens(one.greedy(one.eos, adjust=adjust), one.transformers(one.eos, **penalties)[0])
     check_beams(one, one.eos, adjust, penalties)
 
@@ -174,7 +174,7 @@ def test_penalties_matter(name: str) -> None:
     one = both(name, (4, 4, 4))
     plain = one.greedy(one.eos)
     for penalties in ({"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": LIMIT}):
-        other = one.greedy(one.eos, adjust=adjusted([one.eos], **penalties))
+        other = one.greedy(one.eos, adjust=combine_processors([one.eos], **penalties))
         assert plain.shape != other.shape or not torch.equal(plain, other), penalties
 
 
@@ -225,7 +225,7 @@ histories = st.integers(1, 9).flatmap(
 def test_repetition(logits: Tensor, history: Tensor, penalty: float) -> None:
     history = history[: len(logits)]
     expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(history, logits)
-    torch.testing.assert_close(less_repetition(logits, history, None, penalty), expected)
+    torch.testing.assert_close(repetition_penalty(logits, history, None, penalty), expected)
 
 
 @given(rows_of_logits, histories, st.integers(1, 4))
@@ -239,7 +239,7 @@ def test_repeated_ngrams(logits: Tensor, history: Tensor, size: int) -> None:
 @given(rows_of_logits, st.lists(st.integers(0, WORDS - 1), min_size=1, max_size=3, unique=True), st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_the_least_number_of_tokens(logits: Tensor, ends: list[int], least: int) -> None:
-    adjust = adjusted(ends, min_new_tokens=least)
+    adjust = combine_processors(ends, min_new_tokens=least)
     history = torch.zeros(len(logits), 3, dtype=torch.long)
     for written in range(7):
         theirs = transformers.MinNewTokensLengthLogitsProcessor(3, least, ends, device="cpu")
@@ -252,7 +252,7 @@ def test_the_least_number_of_tokens(logits: Tensor, ends: list[int], least: int)
 @settings(max_examples=60, deadline=None)
 def test_all_penalties_in_their_order(logits: Tensor, history: Tensor, written: int) -> None:
     history, written = history[: len(logits)] % 4, min(written, history.size(1))
-    adjust = adjusted([2], repetition_penalty=1.5, no_repeat_ngram_size=2, min_new_tokens=2)
+    adjust = combine_processors([2], repetition_penalty=1.5, no_repeat_ngram_size=2, min_new_tokens=2)
     expected = transformers.RepetitionPenaltyLogitsProcessor(1.5)(history, logits)
     expected = transformers.NoRepeatNGramLogitsProcessor(2)(history, expected)
     least = transformers.MinNewTokensLengthLogitsProcessor(history.size(1) - written, 2, [2], device="cpu")

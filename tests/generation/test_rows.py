@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.decode import CROWD, Written, generate, steps
-from minitx.generation.penalties import adjusted
+from minitx.generation.decode import CROWD, DecodeStep, generate, steps
+from minitx.generation.logits_processors import combine_processors
 from minitx.generation.sampling import DRAWN_AT_ONCE, Uniforms, drawn, filtered, sampler
 
 VOCABULARY, PAD, EOS = 12, 0, 2
@@ -56,7 +56,7 @@ class Reading:
         return logits
 
 
-def run(model: Reading, limit: int, **options: Any) -> list[Written]:
+def run(model: Reading, limit: int, **options: Any) -> list[DecodeStep]:
     ids = torch.full((len(model.script), 1), 3)
     return list(steps(model, ids, max_new_tokens=limit, eos=EOS, pad=PAD, **options))  # type: ignore[arg-type]
 
@@ -148,7 +148,7 @@ def test_the_source_of_those_who_leave_goes_with_them() -> None:
 
 def test_scores_are_the_models_own_before_penalties_and_filters() -> None:
     model = Reading([[5, 6, 7]], certainty=1.0)
-    adjust = adjusted([EOS], repetition_penalty=9.0)
+    adjust = combine_processors([EOS], repetition_penalty=9.0)
     choose = sampler([torch.Generator().manual_seed(1)], temperature=0.01, top_k=1)
     logs = [column.log_probability for column in run(model, 3, scores=True, adjust=adjust, choose=choose)]
     expected = math.log(math.e / (math.e + VOCABULARY - 1))

@@ -13,14 +13,15 @@ from torch import Tensor
 import minitx
 from conftest import roughen_weights
 from huggingface.theirs import CASES, TEXT, saved
-from minitx import checkpoint
-from minitx.cli import main
-from minitx.config import Config, ModelConfig, RunConfig
+from minitx.checkpoints import format as checkpoint
+from minitx.cli.main import main
+from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
-from minitx.data.tokenizers import BPETokenizer, Tokenizer
+from minitx.data.text.tokenizer_training import BPETokenizer
+from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
-from minitx.models import build_model
-from minitx.predictor import Predictor
+from minitx.models.builder import build_model
+from minitx.inference.predictor import Predictor
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 import minitx
 from huggingface.theirs import CASES, TEXT, Theirs, saved
-from minitx import checkpoint
-from minitx.bleu import corpus_scores
-from minitx.cli import main
+from minitx.checkpoints import format as checkpoint
+from minitx.evaluation.bleu import corpus_scores
+from minitx.cli.main import main
 from minitx.generation.options import GenerationOptions
-from minitx.predictor import Predictor
+from minitx.inference.predictor import Predictor
 
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
 PROMPTS = ["The quick brown", "To be, or not", "Ein Hund rennt über"]

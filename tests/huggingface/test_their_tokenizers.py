@@ -11,7 +11,7 @@ import pytest
 
 from huggingface.theirs import CASES
 from minitx.data.tokenizers import Tokenizer
-from minitx.huggingface.tokenizers import read_tokenizer, write_tokenizer
+from minitx.huggingface.tokenizer_files import read_tokenizer, write_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -105,8 +105,8 @@ def test_translation_frames_as_the_model_is_used_to(tmp_path: Path) -> None:
 def test_special_tokens_may_come_last() -> None:
     import torch
 
-    from minitx.data.conventions import SpecialIds
-    from minitx.data.masking import hide
+    from minitx.data.special_tokens import SpecialIds
+    from minitx.data.text.masking import hide
 
     special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
     hidden = hide(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))

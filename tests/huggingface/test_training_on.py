@@ -9,7 +9,7 @@ import torch
 
 import minitx
 from huggingface.theirs import CASES, TEXT, saved
-from minitx.cli import main
+from minitx.cli.main import main
 
 SHORT = [
     "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "1", "--trainer.precision", "32-true",

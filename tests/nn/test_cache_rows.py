@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.config import ModelConfig
+from minitx.config.schema import ModelConfig
 from minitx.generation.decode import generate
 from minitx.generation.sampling import greedy
-from minitx.models import build_model
-from minitx.nn import POSITIONS, Cache
+from minitx.models.builder import build_model
+from minitx.nn import Cache, POSITIONS
 from minitx.nn.cache import FIRST_BLOCK, LayerCache
 
 VOCAB = 11

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.models import ARCHITECTURES
-from minitx.nn import POSITION_IDS, POSITIONS, ConsecutiveIds, Stack
+from minitx.models.transformers import ARCHITECTURES
+from minitx.nn import ConsecutiveIds, POSITIONS, POSITION_IDS, Stack
 
 VOCAB = 11
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)

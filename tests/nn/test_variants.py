@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minitx.config import ModelConfig
-from minitx.models import ARCHITECTURES, build_model
-from minitx.nn import ACTIVATIONS, NORMS, FeedForward, build_norm
+from minitx.config.schema import ModelConfig
+from minitx.models.builder import build_model
+from minitx.models.transformers import ARCHITECTURES
+from minitx.nn import ACTIVATIONS, FeedForward, NORMS, build_norm
 
 
 def run(model: nn.Module, length: int = 6) -> torch.Tensor:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.config import ModelConfig
-from minitx.inspection.recording import record_attention
-from minitx.models import build_model
+from minitx.config.schema import ModelConfig
+from minitx.interpret.recording import record_attention
+from minitx.models.builder import build_model
 from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
-from minitx.nn.attention import FLEX_FROM, FLEX_HEAD, choose_kernel
+from minitx.nn.kernels import FLEX_FROM, FLEX_HEAD, choose_kernel
 
 every_mask = pytest.mark.parametrize("hidden", ["none", "padding", "heads"])
 every_window = pytest.mark.parametrize("window", [None, 1, 3, 99])

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from minitx.cli import main
-from minitx.config import Config
-from minitx.options import config_parser, to_config
+from minitx.cli.main import main
+from minitx.config.schema import Config
+from minitx.config.parser import config_parser, to_config
 from minitx.sweeps import rows
-from minitx.sweeps import run as running
+from minitx.sweeps import sweep as running
 from minitx.sweeps.plan import Plan, plan
-from minitx.sweeps.run import spelt, sweep
+from minitx.sweeps.sweep import spelt, sweep
 from minitx.sweeps.worker import carry_out
 from minitx.training.module import TransformerModule
 
@@ -186,7 +186,7 @@ def test_without_a_config_there_is_nothing_to_do(capsys: pytest.CaptureFixture[s
 
 def test_the_command_works_in_processes_of_its_own_and_stops_when_told(tmp_path: Path) -> None:
     words = [*SMALL, "--run.folder", str(tmp_path), "--seeds", "1", "--set", "trainer.max_steps=2,100000"]
-    code = "import sys; from minitx.cli import main; main(sys.argv[1:])"
+    code = "import sys; from minitx.cli.main import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, "sweep", *words, "--lengths", "1:2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     endless = tmp_path / "reverse_sweep/trainer.max_steps=100000/seed1/v0"

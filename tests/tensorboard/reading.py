@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.data_provider import MultiplexerDataPr
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from werkzeug.test import Client, TestResponse
 
-from minitx.tensorboard.format import decode
-from minitx.tensorboard.loader import AttentionLoader
+from minitx.tensorboard.map_format import decode
+from minitx.tensorboard.plugin_loader import AttentionLoader
 
 ADDRESS = "/data/plugin/minitx"
 

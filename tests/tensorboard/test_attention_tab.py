@@ -13,9 +13,9 @@ from browsing import CHROMIUM, WHY_SKIPPED, Maps, tensorboard
 from torch.utils.tensorboard import SummaryWriter
 
 import minitx
-from minitx.cli import main
-from minitx.inspection.maps import AttentionMaps
-from minitx.tensorboard import format as maps_format
+from minitx.cli.main import main
+from minitx.interpret.attention_maps import AttentionMaps
+from minitx.tensorboard import map_format as maps_format
 from minitx.tensorboard.writer import add_maps
 from predictors import built
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from browsing import CHROMIUM, WHY_SKIPPED, tensorboard
 
-from minitx.cli import main
+from minitx.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

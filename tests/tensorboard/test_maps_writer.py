@@ -14,8 +14,8 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import NAME
-from minitx.tensorboard.format import Statistic, decode, encode
-from minitx.tensorboard.heads import SHOWN_ONE_BY_ONE, Head, add_heads, heads, heads_json, heads_table
+from minitx.tensorboard.map_format import Statistic, decode, encode
+from minitx.tensorboard.head_figures import HeadFigures, SHOWN_ONE_BY_ONE, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_maps
 
 
@@ -113,8 +113,8 @@ def test_nothing_to_say_writes_nothing(tmp_path: Path) -> None:
 
 def test_the_table_tells_each_head_by_its_pattern() -> None:
     found = [
-        Head("cross", 2, 1, {"entropy": 0.125, "diagonal": 0.9}, "diagonal"),
-        Head("decoder", 1, 2, {"entropy": 1.0}, None),
+        HeadFigures("cross", 2, 1, {"entropy": 0.125, "diagonal": 0.9}, "diagonal"),
+        HeadFigures("decoder", 1, 2, {"entropy": 1.0}, None),
     ]
     said = [[cell.strip() for cell in line.strip("| ").split("|")] for line in heads_table(found).splitlines()]
     plain = [[cell.replace("<code>", "").replace("</code>", "") for cell in row] for row in said]
@@ -125,8 +125,8 @@ def test_the_table_tells_each_head_by_its_pattern() -> None:
 
 def test_the_same_as_json() -> None:
     found = [
-        Head("cross", 2, 1, {"entropy": 0.123456, "diagonal": 0.9}, "diagonal"),
-        Head("cross", 2, 2, {}, None),
+        HeadFigures("cross", 2, 1, {"entropy": 0.123456, "diagonal": 0.9}, "diagonal"),
+        HeadFigures("cross", 2, 2, {}, None),
     ]
     assert heads_json(found) == [
         {

@@ -13,9 +13,9 @@ from browsing import CHROMIUM, WHY_SKIPPED, Maps, eventually
 from PIL import Image
 from torch import Tensor
 
-from minitx.inspection import statistics
-from minitx.inspection.maps import AttentionMaps
-from minitx.tensorboard.format import Statistic
+from minitx.interpret import head_statistics as statistics
+from minitx.interpret.attention_maps import AttentionMaps
+from minitx.tensorboard.map_format import Statistic
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 
@@ -56,7 +56,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("offline") / "maps.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minitx.inspection.maps.head_statistics", known)
+        patch.setattr("minitx.interpret.attention_maps.head_statistics", known)
         MAPS.save_html(path, beside={"later": LATER})
     return path
 
@@ -149,7 +149,7 @@ def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) ->
 
 @pytest.mark.parametrize("scale", ["√", "linear"])
 def test_colours_follow_the_ramp(opened: Opened, file: Path, scale: str) -> None:
-    from minitx.inspection.images import _RAMP
+    from minitx.interpret.images import _RAMP
 
     maps = opened(file)
     maps.press(scale)

@@ -22,8 +22,8 @@ from tensorboard.compat.proto.types_pb2 import DataType
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import plugin
-from minitx.tensorboard.format import Statistic, encode
-from minitx.tensorboard.loader import STEPS, AttentionLoader
+from minitx.tensorboard.map_format import Statistic, encode
+from minitx.tensorboard.plugin_loader import AttentionLoader, STEPS
 from minitx.tensorboard.writer import add_maps
 
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
@@ -441,6 +441,6 @@ def test_a_plugin_that_cannot_be_imported_costs_its_own_tab_only(tmp_path: Path)
 
 
 def test_the_entry_point_imports_tensorboard_and_itself_only() -> None:
-    code = "import sys, minitx.tensorboard.loader; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "import sys, minitx.tensorboard.plugin_loader; print(*{name.partition('.')[0] for name in sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "torch", "lightning", "werkzeug", "jsonargparse", "PIL"} & set(ran.stdout.split())

@@ -18,7 +18,7 @@ import pytest
 from browsing import free_port
 from torch.utils.tensorboard import SummaryWriter
 
-from minitx.tensorboard.format import KINDS, decode
+from minitx.tensorboard.map_format import KINDS, decode
 from minitx.tensorboard.writer import add_maps
 from predictors import built
 

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugin_util import markdown_to_safe_html
 from torch.utils.tensorboard import SummaryWriter
 
-from minitx.inspection import images
-from minitx.inspection.maps import Picture
+from minitx.interpret import images
+from minitx.interpret.attention_maps import Picture
 from minitx.tensorboard.writer import add_attention, add_picture, markdown_table
 
 

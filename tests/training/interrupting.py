@@ -7,9 +7,9 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from minitx.config import Config
+from minitx.config.schema import Config
 from minitx.training.module import TransformerModule
-from minitx.training.run import train
+from minitx.training.api import train_config as train
 
 
 class Killed(BaseException):

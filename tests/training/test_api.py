@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import minitx
-from minitx import checkpoint
-from minitx.cli import main
+from minitx.checkpoints import format as checkpoint
+from minitx.cli.main import main
 
 SHORT = {"trainer.max_steps": 3, "data.test_size": 20, "data.validation_size": 10, "model.position": {"name": "rope"}}
 

@@ -12,14 +12,15 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
-from minitx.cli import main
-from minitx.config import Config
+from minitx.cli.main import main
+from minitx.config.schema import Config
 from minitx.data.framing import frame
-from minitx.evaluation import evaluate
-from minitx.options import config_from_dict
-from minitx.training.callbacks import _longest_document
+from minitx.evaluation.metrics import evaluate
+from minitx.config.parser import config_from_dict
+from minitx.training.callbacks.log_attention import _longest_document
 from minitx.training.describe import describe
-from minitx.training.run import prepare, train
+from minitx.training.api import train_config as train
+from minitx.training.run import prepare
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import torch
 import yaml
 
 import minitx
-from minitx.cli import main
-from minitx.options import config_from_dict
-from minitx.training.run import prepare, train
+from minitx.cli.main import main
+from minitx.config.parser import config_from_dict
+from minitx.training.api import train_config as train
+from minitx.training.run import prepare
 from tests.training.interrupting import break_off, state
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitx.data.framing import IGNORE
+from minitx.data.batch import IGNORE
 from minitx.training.losses import count, cross_entropy, piecewise_cross_entropy
 
 

@@ -11,11 +11,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
-from minitx.cli import main
-from minitx.config import Config
+from minitx.cli.main import main
+from minitx.config.schema import Config
 from minitx.data.tasks import MaskedText
-from minitx.options import config_from_dict
-from minitx.training.run import prepare, train
+from minitx.config.parser import config_from_dict
+from minitx.training.api import train_config as train
+from minitx.training.run import prepare
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from minitx import ModelConfig, build_model
-from minitx.config import OptimizerConfig, ScheduleConfig
-from minitx.training.optim import Together, build_optimizer, build_schedule, schedule
+from minitx.config.schema import OptimizerConfig, ScheduleConfig
+from minitx.training.optim import CombinedOptimizer, build_optimizer, build_schedule, schedule
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine", "noam"])
@@ -113,9 +113,9 @@ def test_learning_rate_is_finite_without_warmup() -> None:
         assert math.isfinite(schedule(ScheduleConfig(name, warmup_steps=0), 1)(0))
 
 
-def muon(model: nn.Module, **options: float) -> Together:
+def muon(model: nn.Module, **options: float) -> CombinedOptimizer:
     optimizer = build_optimizer(model, OptimizerConfig(name="muon", lr=0.1, **options))  # type: ignore[arg-type]
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     return optimizer
 
 
@@ -151,7 +151,7 @@ def test_muon_moves_a_matrix_by_an_orthogonal_one_of_adamws_size() -> None:
 
 
 def test_a_schedule_reaches_both_and_their_state_survives() -> None:
-    def trained(optimizer: Together, layer: nn.Linear, steps: int) -> None:
+    def trained(optimizer: CombinedOptimizer, layer: nn.Linear, steps: int) -> None:
         rates = build_schedule(optimizer, ScheduleConfig("constant", warmup_steps=4), max_steps=10)
         for step in range(steps):
             assert {group["lr"] for part in optimizer.parts for group in part.param_groups} == {(step + 1) * 0.1 / 4}

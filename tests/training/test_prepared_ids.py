@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import minitx
-from minitx.training.run import prepare, train
+from minitx.training.api import train_config as train
+from minitx.training.run import prepare
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])

@@ -13,9 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
-from minitx.options import config_from_dict
+from minitx.config.parser import config_from_dict
 from minitx.training.module import TransformerModule
-from minitx.training.run import prepare, train
+from minitx.training.api import train_config as train
+from minitx.training.run import prepare
 
 ARCHITECTURES = {
     "encoder_decoder": {"encoder", "decoder", "cross"},

@@ -12,15 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx import evaluation
+from minitx.evaluation import metrics as evaluation
 from minitx.data.examples import Pairs, count, rows
-from minitx.data.framing import IGNORE, Batch
+from minitx.data.batch import Batch, IGNORE
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import Reverse
-from minitx.evaluation import Scores, evaluate
+from minitx.evaluation.metrics import Scores, evaluate
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
-from minitx.training.run import prepare, train
+from minitx.training.api import train_config as train
+from minitx.training.run import prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -163,7 +164,7 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(
 
 SCRIPT = """
 import json, pytest, sys, torch
-from minitx.options import config_from_dict
+from minitx.config.parser import config_from_dict
 from tests.training.test_weighting import gradients
 with pytest.MonkeyPatch.context() as patch:
     found = gradients(config_from_dict(json.loads(sys.argv[1])), patch, 2)

@@ -5,16 +5,7 @@ To add a toy task, subclass SequenceTask in sequences.py, write `answer` and reg
 """
 
 from minitx.data.tasks.arithmetic import Addition, ModularAddition
-from minitx.data.tasks.base import (
-    TASKS,
-    LengthTask,
-    QuestionTask,
-    SequenceTask,
-    Task,
-    generator,
-    mixed,
-    register,
-)
+from minitx.data.tasks.base import LengthTask, QuestionTask, SequenceTask, TASKS, Task, generator, hash_seed, register
 from minitx.data.tasks.dates import Dates
 from minitx.data.tasks.imported import ImportedMaskedText, ImportedPairs, ImportedText
 from minitx.data.tasks.languages import LanguageTask, NumberWords
@@ -51,6 +42,6 @@ __all__ = [
     "Text",
     "Translation",
     "generator",
-    "mixed",
+    "hash_seed",
     "register",
 ]

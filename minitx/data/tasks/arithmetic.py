@@ -16,7 +16,8 @@ from torch import Tensor
 from minitx.data.examples import Pairs
 from minitx.data.splits import Split
 from minitx.data.tasks.base import FIRST, QuestionTask, Task, check_at_least, check_range, generator, numbered, register
-from minitx.data.tokenizers import CharTokenizer, Tokenizer
+from minitx.data.text.tokenizer_training import CharTokenizer
+from minitx.data.tokenizers import Tokenizer
 
 PLUS, ZERO = FIRST, FIRST + 1
 """The ids of + and of the digit 0, which the other digits follow."""

@@ -41,7 +41,7 @@ def register(name: str) -> Callable[[TaskClass], TaskClass]:
     return add
 
 
-def mixed(*numbers: int) -> int:
+def hash_seed(*numbers: int) -> int:
     """One number below 2^64 from a few, so that neighbours give unrelated ones (splitmix64)."""
     state = 0
     for number in numbers:
@@ -54,7 +54,7 @@ def mixed(*numbers: int) -> int:
 
 def generator(*numbers: int) -> torch.Generator:
     """Random numbers that are a pure function of a few integers."""
-    return torch.Generator().manual_seed(mixed(*numbers))
+    return torch.Generator().manual_seed(hash_seed(*numbers))
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from minitx.data.examples import Examples, Kind
-from minitx.data.reading import Corpus
+from minitx.data.text.readers import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from minitx.data.examples import Pairs
-from minitx.data.pieces import Pieces
+from minitx.data.text.pieces import Pieces
 from minitx.data.tasks.base import QuestionTask, register
-from minitx.data.tokenizers import CharTokenizer, Tokenizer
-from minitx.options import did_you_mean
+from minitx.data.text.tokenizer_training import CharTokenizer
+from minitx.data.tokenizers import Tokenizer
+from minitx.config.messages import did_you_mean
 
 
 @dataclass(kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from minitx.config import ModelConfig
-from minitx.huggingface.families.base import Family, Key, register, resolved
+from minitx.config.schema import ModelConfig
+from minitx.huggingface.families.family import Family, Key, register, resolved
 from minitx.huggingface.links import Link, behind, module, modules
 
 UNUSED = 2

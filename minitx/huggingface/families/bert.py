@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from minitx.config import ModelConfig
-from minitx.huggingface.families.base import Family, Key, register
+from minitx.config.schema import ModelConfig
+from minitx.huggingface.families.family import Family, Key, register
 from minitx.huggingface.links import Link, module, modules, same
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from minitx.config import ModelConfig
-from minitx.huggingface.families.base import Family, Key, register
+from minitx.config.schema import ModelConfig
+from minitx.huggingface.families.family import Family, Key, register
 from minitx.huggingface.links import Link, joined, module, modules, transposed
 
 

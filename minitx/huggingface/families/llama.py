@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from minitx.config import ModelConfig
-from minitx.huggingface.families.base import Family, Key, register
+from minitx.config.schema import ModelConfig
+from minitx.huggingface.families.family import Family, Key, register
 from minitx.huggingface.links import Link, module, modules
 
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from minitx.config import ModelConfig
-from minitx.huggingface.families.base import Family, Key, register, resolved
+from minitx.config.schema import ModelConfig
+from minitx.huggingface.families.family import Family, Key, register, resolved
 from minitx.huggingface.links import Link, module, modules, scaled
 
 ACTIVATIONS = {

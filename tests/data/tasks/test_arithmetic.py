@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minitx.data.framing import frame
 from minitx.data.tasks import generator
-from minitx.data.tokenizers import CharTokenizer
+from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.nn.position_ids import CoupledIds
 from toy import check_answers, make, questions, spelt
 

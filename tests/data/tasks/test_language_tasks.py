@@ -288,7 +288,7 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict, senten
 )
 def test_a_yaml_section_is_checked(options: dict, sentence: str) -> None:
     from minitx.data.tasks import TASKS
-    from minitx.options import build
+    from minitx.config.registry import build
 
     with pytest.raises(ValueError, match=sentence):
         build(TASKS, options, "data")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from minitx.data.examples import Pairs, count, rows
 from minitx.data.splits import SPLITS, content_hash, in_split
-from minitx.data.tasks import TASKS, generator, mixed
+from minitx.data.tasks import TASKS, generator, hash_seed
 from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, STRING_TASKS, check_answers, make, questions, same
 
 
@@ -222,19 +222,19 @@ def test_a_finished_run_is_measured_on_the_test_set(name: str) -> None:
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4))
 def test_mixed_numbers_fit_a_seed_and_depend_on_every_part(numbers: list[int]) -> None:
-    value = mixed(*numbers)
+    value = hash_seed(*numbers)
     assert 0 <= value < 2**64
-    assert value == mixed(*numbers)
+    assert value == hash_seed(*numbers)
     for place in range(len(numbers)):
         changed = [*numbers]
         changed[place] += 1
-        assert mixed(*changed) != value
+        assert hash_seed(*changed) != value
 
 
 def test_mixed_numbers_depend_on_their_order_and_neighbours_are_unrelated() -> None:
-    grid = [mixed(seed, number, rank) for seed in range(20) for number in range(20) for rank in range(4)]
+    grid = [hash_seed(seed, number, rank) for seed in range(20) for number in range(20) for rank in range(4)]
     assert len(set(grid)) == len(grid)
-    bits = [bin(mixed(1, number, 0) ^ mixed(1, number + 1, 0)).count("1") for number in range(500)]
+    bits = [bin(hash_seed(1, number, 0) ^ hash_seed(1, number + 1, 0)).count("1") for number in range(500)]
     assert 30 < sum(bits) / len(bits) < 34, "a neighbour changes half of the 64 bits"
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.data import corpora
+from minitx.data.text import corpora
 from minitx.data.examples import Stream, count
 from minitx.data.tasks import Text, generator
 

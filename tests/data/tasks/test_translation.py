@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.config import Config, ModelConfig
-from minitx.data import parallel
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.text import parallel_files as parallel
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Translation, generator
 from minitx.generation.options import GenerationOptions
-from minitx.predictor import Predictor
+from minitx.inference.predictor import Predictor
 from minitx.training.run import prepare
 from parallel_files import made_up, make_files, write_split
 

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from minitx.commands.trained import _answer
-from minitx.config import Config, ModelConfig
+from minitx.cli.trained import _answer
+from minitx.config.schema import Config, ModelConfig
 from minitx.data.framing import frame
 from minitx.data.tasks import generator
 from minitx.generation.options import GenerationOptions
-from minitx.predictor import Predictor
-from minitx.report import evaluation_report, table
+from minitx.inference.predictor import Predictor
+from minitx.evaluation.report import evaluation_report, table
 from minitx.training.losses import count, cross_entropy
 from minitx.training.run import prepare
 from toy import FEW, PAIR_TASKS

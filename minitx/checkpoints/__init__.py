@@ -1,0 +1,1 @@
+"""Checkpoint files: their format, atomic writing, safe loading."""

@@ -1,0 +1,112 @@
+"""The checkpoint file: one self-contained file of tensors and plain JSON types. Reads and writes; trains nothing.
+
+Under the key `minitx` stand the format, the resolved config and the tokenizer; under `state_dict` the weights; beside
+them whatever the training loop needs to go on.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minitx.checkpoints import safe_load as archive
+from minitx.checkpoints.atomic_files import written_whole
+
+FORMAT = 1
+"""Version of what stands under `minitx`; a file of a newer one is refused."""
+
+
+def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """What stands under `minitx`."""
+    return {"format": FORMAT, "config": config, "tokenizer": tokenizer}
+
+
+def write(contents: dict[str, Any], path: str | Path) -> None:
+    """Write a checkpoint whole or not at all: beside its target, forced to disk, then renamed.
+
+    Raises:
+        OSError: no room, no folder, no permission; what stood there before is left as it was.
+    """
+    with written_whole(path) as file:
+        try:
+            torch.save(contents, file)
+        except RuntimeError as error:  # of torch's own bookkeeping, when a write has failed under it
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+
+
+def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
+    """The contents of a checkpoint file, unpickling nothing but tensors and plain types.
+
+    Raises:
+        ValueError: not there, damaged, not ours, or of a newer format; before more memory is taken than the file has
+            bytes.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint file {path}")
+    with warnings.catch_warnings(action="ignore"):  # torch wonders aloud about files that are refused below
+        contents = archive.load(path, map_location)
+    ours = contents.get("minitx") if isinstance(contents, dict) else None
+    if not isinstance(ours, dict) or not isinstance(ours.get("format"), int):
+        raise ValueError(f"{path} is not a minitx checkpoint: it has no minitx section")
+    if ours["format"] > FORMAT:
+        raise ValueError(
+            f"{path} is of checkpoint format {ours['format']}, newer than {FORMAT}, which this minitx knows: "
+            "update minitx"
+        )
+    missing = {"config", "tokenizer"} - ours.keys() or {"state_dict"} - contents.keys()
+    if missing:
+        raise ValueError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
+    try:
+        archive.check_plain(ours, path.stat().st_size)
+        _check_kinds(ours["config"], ours["tokenizer"], contents["state_dict"])
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, or its parts do not fit together: {error}") from None
+    return contents
+
+
+def _check_kinds(config: Any, tokenizer: Any, weights: Any) -> None:
+    for name, part in (("config", config), ("tokenizer", tokenizer), ("weights", weights)):
+        if not isinstance(part, dict):
+            raise ValueError(f"its {name} must be names with values, got {type(part).__name__}")
+    for name, tensor in weights.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"its weights must be tensors with names, got {type(tensor).__name__} {name!r:.80}")
+
+
+def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A model's weights in the contents of a checkpoint, as its load_state_dict takes them."""
+    return {name.removeprefix("model."): tensor for name, tensor in contents["state_dict"].items()}
+
+
+def find(path: str | Path, name: str = "best") -> Path:
+    """The checkpoint file that a path means: the file itself, or the newest one of that name in a run folder.
+
+    Args:
+        path: a file, a run folder runs/NAME, or one version of it runs/NAME/vN.
+        name: best or last, for a folder; best falls back to last.
+
+    Raises:
+        ValueError: nothing there.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"there is no checkpoint and no run folder at {path}")
+    if path.is_file():
+        return path
+    for folder in [*reversed(versions(path)), path]:
+        for candidate in dict.fromkeys((name, "last")):
+            if (folder / f"{candidate}.ckpt").is_file():
+                return folder / f"{candidate}.ckpt"
+    raise ValueError(f"the folder {path} holds no checkpoint ({name}.ckpt) and no run with one (vN/{name}.ckpt)")
+
+
+def versions(folder: str | Path) -> list[Path]:
+    """The version folders v0, v1, ... of a run, oldest first."""
+    folder = Path(folder)
+    found = [part for part in folder.iterdir() if re.fullmatch(r"v\d+", part.name)] if folder.is_dir() else []
+    return sorted(found, key=lambda part: int(part.name[1:]))

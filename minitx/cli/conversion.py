@@ -1,0 +1,53 @@
+"""`minitx import` and `minitx export`: their arguments, and what they tell. Import torch only when there is work."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jsonargparse import Namespace
+
+from minitx.checkpoints.atomic_files import writable
+from minitx.config.parser import Parser
+
+
+def import_arguments(parser: Parser) -> None:
+    """Of `minitx import`."""
+    parser.add_argument(
+        "source", type=str, help="a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
+    )
+    parser.add_argument("--out", type=str, required=True, help="the checkpoint to write")
+
+
+def run_import(parsed: Namespace) -> None:
+    """Import a model."""
+    out = writable(parsed.out)
+    from minitx.huggingface.importing import import_model
+
+    imported = import_model(parsed.source, out)
+    model = imported.config.model
+    distinct = {tensor.data_ptr(): tensor.numel() for tensor in imported.weights.values()}
+    print(
+        f"{out}: {imported.family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
+        f"{sum(distinct.values()):,} parameters, {model.vocab_size:,} tokens\n"
+        f"minitx generate {out} TEXT"
+    )
+
+
+def export_arguments(parser: Parser) -> None:
+    """Of `minitx export`."""
+    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument(
+        "--to",
+        type=Literal["hf", "safetensors"],
+        default="hf",
+        help="hf: a folder that transformers loads; safetensors: weights under our names, and the config beside them",
+    )
+    parser.add_argument("folder", type=str, help="a new folder")
+
+
+def run_export(parsed: Namespace) -> None:
+    """Export a model."""
+    from minitx.huggingface.exporting import export
+
+    name = export(parsed.checkpoint, parsed.to, parsed.folder)
+    print(f"{parsed.folder}: {name}; README.md in it says what the model does")

@@ -1,0 +1,61 @@
+"""The names that a config may use: tasks, corpora, tokenizers, position schemes, and the bundled configs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from minitx.config import bundled
+from minitx.data.text.corpora import CORPORA
+from minitx.data.tasks import TASKS
+from minitx.data.text.tokenizer_training import TOKENIZERS
+from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn.positions import GIVEN
+
+OPEN: Mapping[str, Mapping[str, Any]] = {
+    "data": TASKS,
+    "model.position": POSITIONS,
+    "model.position_ids": POSITION_IDS,
+}
+"""The classes that each open section of a config may name."""
+
+OTHERS = {*GIVEN, "self", "args", "kwargs"}
+"""Arguments of a constructor that do not come from the section."""
+
+
+def listing() -> str:
+    """Every registered name with its first line of help and its options; every bundled config with its line."""
+    lines: list[str] = []
+    for key, registry in (
+        ("data.name", TASKS),
+        ("data.path (or a file, a folder, owner/name on the hub)", CORPORA),
+        ("data.tokenizer.name", TOKENIZERS),
+        ("model.position.name", POSITIONS),
+        ("model.position_ids.name", POSITION_IDS),
+    ):
+        lines.append(key)
+        for name, thing in registry.items():
+            summary = (inspect.getdoc(thing) or "").splitlines()[0]
+            options = [f"{option}={default}" for option, default in own_options(thing).items()]
+            lines.append(f"  {name:<18} {summary}" + (f"  [{', '.join(options)}]" if options else ""))
+    lines.append("--config (or a file)")
+    lines += [f"  {name:<22} {bundled.summary(path)}" for name, path in bundled.configs().items()]
+    return "\n".join(lines)
+
+
+def own_options(thing: Any) -> dict[str, Any]:
+    """The options that a section may give to a registered class, with their defaults; none for a function."""
+    if not inspect.isclass(thing):
+        return {}
+    parameters = inspect.signature(thing).parameters.values()
+    return {p.name: _default(thing, p) for p in parameters if p.name not in OTHERS}
+
+
+def _default(thing: Any, parameter: inspect.Parameter) -> Any:
+    if dataclasses.is_dataclass(thing):
+        for field in dataclasses.fields(thing):
+            if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
+                return field.default_factory()
+    return parameter.default

@@ -1,0 +1,144 @@
+"""The command line: minitx train | evaluate | generate | attend | ablate | ... (COMMANDS, at the end).
+
+Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
+one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jsonargparse import Namespace
+
+from minitx.cli import experiments, trained
+from minitx.config.errors import RunFailed, is_ours
+from minitx.cli import conversion as huggingface
+from minitx.config.messages import did_you_mean
+from minitx.config.parser import Parser, config_parser
+from minitx.cli import sweeping as sweeps
+
+
+class Command(NamedTuple):
+    """One word after `minitx`."""
+
+    help: str
+    parser: Callable[[Parser], None]
+    run: Callable[[Parser, Namespace], None]
+    configured: bool = False  # whether it takes --config and overrides
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; leaves the process with code 2 after bad input."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print(usage(), flush=True)
+            raise SystemExit(0 if arguments else 2)
+        name = arguments[0]
+        if name not in COMMANDS:
+            raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+        # Bytes that are no text reach Python as halves of characters.
+        if strange := [word for word in arguments if "\0" in word or re.search("[\ud800-\udfff]", word)]:
+            raise ValueError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
+        if swallowed := [word for word in arguments if re.fullmatch("--[^=]+=--", word)]:  # argparse makes it []
+            raise ValueError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
+        parser = _parser(name)
+        COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, and knows why
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except RunFailed as error:
+        print(f"minitx: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except (ValueError, MemoryError, RuntimeError) as error:
+        sentence = str(error) if isinstance(error, ValueError) and is_ours(error) else _memory(error)
+        if os.environ.get("MINITX_TRACEBACK") or sentence is None:
+            raise
+        print(f"minitx: {sentence}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _parser(name: str) -> Parser:
+    command = COMMANDS[name]
+    make = config_parser if command.configured else Parser
+    parser = make(prog=f"minitx {name}", description=command.help)
+    command.parser(parser)
+    return parser
+
+
+def _memory(error: Exception) -> str | None:
+    """The sentence about memory that has run out, in whose words ever; None for any other error."""
+    told = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", told):
+        return None
+    asked = re.search(r"allocate ([\d.]+ \w+)", told)
+    more = f" for {asked[1]} more" if asked else ""
+    return f"there is not enough memory{more}: make data.batch_size, the lengths of the data or the model smaller"
+
+
+def usage() -> str:
+    """What `minitx --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: minitx COMMAND ...   (minitx COMMAND --help tells its arguments)", "", *lines])
+
+
+def _list(parser: Parser, parsed: Namespace) -> None:
+    from minitx.cli.listing import listing
+
+    print(listing())
+
+
+def _completion_arguments(parser: Parser) -> None:
+    parser.add_argument("shell", type=str, help="bash, zsh or tcsh")
+
+
+def _completion(parser: Parser, parsed: Namespace) -> None:
+    from minitx.cli.completion import script
+
+    print(script(parsed.shell, {name: (command.help, _parser(name)) for name, command in COMMANDS.items()}))
+
+
+COMMANDS = {
+    "train": Command(
+        "train a model: --config FILE, and --section.key value to change a key",
+        experiments.train_arguments,
+        experiments.train,
+        True,
+    ),
+    "evaluate": Command("measure a trained model on held-out examples", trained.evaluate_arguments, trained.evaluate),
+    "generate": Command("let a trained model write", trained.generate_arguments, trained.generate),
+    "attend": Command(
+        "draw a trained model's attention to a text, as a page or a picture", trained.attend_arguments, trained.attend
+    ),
+    "ablate": Command("tell what each head of a trained model is worth", trained.ablate_arguments, trained.ablate),
+    "describe": Command(
+        "tell a config's size, cost and learning rate, without training",
+        experiments.describe_arguments,
+        experiments.describe,
+        True,
+    ),
+    "sweep": Command(
+        "train a grid of settings, each with several seeds: --set KEY=A,B", sweeps.arguments, experiments.sweep, True
+    ),
+    "import": Command(
+        "make a checkpoint of a Hugging Face model: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
+        huggingface.import_arguments,
+        lambda parser, parsed: huggingface.run_import(parsed),
+    ),
+    "export": Command(
+        "write a trained model for Hugging Face's transformers, or as plain safetensors",
+        huggingface.export_arguments,
+        lambda parser, parsed: huggingface.run_export(parsed),
+    ),
+    "list": Command("list the tasks, corpora, tokenizers, position schemes and configs", lambda parser: None, _list),
+    "completion": Command(
+        "write a shell's completion script: source <(minitx completion bash)", _completion_arguments, _completion
+    ),
+}

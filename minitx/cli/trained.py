@@ -1,0 +1,197 @@
+"""`minitx evaluate`, `generate`, `attend` and `ablate`: from a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+
+from minitx.config.errors import is_ours
+from minitx.checkpoints.atomic_files import writable, writable_folder
+from minitx.generation.options import GenerationOptions
+from minitx.config.parser import Parser, add_options
+
+if TYPE_CHECKING:
+    from minitx.inference.predictor import Predictor
+
+
+def _checkpoint_argument(parser: Parser) -> None:
+    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, ...")
+
+
+EVALUATED = ("num_beams", "length_penalty", "early_stopping")
+"""The options of writing that `evaluate` takes, for tasks whose answers are judged as texts."""
+
+
+def evaluate_arguments(parser: Parser) -> None:
+    """Of `minitx evaluate`."""
+    _checkpoint_argument(parser)
+    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
+    parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
+    parser.add_argument("--path", type=str, default=None, help="measure on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
+    add_options(parser, GenerationOptions, EVALUATED)
+    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+    parser.add_argument("--plot", type=str, default=None, help="with --lengths: draw the accuracy into this .png file")
+
+
+def evaluate(parser: Parser, parsed: Namespace) -> None:
+    """Measure a trained model."""
+    import minitx
+    from minitx.evaluation.report import draw_lengths, evaluation_report, table
+
+    options = GenerationOptions(**{name: parsed[name] for name in EVALUATED})
+    out = writable(parsed.json) if parsed.json else None
+    if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
+        raise ValueError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
+    picture = writable(parsed.plot) if parsed.plot else None
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
+    if out is not None:
+        out.write_text(json.dumps(report, indent=2) + "\n")
+    print(table(report))
+    if picture is not None:
+        if not report["by_length"]:
+            raise ValueError(f"--plot: there is no question of a length in {parsed.lengths}")
+        draw_lengths(report, predictor, picture)
+
+
+def generate_arguments(parser: Parser) -> None:
+    """Of `minitx generate`."""
+    _checkpoint_argument(parser)
+    parser.add_argument("texts", type=str, nargs="*", default=[], help="prompts; without any, lines from stdin")
+    add_options(parser, GenerationOptions)
+    parser.add_argument("--stream", action="store_true", help="print text as it is written")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each text: ids, log-probability, end")
+
+
+def generate(parser: Parser, parsed: Namespace) -> None:
+    """Let a trained model write."""
+    options = GenerationOptions(**{field.name: parsed[field.name] for field in dataclasses.fields(GenerationOptions)})
+    if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
+        raise ValueError(
+            "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"
+        )
+    import minitx
+
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    asking = not parsed.texts and sys.stdin.isatty()
+    texts = parsed.texts or (_asked() if asking else (line.rstrip("\n") for line in sys.stdin))
+    for text in texts:  # each line is answered as it comes
+        try:
+            _answer(predictor, text, options, parsed.stream or asking, parsed.json)
+        except ValueError as error:
+            if not asking or not is_ours(error):
+                raise
+            print(f"minitx: {error}", file=sys.stderr)  # one bad prompt does not end a conversation
+
+
+def _asked() -> Iterator[str]:
+    """Prompts that somebody types, until the end of input (Ctrl-D)."""
+    print("a prompt for the model (Ctrl-D ends):", file=sys.stderr)
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+
+
+def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
+    """Write what the model says to one prompt."""
+    # A continuation reads best behind its beginning.
+    beginning = text + predictor.task.separator if predictor.task.kind == "stream" else ""
+    streams = stream and options.num_return_sequences == options.num_beams == 1 and not as_json
+    if streams and predictor.architecture != "encoder_only":
+        pieces = predictor.generate(text, stream=True, **vars(options))
+        print(beginning, end="", flush=True)
+        try:
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        finally:
+            print(flush=True)  # also after Ctrl-C: what was written stands on a line of its own
+        return
+    for generation in predictor.generations([text], options)[0]:
+        if as_json:
+            told = {"prompt": text, **generation._asdict()}
+            print(json.dumps(told, ensure_ascii=False), flush=True)
+        else:
+            print(beginning + generation.text, flush=True)
+
+
+def attend_arguments(parser: Parser) -> None:
+    """Of `minitx attend`."""
+    _checkpoint_argument(parser)
+    parser.add_argument("text", type=str, help="the question, or the text")
+    parser.add_argument("--target", type=str, default=None, help="the answer to look at; default: the model's own")
+    parser.add_argument(
+        "--out", type=str, default=None, help="a .html page to look into, or a .png picture; default attention.png"
+    )
+    parser.add_argument("--logdir", type=str, default=None, help="also show the maps in TensorBoard from this folder")
+
+
+def attend(parser: Parser, parsed: Namespace) -> None:
+    """Draw a trained model's attention."""
+    out = Path(parsed.out or "attention.png")
+    if out.suffix.lower() not in (".png", ".html"):
+        raise ValueError(f"--out must end in .png or .html, got {out}")
+    writable(out)
+    if parsed.logdir:
+        writable_folder(parsed.logdir)
+    import minitx
+
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    maps = predictor.attend(parsed.text, parsed.target)
+    (maps.save_html if out.suffix.lower() == ".html" else maps.save_png)(out)
+    print(f"{out}: {len(maps.encoder)} encoder, {len(maps.decoder)} decoder and {len(maps.cross)} cross layers")
+    if parsed.logdir:
+        from torch.utils.tensorboard import SummaryWriter
+
+        from minitx.tensorboard.writer import add_attention, add_maps
+
+        with SummaryWriter(parsed.logdir) as writer:
+            name = parsed.text[:60]  # of a curve and of a picture, not a text of its own
+            for kind, items in maps.encoded().items():
+                add_maps(writer, f"{kind}/{name}", items, step=0)
+            add_attention(writer, maps.pictures(), name, step=0)
+        print(f"tensorboard --logdir {parsed.logdir}")
+
+
+def ablate_arguments(parser: Parser) -> None:
+    """Of `minitx ablate`."""
+    _checkpoint_argument(parser)
+    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
+    parser.add_argument("--path", type=str, default=None, help="look at this text, or at these pairs (.tsv) instead")
+    parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    parser.add_argument("--heads", type=str, default=None, help="also these together: cross.2.1,cross.2.2")
+    parser.add_argument("--out", type=str, default=None, help="draw layers and heads into this .png file")
+    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+
+
+def ablate(parser: Parser, parsed: Namespace) -> None:
+    """Evaluate a trained model without each of its heads."""
+    if parsed.out and not parsed.out.lower().endswith(".png"):
+        raise ValueError(f"--out must end in .png, got {parsed.out}")
+    picture, figures = (writable(path) if path else None for path in (parsed.out, parsed.json))
+    import minitx
+    from minitx.interpret.ablation import ablate, parse_heads, table
+    from minitx.plotting.ablation_heatmap import draw_ablation
+    from minitx.evaluation.report import held_out_split, on_file
+
+    together = parse_heads(parsed.heads) if parsed.heads else []
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    if parsed.path is not None:
+        predictor = on_file(predictor, parsed.path)
+    ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
+    print(table(ablation))
+    if figures is not None:
+        figures.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
+    if picture is not None:
+        draw_ablation(ablation, f"{predictor.config.run.name}: what is lost without each head", picture)
+        print(picture)

@@ -1,0 +1,1 @@
+"""Running text and translation: corpora, readers, caches, parallel files, tokenizer training."""

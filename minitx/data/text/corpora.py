@@ -1,0 +1,255 @@
+"""Where text comes from: files of text, tables, the machine's own Python, the hub. Tokenises nothing.
+
+Text files are read as they are (reading.py); tables, JSON, CSV and Parquet, here or on the hub, through `datasets`.
+To add a corpus, register a function that returns its files; its name is then a data.path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from minitx.data.text.token_cache import cache_folder
+from minitx.data.text.readers import CHUNK, Chunk, Corpus, DIVISIONS, digest, text_files
+from minitx.config.messages import did_you_mean
+
+KINDS = {
+    ".txt": "text",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+"""What a file is, by the end of its name; whatever has another one is text where it is named itself."""
+ROWS = 1000
+"""Rows of a table that are read at once."""
+
+CORPORA: dict[str, Callable[[], list[Path]]] = {}
+"""Corpora by the name that data.path may give instead of a file."""
+
+Files = Callable[[], list[Path]]
+
+
+def register(name: str) -> Callable[[Files], Files]:
+    """Make a function that returns text files available as data.path."""
+
+    def add(files: Files) -> Files:
+        CORPORA[name] = files
+        return files
+
+    return add
+
+
+@register("python_code")
+def python_code() -> list[Path]:
+    """The Python standard library's own source, without its tests: real text on every machine, no download.
+
+    Only files in ASCII, so that a character model has some hundred tokens and not thousands that occur once; in the
+    order of a hash of their names, so that the held-out end of the text is like the rest.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    unwanted = {
+        "test",
+        "tests",
+        "idle_test",
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+        "lib2to3",
+        "pydoc_data",
+    }
+    files = [path for path in root.rglob("*.py") if not unwanted & set(path.relative_to(root).parts)]
+    ascii_only = [path for path in files if path.read_bytes().isascii() and path.stat().st_size]
+    return sorted(ascii_only, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
+
+
+def load(
+    path: str, column: str = "text", documents: str = "auto", subset: str | None = None, streaming: bool = False
+) -> Corpus:
+    """The text behind a data.path.
+
+    Args:
+        path: a name in CORPORA, a file, a folder of files of one kind, or a data set on the hub (owner/name).
+        column: of a table, what its text stands in.
+        documents: what is a document: `row` of a table, another name in DIVISIONS for text files, `whole` (nothing is);
+            `auto` is `row` for a table and `whole` for text files.
+        subset: of a data set on the hub, where it has several.
+        streaming: read a data set on the hub as it comes, without a copy of it on disk.
+
+    Raises:
+        ValueError: nothing there, nothing that is text, or documents that it does not have.
+    """
+    if not path:
+        raise ValueError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
+    kind = "text"
+    if path in CORPORA:
+        files = CORPORA[path]()
+    else:
+        place = Path(path).expanduser()
+        try:
+            found = _in_folder(place) if place.is_dir() else None
+            is_there = place.exists()
+        except OSError as error:  # a name that is too long, a folder that may not be looked into
+            raise ValueError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
+        if found is not None:
+            kind, files = found
+        elif is_there:
+            kind, files = KINDS.get(place.suffix.lower(), "text"), [place]
+        elif re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in {*KINDS, ".text", ".md", ".py"}:
+            return _from_hub(path, subset, column, _by_row(documents), streaming)
+        else:
+            raise ValueError(
+                f"data.path: there is no file {path}; give a file of text, JSON, CSV or Parquet, a folder of them, "
+                f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
+            )
+    if kind != "text":
+        return _tables(kind, files, column, _by_row(documents))
+    if documents == "row":
+        raise ValueError(f"data.documents: row is for tables; a text file has {', '.join(DIVISIONS)}")
+    return text_files(files, "whole" if documents == "auto" else documents)
+
+
+def _by_row(documents: str) -> bool:
+    """Whether each row of a table is a document."""
+    if documents not in ("auto", "row", "whole"):
+        raise ValueError(f"data.documents: {documents} is for text files; a table has row or whole")
+    return documents != "whole"
+
+
+def _in_folder(folder: Path) -> tuple[str, list[Path]]:
+    """What kind of files a folder holds, and those files in the order of their paths."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in KINDS and path.is_file())
+    if not files:
+        raise ValueError(f"data.path: the folder {folder} holds no .txt file, nor any {', '.join([*KINDS][1:])}")
+    kinds = {KINDS[path.suffix.lower()] for path in files}
+    if len(kinds) > 1:
+        found = ", ".join(f"{count} {suffix}" for suffix, count in Counter(path.suffix for path in files).items())
+        raise ValueError(f"data.path: the folder {folder} holds files of several kinds ({found}); keep those of one")
+    return kinds.pop(), files
+
+
+def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
+    """A column of tables in files, streamed: otherwise `datasets` would keep a copy of them on disk."""
+    key = digest(files, f"{kind} {column} {by_row}", check=False)
+
+    def chunks() -> Iterator[Chunk]:
+        datasets = _datasets()
+        options: dict[str, Any] = {"split": "train", "streaming": True, "cache_dir": str(cache_folder() / "datasets")}
+        if kind in ("csv", "tsv"):  # no word of it is a number, nor does any stand for nothing
+            options |= {"converters": {column: str}, "keep_default_na": False, "sep": "\t" if kind == "tsv" else ","}
+        loader = "csv" if kind == "tsv" else kind
+        for file in files:
+            try:
+                table = datasets.load_dataset(loader, data_files={"train": [str(file)]}, **options)
+                yield from _rows(table, str(file), column, by_row)
+            except _Wrong as wrong:
+                raise ValueError(str(wrong)) from None
+            except Exception as error:  # each reader has errors of its own
+                raise ValueError(_fault(file, kind, error)) from None
+
+    size = None if kind == "parquet" else sum(file.stat().st_size for file in files)  # Parquet is compressed
+    return Corpus(key, chunks, by_row, size)
+
+
+class _Wrong(Exception):
+    """What we say ourselves of a table that could be read."""
+
+
+def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
+    """The texts in a column of a `datasets` table; empty ones are left out."""
+    columns = list(next(iter(table), {column: None}))
+    if column not in columns:
+        raise _Wrong(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
+    for rows in table.select_columns([column]).iter(batch_size=ROWS):  # type: ignore[attr-defined]
+        texts = [text for text in rows[column] if text is not None]
+        if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
+            raise _Wrong(f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text")
+        texts = [text for text in texts if text.strip()]
+        size = sum(map(len, texts))
+        yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
+
+
+def _fault(file: Path, kind: str, error: Exception) -> str:
+    """What is wrong with a table that cannot be read, and where."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"data.path: {file} is not UTF-8 text; convert it first"
+    if kind == "json" and (place := _broken_json(file)):
+        return f"data.path: {file}, {place}; if it is plain text, let its name end in .txt"
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return f"data.path: {file} cannot be read as {kind} ({reason})"
+
+
+def _broken_json(file: Path) -> str | None:
+    """Where a file of JSON, or of JSON line by line, is broken."""
+    try:
+        with file.open(encoding="utf-8-sig") as stream:
+            if stream.read(CHUNK).lstrip().startswith("["):
+                stream.seek(0)
+                json.load(stream)
+                return None
+            stream.seek(0)
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    return f"line {number}, is not JSON ({error.msg})"
+                if not isinstance(row, dict):
+                    return f"line {number}, is not an object with a column for each key"
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, is not JSON ({error.msg})"
+    except UnicodeDecodeError:
+        return "which should be JSON, is not UTF-8 text"
+    except RecursionError:
+        return "which should be JSON, is nested too deeply"
+    return None
+
+
+def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:
+    """A column of a data set on the hub: kept on disk by `datasets`, or read as it comes."""
+    datasets = _datasets()
+    size = None
+    try:
+        if streaming:
+            builder = datasets.load_dataset_builder(name, subset)
+            version = f"{name} {builder.config_id} {builder.hash}"  # the hash is the commit
+            table = builder.as_streaming_dataset(split="train")
+        else:
+            table = datasets.load_dataset(name, subset, split="train")
+            version, size = table._fingerprint, table.data.nbytes
+    except Exception as error:  # the library's errors for "not there" and "not reachable" have no common class
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise ValueError(
+            f"data.path: {name} is neither a file here nor could it be loaded from the hub "
+            f"({type(error).__name__}: {reason})"
+        ) from None
+
+    def chunks() -> Iterator[Chunk]:
+        try:
+            yield from _rows(table, name, column, by_row)
+        except _Wrong as wrong:
+            raise ValueError(str(wrong)) from None
+        except Exception as error:
+            raise ValueError(f"data.path: reading {name} broke off ({type(error).__name__}: {error})") from None
+
+    key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
+    return Corpus(key, chunks, by_row, size)
+
+
+def _datasets() -> Any:
+    """The library, told to be quiet and to ask nobody about files that are here."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong, we say ourselves
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    return datasets

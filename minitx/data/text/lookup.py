@@ -1,0 +1,50 @@
+"""Characters and bytes to ids by a table: a hundred times as fast as cutting text, where one is one token anyhow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minitx.data.characters import code_points
+from minitx.data.tokenizers import Tokenizer
+
+
+class Lookup:
+    """The ids of a tokenizer that has one token for each character, or one for each byte.
+
+    Args:
+        table: ids by code point, or by byte; the last one is for every code point beyond.
+        encoding: what makes text the table's indices, one for each character or byte: utf-32-le or utf-8.
+    """
+
+    def __init__(self, table: np.ndarray, encoding: str) -> None:
+        self.table, self.encoding = table, encoding
+
+    def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of texts in a row, and how many each of them has."""
+        if self.encoding == "utf-8":
+            parts = [text.encode() for text in texts]
+            return self.table[np.frombuffer(b"".join(parts), np.uint8)], np.array([*map(len, parts)], dtype=np.int64)
+        indices = code_points("".join(texts))
+        if indices.itemsize > 1:
+            indices = np.minimum(indices, len(self.table) - 1)
+        return self.table[indices], np.array([*map(len, texts)], dtype=np.int64)
+
+
+def lookup(tokenizer: Tokenizer) -> Lookup | None:
+    """The table of a tokenizer, if it works by characters or by bytes."""
+    if tokenizer.unit == "character":
+        tokens = enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))
+        known = {ord(token): index for index, token in tokens if len(token) == 1}
+        table = np.full(max([*known, 255]) + 2, tokenizer.special.unk, dtype=np.uint32)
+        table[list(known)] = list(known.values())
+        return Lookup(table, "utf-32-le")
+    if tokenizer.unit == "byte":
+        # Every byte that UTF-8 has: all that follow a first one, and each first one with two, three and four bytes.
+        places = [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x10000, 0x400)]
+        text = "".join(map(chr, [*places, *range(0x10000, 0x110000, 0x10000)]))
+        table = np.full(256, tokenizer.special.unk, dtype=np.uint32)
+        table[np.frombuffer(text.encode(), np.uint8)] = tokenizer.encode(text)
+        return Lookup(table, "utf-8")
+    return None

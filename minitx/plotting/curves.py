@@ -1,0 +1,118 @@
+"""Pictures of figures: curves with bands, drawn by matplotlib without its global state, so that nothing leaks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minitx.checkpoints.atomic_files import written_whole
+
+# Okabe and Ito's colours, told apart by the colour-blind too; each with a marker of its own.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
+MARKERS = "osD^vPX*"
+DASHES = ("-", "--", ":", "-.")  # more than eight curves begin anew with other dashes
+INK, QUIET, SHADE = "#222222", "#666666", "#EEF1F4"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A share over lengths."""
+
+    label: str
+    lengths: Sequence[int]
+    values: Sequence[Sequence[float]]  # for each length one value for each seed, in [0, 1]
+
+
+def accuracy_by_length(
+    path: Path,
+    curves: Sequence[Curve],
+    title: str,
+    trained: tuple[int, int] | None = None,
+    legend: str = "",
+) -> Path:
+    """Draw shares against length: the mean over seeds as a line, one standard deviation around it as a band.
+
+    Args:
+        path: of a PNG file.
+        curves: what to draw, the first on top.
+        title: of the picture.
+        trained: shortest and longest length of training, shaded.
+        legend: title of the legend.
+
+    Returns:
+        The path.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(8.6, 4.6), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    everything = [length for curve in curves for length in curve.lengths]
+    if trained is not None:
+        axes.axvspan(trained[0] - 0.5, trained[1] + 0.5, color=SHADE, linewidth=0, zorder=0)
+        middle = (max(trained[0], min(everything)) + min(trained[1], max(everything))) / 2
+        axes.text(middle, 104.5, "lengths of training", ha="center", va="bottom", fontsize=9, color=QUIET)
+    for number, curve in enumerate(curves):
+        _draw(axes, curve, number, len(curves))
+    axes.set_xlim(min(everything) - 0.5, max(everything) + 0.5)
+    axes.set_ylim(-3, 103)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.set_yticks(range(0, 101, 20), [f"{share} %" for share in range(0, 101, 20)])
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=9.5, labelcolor=INK)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color("#999999")
+    axes.set_xlabel("length of the question", fontsize=10.5, color=INK)
+    axes.set_title(title, loc="left", pad=24, fontsize=12.5, color=INK, fontweight="bold")
+    if len(curves) > 1:
+        axes.legend(
+            title=legend or None,
+            loc="center left",
+            bbox_to_anchor=(1.01, 0.5),
+            frameon=False,
+            fontsize=9.5,
+            title_fontsize=9,
+            alignment="left",
+        )
+    seeds = max(len(values) for curve in curves for values in curve.values)
+    if seeds > 1:
+        note = f"mean of {seeds} seeds; band: one standard deviation"
+        axes.text(1.0, -0.15, note, transform=axes.transAxes, ha="right", va="top", fontsize=8.5, color=QUIET)
+    with written_whole(path) as file:
+        figure.savefig(file, format="png")
+    return path
+
+
+def _draw(axes: object, curve: Curve, number: int, total: int) -> None:
+    """One line with its band."""
+    from matplotlib.axes import Axes
+
+    assert isinstance(axes, Axes)
+    colour = COLOURS[number % len(COLOURS)]
+    means = [100 * statistics.fmean(values) for values in curve.values]
+    spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in curve.values]
+    every = math.ceil(len(means) / 30)
+    if any(spread):
+        low = [max(0.0, mean - deviation) for mean, deviation in zip(means, spread, strict=True)]
+        high = [min(100.0, mean + deviation) for mean, deviation in zip(means, spread, strict=True)]
+        axes.fill_between(curve.lengths, low, high, color=colour, alpha=0.14, linewidth=0, zorder=2)  # below all lines
+    axes.plot(
+        curve.lengths,
+        means,
+        color=colour,
+        linestyle=DASHES[number // len(COLOURS) % len(DASHES)],
+        linewidth=1.9,
+        marker=MARKERS[number % len(MARKERS)],
+        markersize=4.2,
+        markevery=(number % every, every),
+        markeredgewidth=0,
+        label=curve.label,
+        zorder=3 + total - number,
+    )

@@ -1,0 +1,1 @@
+"""What a run logs and tries beyond its losses, as callbacks."""

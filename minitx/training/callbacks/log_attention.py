@@ -1,0 +1,216 @@
+"""What happens beside training: attention and written answers into TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from torch.utils.tensorboard import SummaryWriter
+
+from minitx.config.schema import AttentionLogConfig, Config
+from minitx.data.examples import Masked, PackedMasked, Pairs
+from minitx.data.tokenizers import Tokenizer
+from minitx.evaluation.metrics import evaluating
+from minitx.checkpoints.atomic_files import written_whole
+from minitx.interpret.attention_maps import AttentionMaps, KINDS
+from minitx.interpret.head_statistics import HeadSums
+from minitx.inference.predictor import Predictor
+from minitx.tensorboard.events import EventFile
+from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_json, heads_table
+from minitx.tensorboard.writer import add_attention, add_hyperparameters, add_maps, markdown_table
+from minitx.training.resilience.disk import Disk
+from minitx.training.module import TransformerModule
+
+
+class Events(SummaryWriter):
+    """Torch's writer, into a file that outlives a full disk.
+
+    Args:
+        folder: of the event file.
+        disk: to tell when that cannot be written.
+        purge_step: of earlier files, what was logged at this step and later is not shown any more.
+    """
+
+    def __init__(self, folder: str, disk: Disk, purge_step: int | None = None) -> None:
+        self.disk = disk
+        super().__init__(folder, purge_step=purge_step)
+
+    def _get_file_writer(self) -> Any:
+        if self.file_writer is None:
+            otherwise = "training goes on, and the curves wait for the next try"
+            file = EventFile(self.log_dir, partial(self.disk.writing, "TensorBoard's event file", otherwise))
+            vars(self).update(file_writer=file, all_writers={self.log_dir: file})
+            if self.purge_step is not None:
+                file.add_event(Event(session_log=SessionLog(status=SessionLog.START)), self.purge_step)
+        return self.file_writer
+
+
+class RunLogger(TensorBoardLogger):
+    """TensorBoard events in the run's folder, without the hparams.yaml that config.yaml makes superfluous.
+
+    Args:
+        disk: of the run.
+        purge_step: of a run that goes on, the step behind which it does.
+    """
+
+    def __init__(self, disk: Disk, purge_step: int | None = None) -> None:
+        super().__init__(disk.folder.parent, name="", version=disk.folder.name, default_hp_metric=False)
+        self.disk, self.purge_step = disk, purge_step
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Events:
+        """The run's writer."""
+        if self._experiment is None:
+            self._experiment = Events(self.log_dir, self.disk, self.purge_step)
+        assert isinstance(self._experiment, Events)
+        return self._experiment
+
+    def save(self) -> None:
+        """Write out what is buffered."""
+        self.experiment.flush()
+
+    def finalize(self, status: str) -> None:
+        """Stay open after training: the final figures belong into the same file, which a second writer would hide."""
+        self.save()
+
+    def finish(self, config: Config, figures: dict[str, Any]) -> None:
+        """Write the hyperparameters and the final figures, and close."""
+        told = {f"final/{name}": value for name, value in figures.items() if isinstance(value, float)}
+        add_hyperparameters(self.experiment, hyperparameters(config), told, figures["steps"])
+        self.experiment.close()
+
+
+def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
+    """A config with dotted keys and simple values: without what is not set, and where a run lands or what it logs."""
+    found: dict[str, bool | int | float | str] = {}
+
+    def walk(key: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(f"{key}.{name}" if key else name, inner)
+        elif value is not None and not key.startswith(("log.", "run.folder")):
+            found[key] = value if isinstance(value, bool | int | float | str) else str(value)
+
+    walk("", config.to_dict())
+    return found
+
+
+class LogAttention(Callback):
+    """Logs the attention maps of fixed validation examples, what its heads do, and what the model answers.
+
+    Args:
+        config: how often, and how many examples.
+    """
+
+    def __init__(self, config: AttentionLogConfig) -> None:
+        self.config = config
+        self._heads: list[HeadFigures] = []
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Every n-th validation, in the process that writes the log."""
+        every = self.config.every_n_validations
+        if not trainer.is_global_zero or trainer.logger is None or trainer.state.fn != "fit" or every < 1:
+            return
+        number = trainer.global_step * trainer.accumulate_grad_batches // int(trainer.val_check_interval)
+        if (number - 1) % every and trainer.global_step < trainer.max_steps:
+            return
+        assert isinstance(module, TransformerModule)
+        writer = trainer.logger.experiment  # type: ignore[attr-defined]
+        with evaluating(module.model):
+            predictor = Predictor(module.model, module.task.vocabulary, module.config)
+            texts, expected = self._examples(module)
+            readable = [place for place, text in enumerate(texts) if _is_readable(text, module.task.vocabulary)]
+            if not readable:
+                return
+            texts = [texts[place] for place in readable]
+            if expected is None:
+                header: tuple[str, ...] = ("prompt", "continuation, sampled")
+                prompts = [_half(text, module.task.vocabulary) for text in texts]
+                written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
+                table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
+                maps = predictor.attend(texts)
+            else:
+                header = ("input", "expected", "generated")
+                written = predictor.generate(texts)
+                table = list(zip(texts, [expected[place] for place in readable], written, strict=True))
+                alone = predictor.architecture == "encoder_only"  # which reads its questions, and no answers
+                maps = predictor.attend(texts) if alone else predictor.attend(texts, written)
+        writer.add_text("answers", markdown_table(header, table), trainer.global_step)
+        self._log(writer, maps, len(texts), trainer.global_step)
+
+    def _log(self, writer: Any, maps: AttentionMaps, examples: int, step: int) -> None:
+        """Maps for the Attention tab, figures of their heads, and pictures."""
+        sums = {kind: HeadSums() for kind in KINDS}
+        for example in range(examples):
+            for kind, items in maps.encoded(example).items():
+                add_maps(writer, f"{kind}/example_{example + 1}", items, step)
+                sums[kind].add(maps.layers(kind, example))
+            if self.config.pictures:
+                add_attention(writer, maps.pictures(example), f"example_{example + 1}", step)
+        statistics = {kind: added.statistics() for kind, added in sums.items()}
+        self._heads = heads(statistics)
+        add_heads(writer, statistics, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What each head did, for a run that goes on and has no further validation."""
+        return {"heads": [head._asdict() for head in self._heads]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See state_dict."""
+        self._heads = [HeadFigures(**head) for head in state_dict["heads"]]
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """What each head did when it was last looked at, as a table in TensorBoard and as heads.json in the run."""
+        if not self._heads:
+            return
+        assert trainer.logger is not None
+        trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)  # type: ignore[attr-defined]
+        path = Path(str(trainer.logger.log_dir)) / "heads.json"
+        assert isinstance(trainer.logger, RunLogger)
+        with trainer.logger.disk.writing(path.name, "TensorBoard's tab TEXT has it"), written_whole(path) as file:
+            file.write(f"{json.dumps(heads_json(self._heads), indent=2)}\n".encode())
+
+    def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
+        """Questions and answers, or pieces of text without answers; of packed documents, the longest in each row."""
+        examples = module.task.examples("validation", self.config.examples)
+        decode = module.task.vocabulary.decode
+        if isinstance(examples, Pairs):
+            return [decode(row) for row in examples.source.tolist()], [decode(row) for row in examples.target.tolist()]
+        shown, end = self.config.max_tokens, module.task.vocabulary.special.eos
+        if isinstance(examples, Masked | PackedMasked):
+            rows = examples.target.tolist()
+            places = [_longest_document(row[:shown], end) for row in rows]
+            sources = zip(examples.source.tolist(), places, strict=True)
+            hidden = [module.task.vocabulary.decode_masked(row[place]) for row, place in sources]
+            return hidden, [decode(row[place]) for row, place in zip(rows, places, strict=True)]
+        return [decode(row[_longest_document(row[:shown], end)]) for row in examples[0].tolist()], None
+
+
+def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
+    """Whether a text that was written out can be read again: not when words have lost what stood between them."""
+    try:
+        return bool(vocabulary.encode_masked(text))
+    except ValueError:
+        return False
+
+
+def _half(text: str, vocabulary: Tokenizer) -> str:
+    """The first half of a text, at least one token of it."""
+    ids = vocabulary.encode(text)
+    return vocabulary.decode(ids[: max(1, len(ids) // 2)])
+
+
+def _longest_document(row: list[int], end: int) -> slice:
+    """Where the longest run of tokens without `end` stands."""
+    borders = [-1, *(place for place, token in enumerate(row) if token == end), len(row)]
+    start, stop = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
+    return slice(start + 1, stop)

@@ -1,0 +1,101 @@
+"""Tokens as points in TensorBoard's projector: where they stand in the table, and where their context takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from minitx.config.schema import EmbeddingLogConfig
+from minitx.data.examples import Masked, Pairs, count
+from minitx.data.framing import frame
+from minitx.data.prompts import labels
+from minitx.evaluation.metrics import evaluating
+from minitx.inference.predictor import Predictor
+from minitx.training.module import TransformerModule
+
+COLUMNS = ["token", "vector", "example", "position"]
+"""What the projector knows of a point; vector is table, encoder or decoder, and the others are - for the table's."""
+
+
+class Points(NamedTuple):
+    """The tokens below and above one stack."""
+
+    stack: str  # encoder or decoder
+    vectors: Tensor  # [N, D]
+    told: list[list[str]]  # COLUMNS of each
+
+
+class LogEmbeddings(Callback):
+    """At the end of training, writes the tokens of fixed validation examples as points, for each stack of the model.
+
+    Each token that occurs is there once as the table has it, scaled as the model reads it, without its position; and
+    once for every place where it stands, as it comes out above the last layer. The same word in two contexts is one
+    point of the table and two of the stack.
+
+    Args:
+        config: how many examples, and how much of them.
+    """
+
+    def __init__(self, config: EmbeddingLogConfig) -> None:
+        self.config = config
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """In the process that writes the log."""
+        if self.config.examples < 1 or not trainer.is_global_zero or trainer.logger is None:
+            return
+        assert isinstance(module, TransformerModule)
+        writer = trainer.logger.experiment  # type: ignore[attr-defined]
+        predictor = Predictor(module.model, module.task.vocabulary, module.config)
+        predictor.task = module.task  # the corpus is open already
+        with trainer.logger.disk.writing("the projector's files", "the run goes on without"):  # type: ignore[attr-defined]
+            for stack, vectors, told in token_points(predictor, self.config):
+                writer.add_embedding(vectors, told, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS)
+
+
+def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[Points]:
+    """The points of each stack, those of the table first."""
+    examples = predictor.task.examples("validation", config.examples)
+    if not isinstance(examples, Pairs | Masked):  # running text, of which a row is as long as a block
+        examples = type(examples)(*(part[:, : config.max_tokens + 1] for part in examples))
+    examples = type(examples)(*(part[: config.examples].to(predictor.device) for part in examples))
+    batch = frame(examples, predictor.architecture, predictor.tokenizer.special)
+    model = predictor.model
+    above: dict[str, Tensor] = {}
+    stacks = {name: part for name, part in model.named_children() if name in ("encoder", "decoder")}
+    hooks = [
+        part.register_forward_hook(lambda _part, _read, out, name=name: above.__setitem__(name, out.detach()))
+        for name, part in stacks.items()
+    ]
+    try:
+        with torch.no_grad(), evaluating(model):
+            model(*batch.inputs())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    names = labels(batch, predictor.tokenizer)
+    for stack in stacks:
+        ids, tokens = (batch.src, names["source"]) if stack == "encoder" else (batch.tgt, names["target"])
+        assert ids is not None
+        places = [(row, place) for row in range(count(examples)) for place in range(len(tokens[row]))]
+        places = places[: config.max_points]
+        first = {tokens[row][place]: (row, place) for row, place in reversed(places)}
+        with torch.no_grad():
+            table = model.embedding(ids)
+        static = [table[row, place] for row, place in first.values()]
+        contextual = [above[stack][row, place] for row, place in places]
+        told = [[visible(token), "table", "-", "-"] for token in first]
+        told += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
+        if told:
+            yield Points(stack, torch.stack([*static, *contextual]).float().cpu(), told)
+
+
+def visible(token: str) -> str:
+    """A token in a file with a line for each point and tabs between columns: white space made visible."""
+    if token.isspace() or not token:
+        return token.replace(" ", "␣") if set(token) == {" "} else ascii(token)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)

@@ -1,0 +1,1 @@
+"""What protects a run: signals, checks on resuming, divergence, full disks, memory."""

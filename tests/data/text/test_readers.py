@@ -1,0 +1,325 @@
+"""Text in chunks: nothing lost, documents where they were asked for, samples, the line that tells how far work is."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minitx.data import tokenizers
+from minitx.data.text import readers as reading, token_cache as encoded, work_progress as waiting
+from minitx.data.text.lookup import lookup
+from minitx.data.characters import border, pieces
+from minitx.data.text.readers import Chunk, Corpus, text_files
+from minitx.data.text.tokenizer_training import BPETokenizer, ByteTokenizer, CharTokenizer, TOKENIZERS
+from minitx.data.tokenizers import Tokenizer
+
+TEXTS = st.text(st.sampled_from("ab \n\u00e9"), max_size=60)
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Corpus]:
+    """read(content, ..., documents=..., chunk=...): the corpus of a file for each content."""
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+    def make(*contents: str | bytes, documents: str = "whole", chunk: int = 1 << 20) -> Corpus:
+        monkeypatch.setattr(reading, "CHUNK", chunk)
+        files = [tmp_path / f"{number}.txt" for number in range(len(contents))]
+        for file, content in zip(files, contents, strict=True):
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return text_files(files, documents)
+
+    return make
+
+
+def documents(corpus: Corpus) -> list[str]:
+    """The documents of a corpus, put together again from its ids."""
+    tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
+    ids = encoded.encode(corpus, tokenizer).tolist()
+    ends = [place for place, token in enumerate(ids) if token == tokenizer.special.eos]
+    borders = itertools.pairwise([-1, *ends, len(ids)])
+    return [tokenizer.decode(ids[start + 1 : end]) for start, end in borders]
+
+
+# ---- documents -------------------------------------------------------------------------------------------------------
+
+POEM = "one\ntwo\n\nthree\n  \n\n  four\n\n\n"
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 8, 1000])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("whole", [POEM + "five\n\nsix"]),
+        ("file", [POEM, "five\n\nsix"]),
+        ("paragraph", ["one\ntwo", "three", "  four", "five", "six"]),
+        ("line", ["one", "two", "three", "  ", "  four", "five", "six"]),
+    ],
+)
+def test_what_is_a_document(read: Callable, kind: str, expected: list[str], chunk: int) -> None:
+    assert documents(read(POEM, "five\n\nsix", documents=kind, chunk=chunk)) == expected
+
+
+@given(st.lists(TEXTS.filter(bool), min_size=1, max_size=3), st.integers(1, 20))
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_chunks_change_nothing(read: Callable, contents: list[str], chunk: int) -> None:
+    whole = [content.replace("\r", "") for content in contents]
+    assert documents(read(*contents, chunk=chunk)) == ["".join(whole)]
+    assert documents(read(*contents, documents="file", chunk=chunk)) == whole
+    lines = [line for content in whole for line in content.split("\n") if line]
+    assert documents(read(*contents, documents="line", chunk=chunk)) == (lines or [""])
+
+
+def test_one_document_has_no_end_token(read: Callable) -> None:
+    for kind in reading.DIVISIONS:
+        corpus = read("only one", documents=kind)
+        tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
+        assert encoded.encode(corpus, tokenizer).tolist() == tokenizer.encode("only one")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
+def test_line_breaks_and_characters_on_the_border_of_chunks(read: Callable, chunk: int) -> None:
+    assert documents(read("a\r\n\r\u00e9\U0001f600\r\n\ufeff\x00b\r", chunk=chunk)) == [
+        "a\n\n\u00e9\U0001f600\n\ufeff\x00b\n"
+    ]
+
+
+def test_other_documents_are_another_corpus(read: Callable) -> None:
+    keys = {read("a\n\nb", documents=kind).key for kind in reading.DIVISIONS}
+    assert len(keys) == len(reading.DIVISIONS)
+    assert read("ab", "c", documents="file").key != read("a", "bc", documents="file").key
+
+
+def test_a_long_line_is_cut_and_lost_nowhere(read: Callable) -> None:
+    text = "word " * 2_000_000  # 10 MB
+    corpus = read(text)
+    sizes = [len(chunk.texts[0]) for chunk in corpus.chunks()]
+    assert max(sizes) <= reading.CHUNK + 10
+    tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
+    ids = encoded.encode(corpus, tokenizer)
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids[:10].tolist()) == tokenizer.decode(ids[-10:].tolist()) == "word word "
+
+
+# ---- where text is cut -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("ab\ncd ef", 3), ("ab cd ef", 5), ("abcdefgh", 8), (" abcdefg", 8), ("ab\ncd\nef", 6)],
+)
+def test_the_best_place_to_cut(text: str, expected: int) -> None:
+    assert border(text, 0, 8) == expected
+
+
+@given(TEXTS, st.integers(1, 9))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pieces_are_small_and_make_up_the_text(text: str, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "PIECE", most)
+        cut = [*pieces(text)]
+    assert "".join(cut) == text
+    assert all(0 < len(piece) <= most for piece in cut)
+
+
+@pytest.mark.parametrize("name", ["bpe", "unigram", "word"])
+def test_tokens_do_not_depend_on_the_line_breaks_at_which_a_text_is_cut(name: str) -> None:
+    text = "def f(x):\n    return x\n\n\n  # and so on\n\tx = f(2)\n" * 20
+    options = {} if name == "word" else {"size": 300}
+    tokenizer = TOKENIZERS[name](**options).train([[text]])
+    lines = tokenizer.encode_batch(text.splitlines(keepends=True))
+    assert tokenizer.encode(text) == [token for line in lines for token in line]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+# ---- tables of characters and bytes ----------------------------------------------------------------------------------
+
+
+def flat(tokenizer: Tokenizer, texts: list[str]) -> tuple[list[int], list[int]]:
+    table = lookup(tokenizer)
+    assert table is not None
+    ids, counts = table(texts)
+    return ids.tolist(), counts.tolist()
+
+
+UNICODE = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=4)
+
+
+@given(UNICODE, UNICODE)
+@settings(deadline=None)
+def test_a_table_says_what_the_tokenizer_says(seen: list[str], texts: list[str]) -> None:
+    for tokenizer in (CharTokenizer().train([seen]), ByteTokenizer().train([seen])):
+        expected = tokenizer.encode_batch([*texts, *seen])
+        ids, counts = flat(tokenizer, [*texts, *seen])
+        assert ids == [token for row in expected for token in row]
+        assert counts == [*map(len, expected)]
+
+
+def test_every_byte_of_every_character(read: Callable) -> None:
+    tokenizer = ByteTokenizer().train([])
+    text = "".join(map(chr, [*range(0x300), *range(0x800, 0xD800, 0x111), *range(0xE000, 0x110000, 0x1111)]))
+    assert flat(tokenizer, [text])[0] == tokenizer.encode(text)
+
+
+def test_only_characters_and_bytes_have_a_table() -> None:
+    assert lookup(BPETokenizer(300).train([["some text some text"]])) is None
+    assert lookup(TOKENIZERS["word"]().train([["some text"]])) is None
+    assert lookup(tokenizers.symbols(["a", "b"])) is None
+
+
+def test_bytes_that_are_joined_have_none() -> None:
+    """As GPT-2's tokenizer, which knows nothing of lines."""
+    plain = BPETokenizer(300).train([["some text some text"]]).to_dict()
+    plain["pre_tokenizer"] = plain["pre_tokenizer"]["pretokenizers"][1]
+    assert plain["pre_tokenizer"]["type"] == "ByteLevel"
+    assert lookup(Tokenizer.from_dict(plain)) is None
+
+
+def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PIECE", 4)
+    tokenizer = BPETokenizer(262).train([["x"]])
+    texts = ["abc def ghi", "", "jk", "lm\nno\npq"]
+    ids, counts = encoded._cut(texts, tokenizer)
+    assert counts.tolist() == [*map(len, texts)]
+    assert tokenizer.decode(ids.tolist()) == "".join(texts)
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def numbered(chunks: int, size: int | None) -> Corpus:
+    return Corpus("key", lambda: (Chunk([str(number)], False, 10) for number in range(chunks)), True, size)
+
+
+def taken(corpus: Corpus, most: int | None) -> list[int]:
+    return [int(chunk.texts[0]) for chunk in corpus.read("x", most)]
+
+
+def test_a_sample_is_spread_evenly_where_the_size_is_known() -> None:
+    numbers = taken(numbered(100, 1000), 200)
+    assert len(numbers) == 20
+    gaps = np.diff(numbers)
+    assert gaps.min() == gaps.max() == 5
+
+
+def test_a_sample_is_the_beginning_where_it_is_not() -> None:
+    assert taken(numbered(100, None), 200) == [*range(20)]
+
+
+@pytest.mark.parametrize("most", [None, 1000, 5000])
+@pytest.mark.parametrize("size", [None, 1000])
+def test_what_is_small_enough_is_taken_whole(most: int | None, size: int | None) -> None:
+    assert taken(numbered(100, size), most) == [*range(100)]
+
+
+def test_a_tokenizer_is_trained_on_its_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path))
+    chunks = [Chunk(["ab " * 300_000], True, 900_000), Chunk(["qz " * 300_000], True, 900_000)]
+    corpus = Corpus("key", lambda: iter(chunks), size=None)
+    some = encoded.train_tokenizer(corpus, {"name": "word", "sample": 1})
+    assert "qz" in some.alphabet, "a chunk that begins below the limit is taken"
+    chunks.insert(0, chunks[0])
+    corpus = Corpus("other", lambda: iter(chunks), size=None)
+    assert "qz" not in encoded.train_tokenizer(corpus, {"name": "word", "sample": 1}).alphabet
+    assert "q" in encoded.train_tokenizer(corpus, {"name": "char"}).alphabet, "every character is seen"
+
+
+@pytest.mark.parametrize("name", ["word", "bpe", "unigram"])
+def test_a_sample_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"data\.tokenizer\.sample must be at least 1, got 0"):
+        TOKENIZERS[name](sample=0)  # type: ignore[call-arg]
+
+
+# ---- the line that tells how far it is -------------------------------------------------------------------------------
+
+
+def test_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [*waiting.told([1, 2, 3], "counting", lambda part: part, 6)] == [1, 2, 3]
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("total", "goal"), [(2_048_000_000, " of 2,048 MB"), (None, "")])
+def test_long_work_says_how_far_it_is(
+    total: int | None, goal: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = itertools.count(0.0, 1.5)
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: next(clock))
+    parts = [1_024_000_000, 500_000_000, 12_000_000]
+    assert [*waiting.told(parts, "encoding", lambda part: part, total)] == parts
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"encoding: 1,524 MB{goal}\n"), "nothing at once, and not for every part"
+
+
+def test_on_a_terminal_the_line_is_rewritten_and_goes_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = itertools.count(0.0, 1.5)
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    list(waiting.told([1_000_000] * 3, "encoding", lambda part: part))
+    clear = "\r\033[2K"
+    assert capsys.readouterr().err == f"{clear}encoding: 2 MB{clear}encoding: 3 MB{clear}"
+
+
+def test_long_work_on_a_corpus_is_told(
+    read: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    corpus = read("some text\n" * 200)
+    tokenizer = encoded.train_tokenizer(corpus, {"name": "char"})
+    encoded.encode(corpus, tokenizer)
+    err = capsys.readouterr().err
+    assert "training the tokenizer: 0 MB of 0 MB" in err
+    assert "encoding: 0 MB of 0 MB" in err
+    encoded.encode(corpus, encoded.train_tokenizer(corpus, {"name": "char"}))
+    assert capsys.readouterr().err == "", "all is there already"
+
+
+# ---- kept for the next run -------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"name": "bpe", "size": 300}
+    first = encoded.train_tokenizer(read("some text\n" * 50), options)
+    with monkeypatch.context() as patch:
+        patch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
+        again = encoded.train_tokenizer(read("some text\n" * 50), dict(reversed(options.items())))
+        assert again.to_dict() == first.to_dict()
+        defaults = {**options, "sample": 100}
+        assert encoded.train_tokenizer(read("some text\n" * 50), defaults).to_dict() == first.to_dict()
+    assert encoded.train_tokenizer(read("text some\n" * 50), options).to_dict() != first.to_dict()
+    assert encoded.train_tokenizer(read("some text\n" * 50), {"name": "bpe", "size": 265}).vocab_size == 265
+
+
+def test_what_is_kept_is_made_anew_when_its_format_changes(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded.train_tokenizer(read("some text"), {"name": "char"})
+    monkeypatch.setattr(encoded, "FORMAT", encoded.FORMAT + 1)
+    monkeypatch.setattr(CharTokenizer, "train", lambda *args: (_ for _ in ()).throw(RuntimeError("trained")))
+    with pytest.raises(RuntimeError, match="trained"):
+        encoded.train_tokenizer(read("some text"), {"name": "char"})
+
+
+def test_two_at_once_do_not_mix(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process that encodes while the first is half-way: each file is whole."""
+    corpus = read("line one\nline two\n", chunk=8)
+    tokenizer = encoded.train_tokenizer(corpus, {"name": "char"})
+    work, inner = encoded._encoded, []
+
+    def interleaved(*args: object) -> object:
+        parts = work(*args)  # type: ignore[arg-type]
+        yield next(parts)
+        if not inner:
+            inner.append(None)
+            inner[0] = encoded.encode(corpus, tokenizer).tolist()
+        yield from parts
+
+    monkeypatch.setattr(encoded, "_encoded", interleaved)
+    ids = encoded.encode(corpus, tokenizer).tolist()
+    assert tokenizer.decode(ids) == "line one\nline two\n"
+    assert inner == [ids]

@@ -1,0 +1,273 @@
+"""Tables of text: JSON, JSON Lines, CSV, TSV, Parquet, folders of them, and data sets on the hub."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minitx.data.text import corpora
+from minitx.data.text.readers import Corpus
+
+datasets = pytest.importorskip("datasets")
+
+TEXTS = ["one\ntwo", "NA", "007", 'with "quotes", commas\tand tabs', "\u00e9 \U0001f600"]
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+
+
+def separated(rows: list[dict[str, Any]], delimiter: str) -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    out = io.BytesIO()
+    datasets.Dataset.from_list(rows).to_parquet(out)
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
+    ".json": lambda rows: json.dumps(rows, indent=1).encode(),
+    ".jsonl": lambda rows: "".join(json.dumps(row) + "\n" for row in rows).encode(),
+    ".ndjson": lambda rows: "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode(),
+    ".csv": lambda rows: separated(rows, ","),
+    ".tsv": lambda rows: separated(rows, "\t"),
+    ".parquet": parquet,
+}
+every_format = pytest.mark.parametrize("suffix", [*FORMATS, ".JSON"])
+
+
+def table(folder: Path, suffix: str, texts: list[str], column: str = "text", name: str = "table") -> str:
+    rows = [{"number": number, column: text} for number, text in enumerate(texts)]
+    path = folder / f"{name}{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(FORMATS[suffix.lower()](rows))
+    return str(path)
+
+
+def documents(corpus: Corpus) -> list[str]:
+    chunks = [*corpus.chunks()]
+    assert all(not chunk.unfinished for chunk in chunks), "rows are whole"
+    return [text for chunk in chunks for text in chunk.texts]
+
+
+# ---- what is read ----------------------------------------------------------------------------------------------------
+
+
+@every_format
+def test_each_row_is_a_document(tmp_path: Path, suffix: str) -> None:
+    corpus = corpora.load(table(tmp_path, suffix, TEXTS))
+    assert corpus.packed
+    assert documents(corpus) == documents(corpus) == TEXTS
+
+
+@every_format
+def test_another_column(tmp_path: Path, suffix: str) -> None:
+    assert documents(corpora.load(table(tmp_path, suffix, TEXTS, "story"), column="story")) == TEXTS
+
+
+@every_format
+def test_empty_rows_are_skipped(tmp_path: Path, suffix: str) -> None:
+    assert documents(corpora.load(table(tmp_path, suffix, ["", "a", "  \n", "b", ""]))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_words_are_no_numbers_even_if_all_look_like_some(tmp_path: Path, suffix: str) -> None:
+    assert documents(corpora.load(table(tmp_path, suffix, ["007", "1e3", "12"]))) == ["007", "1e3", "12"]
+
+
+def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"text": "a"}\n{"text": null}\n{"other": 1}\n{"text": "b"}\n')
+    assert documents(corpora.load(str(path))) == ["a", "b"]
+
+
+def test_rows_as_one_running_text(tmp_path: Path) -> None:
+    corpus = corpora.load(table(tmp_path, ".jsonl", ["a\n", "b\n"]), documents="whole")
+    assert not corpus.packed
+    assert "".join(text for chunk in corpus.chunks() for text in chunk.texts) == "a\nb\n"
+    assert all(chunk.unfinished for chunk in corpus.chunks())
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_folder_is_its_tables_in_order(tmp_path: Path, suffix: str) -> None:
+    table(tmp_path, suffix, ["c"], name="folder/deeper")
+    table(tmp_path, suffix, ["b"], name="folder/deep/b")
+    table(tmp_path, suffix, ["a"], name="folder/a")
+    (tmp_path / "folder" / "README.md").write_text("not part of it")
+    assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "b", "c"]
+
+
+def test_rows_are_read_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "ROWS", 2)
+    chunks = [*corpora.load(table(tmp_path, ".jsonl", TEXTS)).chunks()]
+    assert [len(chunk.texts) for chunk in chunks] == [2, 2, 1]
+    assert [chunk.bytes for chunk in chunks] == [len("".join(chunk.texts)) for chunk in chunks]
+
+
+def test_no_copy_is_made_of_a_table(tmp_path: Path) -> None:
+    documents(corpora.load(table(tmp_path, ".jsonl", ["x" * 100_000] * 3)))
+    copies = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "table.jsonl"]
+    assert sum(path.stat().st_size for path in copies) < 1000
+
+
+def test_a_key_tells_content_column_and_documents_apart(tmp_path: Path) -> None:
+    path = table(tmp_path, ".jsonl", ["a", "b"])
+    keys = {corpora.load(path).key, corpora.load(path, "number").key, corpora.load(path, documents="whole").key}
+    assert corpora.load(path).key == corpora.load(path, documents="row").key
+    keys.add(corpora.load(table(tmp_path, ".jsonl", ["a", "c"])).key)
+    assert len(keys) == 4
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(path: str, sentence: str, **options: Any) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        [*corpora.load(path, **options).chunks()]
+    assert "\n" not in str(caught.value)
+    assert caught.traceback[-1].path.is_relative_to(Path(corpora.__file__).parent), "said by us"
+
+
+@every_format
+def test_a_column_that_is_not_there(tmp_path: Path, suffix: str) -> None:
+    path = table(tmp_path, suffix, TEXTS, "story")
+    refused(path, r"data\.column: .*table\.\w+ has no column 'storys'; did you mean story\?", column="storys")
+    refused(path, r"data\.column: .*has no column 'text'; known are: number, story")
+
+
+def test_a_column_that_only_one_file_lacks_is_told_with_the_file(tmp_path: Path) -> None:
+    table(tmp_path, ".jsonl", ["a"], name="folder/a")
+    table(tmp_path, ".jsonl", ["b"], "story", name="folder/b")
+    refused(str(tmp_path / "folder"), r"data\.column: .*b\.jsonl has no column 'text'")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_column_of_numbers(tmp_path: Path, suffix: str) -> None:
+    refused(table(tmp_path, suffix, TEXTS), r"data\.column: .*column 'number' holds int, not text", column="number")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("x.jsonl", b'{"text": "a"}\n\n{"text": "b"\n{"text": "c"}\n', r"x\.jsonl, line 3, is not JSON \(Expecting"),
+        ("x.jsonl", b'{"text": "a"}\n["b"]\n', r"x\.jsonl, line 2, is not an object"),
+        ("x.json", b"just some text\nin lines\n", r"x\.json, line 1, is not JSON .*end in \.txt"),
+        ("x.json", b'[{"text": "a"},\n {"text": }]', r"x\.json, line 2, is not JSON"),
+        ("x.json", b'{"text": "\xff"}\n', r"x\.json.*UTF-8"),
+        ("x.json", b"", r"x\.json is empty"),
+        ("x.json", b"\n \n", r"x\.json cannot be read as json"),
+        ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
+        ("x.csv", b"", r"x\.csv is empty"),
+        ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
+        ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
+    ],
+)
+def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused(str(tmp_path / name), rf"data\.path: .*{sentence}")
+
+
+def test_of_a_broken_table_nobody_else_speaks(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    data = ["--data.name", "text", "--data.path", str(tmp_path / "x.jsonl"), "--model.architecture", "decoder_only"]
+    command = [sys.executable, "-c", "from minitx.cli.main import main; main()", "describe", *data]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", said.stderr)
+
+
+def test_a_folder_of_several_kinds(tmp_path: Path) -> None:
+    table(tmp_path, ".jsonl", ["a"], name="folder/a")
+    table(tmp_path, ".jsonl", ["a"], name="folder/b")
+    (tmp_path / "folder" / "c.txt").write_text("text")
+    refused(str(tmp_path / "folder"), r"data\.path: .*several kinds \(2 \.jsonl, 1 \.txt\)")
+
+
+def test_documents_that_are_not_there(tmp_path: Path) -> None:
+    refused(table(tmp_path, ".csv", ["a"]), r"data\.documents: paragraph is for text files", documents="paragraph")
+    (tmp_path / "x.txt").write_text("text")
+    refused(str(tmp_path / "x.txt"), r"data\.documents: row is for tables", documents="row")
+
+
+# ---- the hub ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that some/data on the hub is taken from, a table in it; it counts as another version when it changes."""
+    folder = tmp_path / "hub"
+    table(folder, ".jsonl", ["a", "b", ""], name="train")
+    builder = datasets.load_dataset_builder
+
+    def here(name: str, *options: Any) -> Any:
+        assert name == "some/data"
+        return builder(str(folder), *options, cache_dir=str(tmp_path / "datasets"))
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", here)
+    return folder
+
+
+def test_a_data_set_on_the_hub_is_streamed(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: pytest.fail("made a copy"))
+    corpus = corpora.load("some/data", streaming=True)
+    assert documents(corpus) == documents(corpus) == ["a", "b"]
+    assert not [*tmp_path.rglob("*.arrow")]
+
+
+def test_streamed_data_are_known_again_until_they_change(hub: Path) -> None:
+    key = corpora.load("some/data", streaming=True).key
+    assert corpora.load("some/data", streaming=True).key == key
+    assert corpora.load("some/data", "number", streaming=True).key != key
+    assert corpora.load("some/data", documents="whole", streaming=True).key != key
+    table(hub, ".jsonl", ["a", "c", "d"], name="train")
+    assert corpora.load("some/data", streaming=True).key != key
+
+
+def test_a_data_set_on_the_hub_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(*args: Any, **options: Any) -> Any:
+        asked.append((*args, options))
+        return datasets.Dataset.from_dict({"text": ["a", "b"], "number": [1, 2]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    corpus = corpora.load("some/data", subset="small")
+    assert asked == [("some/data", "small", {"split": "train"})]
+    assert documents(corpus) == ["a", "b"]
+    assert corpus.size > 0
+    assert corpora.load("some/data").key == corpus.key
+    assert corpora.load("some/data", "number").key != corpus.key
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_hub_that_fails_is_one_sentence(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("Config name is missing.\nPlease pick one")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr(datasets, "load_dataset_builder", fail)
+    refused("some/data", r"data\.path: some/data .*\(RuntimeError: Config name is missing\.\)", streaming=streaming)
+
+
+def test_a_stream_that_breaks_off_is_one_sentence(hub: Path) -> None:
+    corpus = corpora.load("some/data", streaming=True)
+    (hub / "train.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"data\.path: reading some/data broke off"):
+        [*corpus.chunks()]

@@ -1,0 +1,297 @@
+"""Scores of whole texts: what sacreBLEU itself says of what the model writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sacrebleu
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from minitx.evaluation import bleu
+from minitx.evaluation.bleu import corpus_scores, described, text_scores, written
+from minitx.cli.main import main
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.tasks import Translation
+from minitx.generation.options import GenerationOptions
+from minitx.models.builder import build_model
+from minitx.config.parser import config_from_dict
+from minitx.inference.predictor import Predictor, load
+from minitx.evaluation.report import evaluation_report, table
+from minitx.training.api import train_config as train
+from parallel_files import HELD_OUT, make_files, write_split
+from predictors import built
+
+WRITTEN = ["A man in a hat.", "Two dogs run over the grass .", "a Cat", ""]
+WANTED = ["A man with a hat.", "Two dogs are running over the grass.", "A cat", "Nothing"]
+
+
+def predictor(folder: Path, architecture: Any = "encoder_decoder", **data: Any) -> Predictor:
+    """A random model, which writes something of several lengths."""
+    options = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}, **data}
+    config = Config(
+        data={**options, "max_tokens": 12},
+        model=ModelConfig(architecture=architecture, d_model=16, n_heads=2, n_layers=1, tie_embeddings=False),
+    )
+    vocabulary = Translation(**{key: value for key, value in config.data.items() if key != "name"}).vocabulary
+    torch.manual_seed(1)
+    model = build_model(config.model, vocabulary.vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return Predictor(model.eval(), vocabulary, config)
+
+
+class Text(NamedTuple):
+    text: str
+
+
+class Perfect(Predictor):
+    """Writes what stands in the file."""
+
+    def __init__(self, other: Predictor) -> None:
+        super().__init__(other.model, other.tokenizer, other.config)
+        assert isinstance(self.task, Translation)
+        pairs = [*self.task.sentences("validation"), *self.task.sentences("test")]
+        self.answers = {tuple(self.tokenizer.encode(source)): target for source, target in pairs}
+        self.asked: list[int] = []
+
+    def generations_of(self, ids: list[list[int]], options: GenerationOptions) -> Any:
+        self.asked.append(len(ids))
+        texts = [self.answers[tuple(row)] for row in ids]
+        lowercase = self.config.data.get("lowercase")
+        return [[Text(text.lower() if lowercase else text)] for text in texts]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_files(tmp_path)
+
+
+# ---- figures of texts ------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_sacrebleus_own() -> None:
+    figures = corpus_scores(WRITTEN, WANTED, ("bleu", "chrf"))
+    assert figures["bleu"] == sacrebleu.corpus_bleu(WRITTEN, [WANTED]).score
+    assert figures["bleu_lowercase"] == sacrebleu.corpus_bleu(WRITTEN, [WANTED], lowercase=True).score
+    assert figures["chrf"] == sacrebleu.corpus_chrf(WRITTEN, [WANTED]).score
+    assert figures["bleu_lowercase"] > figures["bleu"] > 0
+    signatures = figures["signatures"]
+    assert set(signatures) == {"bleu", "bleu_lowercase", "chrf"} == set(figures) - {"signatures"}
+    assert "case:mixed" in signatures["bleu"]
+    assert "case:lc" in signatures["bleu_lowercase"]
+    assert all(f"version:{sacrebleu.__version__}" in signature for signature in signatures.values())
+
+
+def test_for_a_model_of_lower_case_every_figure_is_of_lower_case_and_says_so() -> None:
+    low = [text.lower() for text in WANTED]
+    figures = corpus_scores(low, WANTED, ("bleu", "chrf"), lowercase=True)
+    assert [figures["bleu"], figures["chrf"]] == pytest.approx([100, 100])
+    assert set(figures["signatures"]) == {"bleu", "chrf"}
+    assert "case:lc" in figures["signatures"]["bleu"]
+    assert "case:lc" in figures["signatures"]["chrf"]
+    assert corpus_scores(low, WANTED, ("bleu", "chrf"))["bleu"] < 100
+
+
+def test_only_what_a_task_asks_for_is_computed() -> None:
+    assert set(corpus_scores(WRITTEN, WANTED, ("chrf",))) == {"chrf", "signatures"}
+    assert set(corpus_scores(WRITTEN, WANTED, ("bleu",))) == {"bleu", "bleu_lowercase", "signatures"}
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase: bool) -> None:
+    shares = [(WRITTEN[rank::processes], WANTED[rank::processes]) for rank in range(processes)]
+    sums = torch.tensor([bleu.statistics(*share, lowercase) for share in shares]).sum(dim=0)
+    whole = sacrebleu.corpus_bleu(WRITTEN, [WANTED], lowercase=lowercase).score
+    assert bleu.bleu(sums.tolist()) == pytest.approx(whole)
+
+
+# ---- what a model writes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [None, GenerationOptions(num_beams=3, length_penalty=0.5)])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+def test_scores_are_those_of_the_texts_that_the_model_writes_one_by_one(
+    folder: Path, architecture: str, options: GenerationOptions | None
+) -> None:
+    model = predictor(folder, architecture)
+    sentences = model.task.sentences("test")
+    alone = [model.generate(source, **vars(options or GenerationOptions())) for source, _ in sentences]
+    figures = text_scores(model, sentences, options)
+    assert len({*alone}) > 2
+    references = [target for _, target in sentences]
+    assert figures["bleu"] == sacrebleu.corpus_bleu(alone, [references]).score
+    assert figures["chrf"] == sacrebleu.corpus_chrf(alone, [references]).score
+    assert figures["exact_match"] == 0.0
+    assert figures["decoding"] == ("greedy" if options is None else "3 beams, length penalty 0.5")
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 1000])
+def test_texts_do_not_depend_on_what_is_written_beside_them(
+    folder: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = predictor(folder)
+    texts = [source for source, _ in model.task.sentences("test")]
+    expected = [written(model, [text])[0] for text in texts]
+    assert expected == [model.generate(text) for text in texts]
+    monkeypatch.setattr(bleu, "ROWS", rows)
+    assert written(model, texts) == expected
+    assert written(model, texts[::-1]) == expected[::-1]
+    beams = GenerationOptions(num_beams=2)
+    assert written(model, texts, beams) == [written(model, [text], beams)[0] for text in texts]
+
+
+def test_beams_count_as_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bleu, "ROWS", 8)
+    model = Perfect(predictor(folder))
+    texts = [source for source, _ in model.task.sentences("test")]
+    assert written(model, texts, GenerationOptions(num_beams=4)) == [
+        target for _, target in model.task.sentences("test")
+    ]
+    assert model.asked == [2] * (HELD_OUT // 2)
+
+
+def test_a_model_that_writes_the_references_scores_100(folder: Path) -> None:
+    long = [(f"acht neun zehn elf {n}", f"Eight nine ten Eleven {n}") for n in range(9)]
+    write_split(folder, "test", long)
+    for lowercase in (False, True):
+        model = Perfect(predictor(folder, lowercase=lowercase))
+        figures = evaluation_report(model)
+        assert (figures["split"], figures["examples"], figures["exact_match"]) == ("test", 9, 1.0)
+        assert [figures["bleu"], figures["chrf"]] == pytest.approx([100, 100])
+        assert ("bleu_lowercase" in figures) is not lowercase
+        model.answers[tuple(model.tokenizer.encode(long[0][0]))] += "."
+        assert evaluation_report(model)["exact_match"] == pytest.approx(8 / 9)
+        assert evaluation_report(model)["bleu"] < 100
+
+
+def test_a_word_that_training_has_never_seen_is_unknown_and_not_refused(folder: Path) -> None:
+    model = predictor(folder, tokenizer={"name": "word", "size": 100})
+    assert len(written(model, ["acht elf", "elf"])) == 2
+    with pytest.raises(ValueError, match="'elf' is not in the tokenizer's alphabet"):
+        model.generate("acht elf")
+
+
+def test_decoding_is_told_in_words() -> None:
+    assert described(GenerationOptions()) == "greedy"
+    assert described(GenerationOptions(num_beams=5)) == "5 beams, length penalty 1"
+    assert described(GenerationOptions(num_beams=4, length_penalty=0.6)) == "4 beams, length penalty 0.6"
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_holds_texts_and_teacher_forced_figures_of_the_split(folder: Path) -> None:
+    model = predictor(folder)
+    report = evaluation_report(model, "validation", options=GenerationOptions(num_beams=2))
+    assert report["split"] == "validation"
+    assert report["examples"] == HELD_OUT
+    expected = text_scores(model, model.task.sentences("validation"), GenerationOptions(num_beams=2))
+    assert {key: report[key] for key in expected} == expected
+    assert {"loss", "token_accuracy"} <= set(report)
+    assert report != evaluation_report(model, "test", options=GenerationOptions(num_beams=2))
+    lines = table(report).splitlines()
+    assert any(line.strip().startswith("bleu (") and line.endswith(f" {report['bleu']:.2f}") for line in lines)
+    assert any(line.strip().startswith("chrf (") and line.endswith(f" {report['chrf']:.2f}") for line in lines)
+    assert any("2 beams, length penalty 1" in line for line in lines)
+    for name, signature in report["signatures"].items():
+        assert any(line.split() == [name, signature] for line in lines)
+
+
+def test_beams_are_for_answers_that_are_judged_as_texts() -> None:
+    with pytest.raises(ValueError, match="--num_beams is for answers that are judged as texts"):
+        evaluation_report(built(), options=GenerationOptions(num_beams=2))
+
+
+def test_other_pairs_are_judged_as_the_own_ones_are(folder: Path, tmp_path: Path) -> None:
+    """The same sentences in one file of another place: the same figures, all but the training files at hand or not."""
+    model = predictor(folder)
+    expected = evaluation_report(model)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    rows = ["en\tyear\tde", *(f"{target}\t2016\t{source}" for source, target in model.task.sentences("test"))]
+    (elsewhere / "news.tsv").write_text("\n".join(rows))
+    assert evaluation_report(model, path=str(elsewhere / "news.tsv")) == expected
+    (elsewhere / "news.tsv").write_text("\n".join(rows[:4]))
+    assert evaluation_report(model, path=str(elsewhere / "news.tsv"))["examples"] == 3
+    assert evaluation_report(model) == expected  # the model itself goes on with its own files
+
+
+# ---- a whole run -----------------------------------------------------------------------------------------------------
+
+
+def config(folder: Path, architecture: str) -> Config:
+    return config_from_dict(
+        {
+            "run": {"name": "small", "folder": str(folder / "runs")},
+            "data": {
+                "name": "translation", "path": str(folder), "tokenizer": {"name": "word", "size": 50},
+                "batch_size": 32, "max_tokens": 20,
+            },
+            "model": {"architecture": architecture, "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
+            "optimizer": {"lr": 1e-2, "schedule": {"warmup_steps": 10}},
+            "trainer": {
+                "max_steps": 100, "val_every_n_steps": 50, "accelerator": "cpu", "precision": "32-true",
+                "save_every_n_steps": 100,
+            },
+            "log": {"every_n_steps": 20},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+def test_a_run_chooses_by_bleu_and_is_measured_by_it(
+    folder: Path, architecture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = train(config(folder, architecture))
+    out = capsys.readouterr().out
+    assert "100 pairs to train on" in out
+    assert out.count("validation BLEU") == 2
+    run = folder / "runs/small/v0"
+    trained = load(run, device="cpu")
+    again = text_scores(trained, trained.task.sentences("test"))
+    assert again["bleu"] > 0
+    assert again["decoding"] == "greedy"
+    assert {key: results[key] for key in again} == again
+    assert json.loads((run / "results.json").read_text())["signatures"] == again["signatures"]
+    events = EventAccumulator(str(run))
+    events.Reload()
+    logged = [event.value for event in events.Scalars("validation/bleu")]
+    best = text_scores(trained, trained.task.sentences("validation"))["bleu"]
+    assert max(logged) == pytest.approx(best, rel=1e-5)
+    main(["evaluate", str(run), "--num_beams", "3", "--length_penalty", "0.7", "--json", str(folder / "out.json")])
+    told = json.loads((folder / "out.json").read_text())
+    assert told["decoding"] == "3 beams, length penalty 0.7"
+    assert "3 beams, length penalty 0.7" in capsys.readouterr().out
+
+
+def test_the_best_is_the_one_of_most_bleu_whatever_its_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from minitx.training.module import TransformerModule
+
+    figures = iter([3.0, 9.0, 6.0])
+    seen = []
+
+    def fake(self: TransformerModule) -> float:
+        seen.append(int(self.trainer.global_step))
+        return next(figures)
+
+    monkeypatch.setattr(TransformerModule, "_bleu", fake)
+    plain = config(folder, "encoder_decoder")
+    plain = dataclasses.replace(plain, trainer=dataclasses.replace(plain.trainer, max_steps=6, val_every_n_steps=2))
+    train(plain)
+    best = torch.load(folder / "runs/small/v0/best.ckpt", weights_only=True)
+    assert seen == [2, 4, 6]
+    assert best["global_step"] == 4
+
+
+def test_beams_that_do_not_fit_are_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", str(folder), "--length_penalty", "0.7"])
+    assert left.value.code == 2
+    assert capsys.readouterr().err == "minitx: length_penalty needs num_beams above 1\n"

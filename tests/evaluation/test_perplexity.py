@@ -1,0 +1,117 @@
+"""Overlapping windows count every token once, and bits are divided by what the text has."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitx.config.schema import ModelConfig
+from minitx.data.examples import Stream
+from minitx.data.text.tokenizer_training import BPETokenizer
+from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.evaluation.metrics import Scores, evaluate
+from minitx.models.builder import build_model
+from minitx.models.transformers import Transformer
+from minitx.evaluation.perplexity import strided, text_figures
+
+SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
+VOCABULARY = 12
+
+
+def random_model() -> Transformer:
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
+    return build_model(ModelConfig(architecture="decoder_only", vocab_size=VOCABULARY, **sizes)).train()
+
+
+MODEL = random_model()
+
+
+def blocks(ids: list[int], block: int) -> Stream:
+    """A text as Text.examples cuts it."""
+    starts = range(0, len(ids) - 1, block)
+    padded = [*ids, *[SPECIAL.pad] * block]
+    return Stream(torch.tensor([padded[start : start + block + 1] for start in starts]))
+
+
+@torch.no_grad()
+def one_by_one(ids: list[int], block: int, stride: int) -> float:
+    """The loss of a text, each token predicted by itself from the window in which it is to be counted."""
+    total = 0.0
+    MODEL.eval()
+    for place in range(1, len(ids)):
+        window = max(0, math.ceil((place - block) / stride))
+        context = ids[window * stride : place]
+        assert min(place, block - stride + 1) <= len(context) <= block
+        logs = MODEL(torch.tensor([context])).log_softmax(dim=-1)
+        total -= float(logs[0, -1, ids[place]])
+    MODEL.train()
+    return total
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.lists(st.integers(6, VOCABULARY - 1), min_size=2, max_size=20), st.integers(1, 7))
+def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list[int], block: int) -> None:
+    stride = data.draw(st.integers(1, block))
+    scores = strided(MODEL, blocks(ids, block), stride, "decoder_only", SPECIAL)
+    assert scores.tokens == len(ids) - 1
+    assert scores.loss == pytest.approx(one_by_one(ids, block, stride), rel=1e-4, abs=1e-4)
+    assert MODEL.training, "left as it was"
+
+
+def test_a_stride_of_the_block_is_evaluation_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitx.evaluation.perplexity.BATCH", 3)  # several batches of windows
+    stream = blocks([6 + index * index % 6 for index in range(50)], 5)
+    blockwise = evaluate(MODEL, stream, "decoder_only", SPECIAL)
+    windows = strided(MODEL, stream, 5, "decoder_only", SPECIAL)
+    assert (windows.examples, windows.tokens, windows.correct, windows.exact) == (10, 49, blockwise.correct, None)
+    assert windows.loss == pytest.approx(blockwise.loss, rel=1e-5)
+    assert strided(MODEL, stream, 2, "decoder_only", SPECIAL).examples == 1 + math.ceil((49 - 5) / 2)
+
+
+@pytest.mark.parametrize("stride", [0, -1, 6])
+def test_a_stride_beyond_the_block_is_refused(stride: int) -> None:
+    with pytest.raises(ValueError, match=f"--stride must lie between 1 and data.block, which is 5; got {stride}"):
+        strided(MODEL, blocks([*range(6, 12)] * 3, 5), stride, "decoder_only", SPECIAL)
+
+
+def test_blocks_that_do_not_follow_on_each_other_are_refused() -> None:
+    stream = blocks([*range(6, 12)] * 3, 5)
+    with pytest.raises(ValueError, match="in one piece"):
+        strided(MODEL, Stream(stream.ids[::2]), 2, "decoder_only", SPECIAL)
+
+
+def byte_tokenizer(text: str) -> Tokenizer:
+    return BPETokenizer(size=280).train([[text]])
+
+
+def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
+    text = "añañ añañ 日本 añañ\n" * 8
+    tokenizer = byte_tokenizer(text)
+    ids = tokenizer.encode(text)
+    first = tokenizer.decode(ids[:1])
+    assert len(ids) < len(text.encode()), "some tokens are longer than a byte"
+    stream = blocks(ids, 7)
+    loss = 3.0 * (len(ids) - 1)
+    figures = text_figures(Scores(tokens=len(ids) - 1, loss=loss), stream, tokenizer)
+    rest = text.removeprefix(first)
+    assert figures["perplexity"] == pytest.approx(math.exp(3.0))
+    assert figures["bits_per_character"] == pytest.approx(loss / math.log(2) / len(rest))
+    assert figures["bits_per_byte"] == pytest.approx(loss / math.log(2) / len(rest.encode()))
+
+
+def test_an_unknown_character_is_one_character() -> None:
+    tokenizer = byte_tokenizer("abab")
+    known = tokenizer.encode("ab")
+    stream = Stream(torch.tensor([[known[0], *known, tokenizer.special.unk, tokenizer.special.pad]]))
+    figures = text_figures(Scores(tokens=3, loss=math.log(2) * 6), stream, tokenizer)
+    assert figures["bits_per_character"] == pytest.approx(6 / 3)
+    assert figures["bits_per_byte"] == pytest.approx(6 / 3)
+
+
+def test_an_endless_loss_is_still_a_number() -> None:
+    stream = blocks([6, 7], 3)
+    assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, byte_tokenizer("ab"))["perplexity"])

@@ -1,0 +1,106 @@
+"""A model that tells what stands behind <mask>, in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import minitx
+from minitx.checkpoints import format as checkpoint
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.text.tokenizer_training import CharTokenizer
+from minitx.models.builder import build_model
+from minitx.inference.predictor import Predictor
+
+CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
+DATA = {"name": "masked_text", "path": "/was/here/when/it/was/trained.txt", "block": 12}
+MASK = CHARACTERS.special.mask
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    """Random weights, large enough that every token read matters; no special token is ever written."""
+    torch.manual_seed(1)
+    model = ModelConfig(architecture="encoder_only", d_model=16, n_heads=2, tie_embeddings=False)
+    network = build_model(model, CHARACTERS.vocab_size)
+    with torch.no_grad():
+        network.encoder.norm.bias.fill_(1.0)  # which the centred rows of the head do not see
+        network.head.weight -= network.head.weight.mean(dim=1, keepdim=True)
+        network.head.weight[list(CHARACTERS.special)] = -1.0
+    weights = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
+    header = checkpoint.header(Config(data=DATA, model=model).to_dict(), CHARACTERS.to_dict())
+    path = tmp_path_factory.mktemp("model") / "model.ckpt"
+    checkpoint.write({"minitx": header, "state_dict": weights}, path)
+    return minitx.load(path, device="cpu")
+
+
+def logits(predictor: Predictor, text: str) -> torch.Tensor:
+    with torch.no_grad():
+        return predictor.model(torch.tensor([CHARACTERS.encode_masked(text)]))[0]
+
+
+def test_masks_are_filled_and_the_rest_is_left(predictor: Predictor) -> None:
+    text = "ab<mask>d <mask><mask>g"
+    written = predictor.generate(text)
+    assert len(written) == len("ab.d ..g")
+    for place, (symbol, token) in enumerate(zip(written, CHARACTERS.encode_masked(text), strict=True)):
+        if token == MASK:
+            assert CHARACTERS.encode(symbol) == [int(logits(predictor, text)[place].argmax())]
+        else:
+            assert CHARACTERS.encode(symbol) == [token]
+    assert predictor.generate("abc") == "abc"  # nothing is hidden, nothing is asked
+
+
+def test_several_texts_as_one_by_one(predictor: Predictor) -> None:
+    texts = ["ab<mask>d", "<mask>", "g<mask>fed cab"]
+    assert predictor.generate(texts) == [predictor.generate(text) for text in texts]
+    targets = ["abcd", "e", "gafed cab"]
+    alone = [predictor.score(text, target) for text, target in zip(texts, targets, strict=True)]
+    assert predictor.score(texts, targets) == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_score_is_that_of_the_masks_only(predictor: Predictor) -> None:
+    text, target = "ab<mask>d<mask>", "abcdg"
+    logs = logits(predictor, text).log_softmax(-1)
+    c, g = CHARACTERS.encode("cg")
+    assert predictor.score(text, target) == pytest.approx(float(logs[2, c] + logs[4, g]), abs=1e-5)
+    assert predictor.score(text, "ggcdg") == pytest.approx(predictor.score(text, target), abs=1e-6)
+    every = [predictor.score("a<mask>b", f"a{symbol}b") for symbol in "abcdefg \n"]
+    assert sum(torch.tensor(every).exp()) == pytest.approx(1.0, abs=0.05)  # special tokens have next to nothing
+
+
+@pytest.mark.parametrize("text", ["abc", ["a<mask>", "abc"]])
+def test_a_score_without_a_mask_is_refused(predictor: Predictor, text) -> None:
+    target = "abc" if isinstance(text, str) else ["ab", "abc"]
+    with pytest.raises(ValueError, match="<mask>"):
+        predictor.score(text, target)
+
+
+def test_a_target_of_another_length_is_refused(predictor: Predictor) -> None:
+    with pytest.raises(ValueError, match="as long as the text"):
+        predictor.score("a<mask>c", "ab")
+
+
+def test_what_it_attends_to_bears_its_masks(predictor: Predictor) -> None:
+    maps = predictor.attend(["a<mask>c", "g"])
+    assert maps.tokens == {"source": [["a", "<mask>", "c"], ["g"]]}
+    assert [tuple(part.shape) for part in maps.encoder] == [(2, 2, 3, 3)] * 2
+    assert not maps.decoder
+    assert (maps.encoder[0][1, :, :, 1:] == 0).all()  # padding
+
+
+def test_what_it_does_not_do_is_refused(predictor: Predictor) -> None:
+    for option in ({"do_sample": True}, {"stream": True}, {"max_new_tokens": 3}):
+        with pytest.raises(ValueError, match="encoder_only"):
+            predictor.generate("a<mask>", **option)
+    with pytest.raises(ValueError, match="empty"):
+        predictor.generate("")
+    with pytest.raises(ValueError, match="'z'"):
+        predictor.generate("z<mask>")
+
+
+def test_the_corpus_is_not_needed(predictor: Predictor) -> None:
+    assert not Path(DATA["path"]).exists()
+    assert predictor.generate("<mask>") in "abcdefg \n"

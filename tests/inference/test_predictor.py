@@ -1,0 +1,649 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minitx
+from minitx.checkpoints import format as checkpoint
+from minitx.generation.decode import DecodeStep
+from minitx.models.transformers import ARCHITECTURES
+from minitx.inference.predictor import Predictor
+from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
+from predictors import (
+    BLOCK,
+    CHARACTERS,
+    EVERY,
+    LAYERS,
+    LONGEST,
+    SEQUENCES,
+    SYMBOLS,
+    WRITING,
+    H,
+    forward,
+    ids,
+    prompts,
+    trained,
+)
+
+Maker = Callable[..., Predictor]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    """make(architecture, text=..., seed=..., ends=..., **model): a predictor loaded from a file; do not change it."""
+    known: dict[str, Predictor] = {}
+
+    def load(architecture: str = "decoder_only", **options: Any) -> Predictor:
+        key = repr((architecture, sorted(options.items(), key=str)))
+        if key not in known:
+            path = tmp_path_factory.mktemp("model") / "model.ckpt"
+            checkpoint.write(trained(architecture, **options), path)
+            known[key] = minitx.load(path, device="cpu")
+        return known[key]
+
+    return load
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_checkpoint_is_all_that_is_needed(architecture: str, tmp_path: Path) -> None:
+    checkpoint.write(trained(architecture), tmp_path / "model.ckpt")
+    predictor = minitx.load(tmp_path / "model.ckpt", device="cpu")
+    assert isinstance(predictor, Predictor)
+    assert predictor.architecture == architecture
+    assert isinstance(predictor.model, ARCHITECTURES[architecture])
+    assert predictor.config.data == SEQUENCES
+    assert predictor.tokenizer.alphabet == SYMBOLS.alphabet
+    assert predictor.device.type == "cpu"
+    assert not any(part.training for part in predictor.model.modules())
+    saved = torch.load(tmp_path / "model.ckpt", weights_only=True)  # tensors and plain types, nothing of ours
+    assert json.loads(json.dumps(saved["minitx"])) == saved["minitx"]
+    for name, tensor in predictor.model.state_dict().items():
+        assert torch.equal(tensor, saved["state_dict"][f"model.{name}"])
+
+
+def test_a_run_folder_is_its_newest_best(tmp_path: Path) -> None:
+    for version, d_model in (("v0", 16), ("v1", 8)):
+        contents = trained("decoder_only", d_model=d_model)
+        checkpoint.write(contents, tmp_path / "run" / version / "best.ckpt")
+    assert minitx.load(tmp_path / "run", device="cpu").config.model.d_model == 8
+    assert minitx.load(str(tmp_path / "run" / "v0"), device="cpu").config.model.d_model == 16
+
+
+def test_what_training_keeps_beside_the_weights_does_not_disturb(tmp_path: Path) -> None:
+    contents = {**trained("decoder_only"), "optimizer_states": [{"a": torch.ones(2)}], "epoch": 3}
+    checkpoint.write(contents, tmp_path / "last.ckpt")
+    assert minitx.load(tmp_path / "last.ckpt", device="cpu").generate("3 1")
+
+
+BROKEN: dict[str, Callable[[dict], object]] = {
+    "a weight is missing": lambda c: c["state_dict"].pop("model.embedding.table.weight"),
+    "a weight too many": lambda c: c["state_dict"].update({"model.extra": torch.ones(1)}),
+    "a weight of another shape": lambda c: c["state_dict"].update({"model.embedding.table.weight": torch.ones(3, 16)}),
+    "weights that are none": lambda c: c.update(state_dict={"model.embedding.table.weight": "x"}),
+    "no dictionary of weights": lambda c: c.update(state_dict=[1, 2]),
+    "another width": lambda c: c["minitx"]["config"]["model"].update(d_model=32),
+    "another architecture": lambda c: c["minitx"]["config"]["model"].update(architecture="encoder_decoder"),
+    "an unknown architecture": lambda c: c["minitx"]["config"]["model"].update(architecture="gpt"),
+    "an unknown key": lambda c: c["minitx"]["config"]["model"].update(d_modle=32),
+    "an unknown task": lambda c: c["minitx"]["config"]["data"].update(name="revers"),
+    "an option that the task does not have": lambda c: c["minitx"]["config"]["data"].update(symbol=3),
+    "an unknown position scheme": lambda c: c["minitx"]["config"]["model"].update(position={"name": "zzz"}),
+    "no task": lambda c: c["minitx"]["config"].update(data={}),
+    "no config": lambda c: c["minitx"].update(config=None),
+    "a config that is no mapping": lambda c: c["minitx"].update(config=[1]),
+    "a tokenizer that is none": lambda c: c["minitx"].update(tokenizer={"model": {}}),
+    "a larger tokenizer": lambda c: c["minitx"].update(tokenizer=CHARACTERS.to_dict()),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_parts_that_do_not_fit_are_one_sentence(tmp_path: Path, what: str) -> None:
+    contents, path = trained("decoder_only"), tmp_path / "broken.ckpt"
+    BROKEN[what](contents)
+    torch.save(contents, path)
+    with pytest.raises(ValueError, match=r"is damaged, or its parts do not fit together: .") as caught:
+        minitx.load(path, device="cpu")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_not_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no checkpoint and no run folder"):
+        minitx.load(tmp_path / "typo")
+    (tmp_path / "notes.txt").write_text("not a checkpoint")
+    with pytest.raises(ValueError, match="not a minitx checkpoint"):
+        minitx.load(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "gpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")),
+    ],
+)
+def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, device: str) -> None:
+    checkpoint.write(trained("decoder_only"), tmp_path / "model.ckpt")
+    with pytest.raises(ValueError, match=device) as caught:
+        minitx.load(tmp_path / "model.ckpt", device=device)
+    assert "damaged" not in str(caught.value)
+
+
+# ---- generating ------------------------------------------------------------------------------------------------------
+
+EACH_WRITER = pytest.mark.parametrize(
+    ("architecture", "text"), [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
+)
+
+
+@EACH_WRITER
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_greedy_writing_is_the_most_likely_token_again_and_again(
+    make: Maker, architecture: str, text: bool, seed: int
+) -> None:
+    predictor = make(architecture, text=text, seed=seed)
+    special = predictor.tokenizer.special
+    for question in prompts(predictor):
+        written: list[int] = []
+        # Of a text as many tokens as fit into its block: beyond that, the model no longer looks back on everything.
+        limit = BLOCK - len(question) + 1 if text else 7
+        while len(written) < limit and special.eos not in written:
+            written.append(int(forward(predictor, question, written)[-1].argmax()))
+        expected = predictor.tokenizer.decode(written)
+        assert predictor.generate(question, max_new_tokens=limit) == expected
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_encoder_answers_place_by_place(make: Maker, seed: int) -> None:
+    predictor = make("encoder_only", seed=seed)
+    for question in prompts(predictor):
+        expected = forward(predictor, question, []).argmax(dim=-1).tolist()
+        assert predictor.generate(question) == predictor.tokenizer.decode(expected)
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_text_for_a_text_and_a_list_for_a_list(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    assert isinstance(predictor.generate("3 1 4"), str)
+    for several in (["3 1 4"], ["3 1 4", "5"], ("3 1 4", "5"), (text for text in ["3 1 4"])):
+        answers = predictor.generate(several)  # type: ignore[call-overload]
+        assert isinstance(answers, list)
+        assert answers[0] == predictor.generate("3 1 4")
+    assert predictor.generate([]) == []
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_company_changes_no_answer(make: Maker, architecture: str, seed: int) -> None:
+    predictor = make(architecture, seed=seed)
+    questions = prompts(predictor)
+    alone = [predictor.generate(question) for question in questions]
+    assert predictor.generate(questions) == alone
+    assert predictor.generate(questions[::-1]) == alone[::-1]
+    assert len(set(alone)) == len(alone), "different questions are answered differently"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_company_changes_no_text_within_the_block(make: Maker, seed: int) -> None:
+    predictor = make(text=True, seed=seed, ends=False)
+    beginnings = ["ab", "c", "gf e"]
+    alone = [predictor.generate(text, max_new_tokens=5) for text in beginnings]
+    assert predictor.generate(beginnings, max_new_tokens=5) == alone
+
+
+def test_company_changes_no_text_past_the_block(make: Maker) -> None:
+    predictor = make(text=True, seed=2, ends=False)
+    beginnings = ["ab cdef", "c", "gf e", "d", "abcdefg abc"]
+    alone = [predictor.generate(text, max_new_tokens=40) for text in beginnings]
+    assert predictor.generate(beginnings, max_new_tokens=40) == alone
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_company_does_not_change_how_far_an_answer_goes(make: Maker, architecture: str) -> None:
+    predictor = make(architecture, ends=False)
+    longer = " ".join(["3"] * (LONGEST + 5))
+    assert predictor.generate(["1", longer])[0] == predictor.generate("1")
+
+
+@EACH_WRITER
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_at_most_so_many_tokens_are_written(make: Maker, architecture: str, text: bool, limit: int) -> None:
+    predictor = make(architecture, text=text, ends=False)
+    question = prompts(predictor)[0]
+    assert len(ids(predictor.tokenizer, predictor.generate(question, max_new_tokens=limit))) == limit
+    shorter = predictor.generate(question, max_new_tokens=limit)
+    assert predictor.generate(question, max_new_tokens=limit + 5).startswith(shorter)
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_by_default_the_longest_answer_of_the_task_has_room_and_its_end(make: Maker, architecture: str) -> None:
+    predictor = make(architecture, ends=False)
+    assert len(predictor.generate("3").split()) == LONGEST + 1, "where the end should be, it writes something else"
+    longer = " ".join(["3"] * 20)
+    assert len(predictor.generate(longer).split()) == 21, "nor is a longer question cut short"
+
+
+def test_by_default_a_text_goes_on_for_a_while(make: Maker) -> None:
+    predictor = make(text=True, ends=False)
+    assert len(predictor.generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
+
+
+def test_an_end_in_the_middle_ends_the_answer(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = make("decoder_only")
+    said = [predictor.tokenizer.encode("3")[0], predictor.tokenizer.special.eos, *predictor.tokenizer.encode("4 5")]
+    columns = [DecodeStep(torch.tensor([token]), torch.zeros(1)) for token in said]
+    monkeypatch.setattr(minitx.inference.text_generation, "steps", lambda *args, **kwargs: iter(columns))
+    assert predictor.generate("1") == "3"
+    assert list(predictor.generate("1", stream=True)) == ["3"]
+
+
+def test_only_the_last_block_of_a_long_text_is_read(make: Maker) -> None:
+    predictor = make(text=True, ends=False)
+    read: list[str] = []
+
+    def note(module: object, given: tuple[Tensor]) -> None:
+        read.append(predictor.tokenizer.decode(given[0][0].tolist()))
+
+    handle = predictor.model.embedding.register_forward_pre_hook(note)
+    try:
+        predictor.generate("abcdefg " * 5 + "cab", max_new_tokens=20)
+    finally:
+        handle.remove()
+    assert read[0] == "defg cab"
+    assert max(map(len, read)) == BLOCK == len(read[0])
+
+
+# ---- streaming -------------------------------------------------------------------------------------------------------
+
+
+@EACH_WRITER
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 5, "temperature": 2.0}])
+def test_pieces_join_to_the_whole(make: Maker, architecture: str, text: bool, seed: int, options: dict) -> None:
+    predictor = make(architecture, text=text, seed=seed)
+    for question in prompts(predictor):
+        pieces = list(predictor.generate(question, stream=True, max_new_tokens=20, **options))
+        assert "".join(pieces) == predictor.generate(question, max_new_tokens=20, **options)
+        assert all(pieces), "no piece is empty"
+
+
+def test_pieces_come_as_they_are_written(make: Maker) -> None:
+    predictor = make(text=True, ends=False)
+    pieces = predictor.generate("abc", stream=True, max_new_tokens=10**9)
+    assert len([next(pieces) for _ in range(5)]) == 5
+
+
+def test_a_stream_is_of_one_prompt(make: Maker) -> None:
+    with pytest.raises(ValueError, match="stream=True takes one prompt"):
+        make().generate(["3", "4"], stream=True)  # type: ignore[call-overload]
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+
+@EACH_WRITER
+def test_a_seed_makes_sampling_repeatable(make: Maker, architecture: str, text: bool) -> None:
+    predictor = make(architecture, text=text, ends=False)
+    question = prompts(predictor)[0]
+
+    def draw(seed: int | None, **options: Any) -> str:
+        return predictor.generate(question, do_sample=True, seed=seed, max_new_tokens=30, temperature=2.0, **options)
+
+    assert draw(1) == draw(1)
+    assert draw(1, top_k=4, top_p=0.9, min_p=0.05) == draw(1, top_k=4, top_p=0.9, min_p=0.05)
+    assert len({draw(seed) for seed in range(8)}) > 1
+    assert len({draw(None) for _ in range(8)}) > 1, "without a seed a draw is not the one before"
+
+
+def test_a_seed_makes_a_batch_repeatable_and_its_rows_differ(make: Maker) -> None:
+    predictor = make(ends=False)
+    draw = [predictor.generate(["3 1"] * 8, do_sample=True, seed=1, temperature=3.0) for _ in range(2)]
+    assert draw[0] == draw[1]
+    assert len(set(draw[0])) > 1
+
+
+def test_sampling_leaves_the_global_generator_alone(make: Maker) -> None:
+    predictor = make()
+    for seed in (1, None):
+        torch.manual_seed(3)
+        expected = torch.rand(2)
+        torch.manual_seed(3)
+        predictor.generate("3 1", do_sample=True, seed=seed)
+        assert torch.equal(torch.rand(2), expected)
+
+
+@EACH_WRITER
+def test_one_candidate_left_is_greedy(make: Maker, architecture: str, text: bool) -> None:
+    predictor = make(architecture, text=text)
+    for question in prompts(predictor):
+        for options in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-4}):
+            assert predictor.generate(question, do_sample=True, **options) == predictor.generate(question)
+
+
+@pytest.mark.parametrize("option", [{"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.0}])
+@pytest.mark.parametrize("architecture", EVERY)
+def test_filters_without_sampling_are_refused(make: Maker, architecture: str, option: dict) -> None:
+    with pytest.raises(ValueError, match=rf"^{next(iter(option))} needs do_sample"):
+        make(architecture).generate("3", **option)
+
+
+@pytest.mark.parametrize("option", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"min_p": 2.0}])
+def test_numbers_out_of_range_are_refused(make: Maker, option: dict) -> None:
+    with pytest.raises(ValueError, match=rf"^{next(iter(option))} must be"):
+        make().generate("3", do_sample=True, **option)
+
+
+# ---- prompts that will not do ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_an_unknown_symbol_is_refused_with_the_alphabet(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    for use in (predictor.generate, predictor.attend, lambda text: predictor.score(text, "1")):
+        for prompt in ("3 9", "<eos>"):
+            with pytest.raises(ValueError, match="alphabet, which is: 0 1 2 3 4 5 6"):
+                use(prompt)
+
+
+@pytest.mark.parametrize("prompt", ["", " \n", ["3", ""]])
+@pytest.mark.parametrize("architecture", EVERY)
+def test_an_empty_prompt_is_refused(make: Maker, architecture: str, prompt: str | list[str]) -> None:
+    predictor = make(architecture)
+    for use in (predictor.generate, predictor.attend):
+        with pytest.raises(ValueError, match="the prompt is empty"):
+            use(prompt)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("architecture", WRITING)
+def test_at_least_one_token_must_be_asked_for(make: Maker, architecture: str, value: int) -> None:
+    with pytest.raises(ValueError, match=rf"max_new_tokens must be at least 1, got {value}"):
+        make(architecture).generate("3", max_new_tokens=value)
+
+
+def test_an_unknown_argument_is_refused_by_name(make: Maker) -> None:
+    with pytest.raises(TypeError, match="'max_length'"):
+        make().generate("3", max_length=4)
+
+
+@pytest.mark.parametrize("options", [{"do_sample": True}, {"stream": True}, {"max_new_tokens": 3}])
+def test_an_encoder_takes_no_options_of_writing(make: Maker, options: dict) -> None:
+    with pytest.raises(ValueError, match="encoder_only"):
+        make("encoder_only").generate("3", **options)
+
+
+# ---- a table of learned positions that ends --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_prompt_past_the_table_is_refused_with_the_key(make: Maker, architecture: str) -> None:
+    predictor = make(architecture, position={"name": "learned", "max_len": 4})
+    for use in (predictor.generate, predictor.attend, lambda text: predictor.score(text, text)):
+        with pytest.raises(ValueError, match=r"model\.position\.max_len.* 4"):
+            use("3 1 4 1 5")
+
+
+@pytest.mark.parametrize(("architecture", "room"), [("decoder_only", 3), ("encoder_decoder", 5)])
+def test_as_much_is_written_as_the_table_has_room_for_and_no_more(make: Maker, architecture: str, room: int) -> None:
+    # Of five places, a decoder alone reads "3 1 <sep>" and two of the three words after it: the last is not read again.
+    # One with an encoder reads <bos> and four of five.
+    predictor = make(architecture, ends=False, position={"name": "learned", "max_len": 5})
+    assert len(predictor.generate("3 1", max_new_tokens=room).split()) == room
+    with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {room}.*model\.position\.max_len.* 5"):
+        predictor.generate("3 1", max_new_tokens=room + 1)
+    assert len(predictor.generate("3 1").split()) == room, "the default is what there is room for"
+    whole = predictor.generate("3 1")
+    assert predictor.generate(["3 1", "4 5"])[0] == whole
+
+
+def test_a_prompt_that_fills_the_table_leaves_room_for_one_word(make: Maker) -> None:
+    predictor = make("decoder_only", ends=False, position={"name": "learned", "max_len": 4})
+    assert len(predictor.generate("3 1 4").split()) == 1
+
+
+def test_a_text_shorter_than_its_table_is_within_it(make: Maker) -> None:
+    predictor = make(text=True, ends=False, position={"name": "learned", "max_len": BLOCK})
+    assert len(predictor.generate("abc", max_new_tokens=BLOCK - 2)) == BLOCK - 2
+
+
+def test_a_text_goes_on_past_a_table_as_long_as_its_block(make: Maker) -> None:
+    predictor = make(text=True, ends=False, position={"name": "learned", "max_len": BLOCK})
+    assert len(predictor.generate("abc", max_new_tokens=30)) == 30
+    assert len(predictor.generate("abcdefg " * 4, max_new_tokens=30)) == 30
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+def check_maps(maps: list[Tensor], shape: tuple[int, ...]) -> None:
+    assert [tuple(weights.shape) for weights in maps] == [shape] * LAYERS
+    for weights in maps:
+        assert torch.allclose(weights.sum(dim=-1), torch.ones(shape[:-1]), atol=1e-5), "each row is a distribution"
+        assert (weights >= 0).all()
+
+
+def check_causal(maps: list[Tensor]) -> None:
+    for weights in maps:
+        assert (weights.triu(1) == 0).all()
+
+
+def test_attention_of_an_encoder_decoder(make: Maker) -> None:
+    maps = make("encoder_decoder").attend("3 1 4 1", "2 2")
+    assert maps.tokens == {"source": [["3", "1", "4", "1"]], "target": [["<bos>", "2", "2"]]}
+    check_maps(maps.encoder, (1, H, 4, 4))
+    check_maps(maps.decoder, (1, H, 3, 3))
+    check_maps(maps.cross, (1, H, 3, 4))
+    check_causal(maps.decoder)
+
+
+def test_attention_of_a_decoder(make: Maker) -> None:
+    maps = make("decoder_only").attend("3 1 4", "2 6")
+    assert maps.tokens == {"target": [["3", "1", "4", "<sep>", "2", "6"]]}
+    check_maps(maps.decoder, (1, H, 6, 6))
+    check_causal(maps.decoder)
+    assert maps.encoder == maps.cross == []
+
+
+def test_attention_of_an_encoder(make: Maker) -> None:
+    maps = make("encoder_only").attend("3 1 4")
+    assert maps.tokens == {"source": [["3", "1", "4"]]}
+    check_maps(maps.encoder, (1, H, 3, 3))
+    assert maps.decoder == maps.cross == []
+
+
+def test_attention_of_a_text(make: Maker) -> None:
+    maps = make(text=True).attend("a b\n")
+    assert maps.tokens == {"target": [["a", " ", "b", "\n"]]}
+    check_maps(maps.decoder, (1, H, 4, 4))
+    check_causal(maps.decoder)
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_without_a_target_the_models_own_answer_is_shown(make: Maker, architecture: str) -> None:
+    for seed in (1, 2, 3):
+        predictor = make(architecture, seed=seed)
+        answer = predictor.generate("3 1 4")
+        shown, given = predictor.attend("3 1 4"), predictor.attend("3 1 4", answer)
+        assert shown.tokens == given.tokens
+        before = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}[architecture]
+        assert shown.tokens["target"] == [[*before, *answer.split()]]
+        for one, other in zip(shown.decoder + shown.cross, given.decoder + given.cross, strict=True):
+            assert torch.equal(one, other)
+
+
+def silent(predictor: Predictor) -> Predictor:
+    """The same model, but all that it ever writes is the end."""
+    predictor = copy.deepcopy(predictor)
+    head = predictor.model.head
+    with torch.no_grad():
+        head.weight.zero_()
+    end = predictor.tokenizer.special.eos
+    head.register_forward_hook(lambda module, args, out: out + torch.eye(out.size(-1))[end])
+    return predictor
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_a_model_that_says_nothing_can_be_looked_into(make: Maker, architecture: str, tmp_path: Path) -> None:
+    predictor = silent(make(architecture))
+    assert predictor.generate("3 1 4") == ""
+    assert list(predictor.generate("3 1 4", stream=True)) == []
+    maps = predictor.attend("3 1 4")
+    expected = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}[architecture]
+    assert maps.tokens["target"] == [expected]
+    maps.save_png(tmp_path / "maps.png")
+    assert (tmp_path / "maps.png").stat().st_size
+
+
+def test_an_encoder_that_says_nothing_can_be_looked_into(make: Maker) -> None:
+    predictor = silent(make("encoder_only"))
+    assert predictor.generate("3 1 4") == ""
+    assert predictor.attend("3 1 4").tokens == {"source": [["3", "1", "4"]]}
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_another_target_gives_other_maps(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    one, other = predictor.attend("3 1 4", "2 2 2"), predictor.attend("3 1 4", "2 5 2")
+    assert not torch.allclose(one.decoder[-1], other.decoder[-1])
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_batch_is_looked_into_as_its_rows_are(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    questions, answers = ["3 1 4 1", "5"], ["2 0 1 2", "0"]
+    together = predictor.attend(questions, answers)
+    for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+        alone = predictor.attend(question, answer)
+        for kind in ("encoder", "decoder", "cross"):
+            for one, other in zip(getattr(alone, kind), getattr(together, kind), strict=True):
+                queries, keys = one.shape[2:]
+                assert torch.allclose(other[row, :, :queries, :keys], one[0], atol=1e-5)
+                assert (other[row, :, :queries, keys:] == 0).all(), "padding gets no weight"
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_tokens_of_a_batch_are_those_of_its_rows(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    questions, answers = ["3 1 4 1", "5"], ["2 0 1 2", "0"]
+    together = predictor.attend(questions, answers).tokens
+    for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+        alone = predictor.attend(question, answer).tokens
+        assert {side: rows[row] for side, rows in together.items()} == {side: rows[0] for side, rows in alone.items()}
+
+
+def test_looking_does_not_change_the_model(make: Maker) -> None:
+    predictor = make("encoder_decoder")
+    before = predictor.generate(prompts(predictor))
+    predictor.attend("3 1 4")
+    assert predictor.generate(prompts(predictor)) == before
+
+
+def test_grouped_heads_are_shown_head_by_head(make: Maker) -> None:
+    check_maps(make("decoder_only", n_kv_heads=1).attend("3 1", "2").decoder, (1, H, 4, 4))
+
+
+def test_a_text_has_no_target(make: Maker) -> None:
+    with pytest.raises(ValueError, match="no separate target"):
+        make(text=True).attend("abc", "d")
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_as_many_targets_as_texts_are_needed(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    for use in (predictor.attend, predictor.score):
+        with pytest.raises(ValueError, match="as many targets as texts"):
+            use(["3", "4"], ["5"])  # type: ignore[arg-type]
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+
+
+def looped(predictor: Predictor, question: str, target: str, ends: bool) -> float:
+    """The sum of log-probabilities, token by token."""
+    answer = ids(predictor.tokenizer, target)
+    logits = forward(predictor, question, answer)
+    said = [*answer, predictor.tokenizer.special.eos] if ends else answer
+    return sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(said))
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_a_score_is_the_log_probability_of_the_answer_and_its_end(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    for question, target in (("3 1 4", "4 1 3"), ("5", "0 2 6 6 1"), ("0 2 6", "1")):
+        assert predictor.score(question, target) == pytest.approx(looped(predictor, question, target, True), rel=1e-4)
+
+
+def test_a_score_of_an_encoder_is_place_by_place(make: Maker) -> None:
+    predictor = make("encoder_only")
+    for question, target in (("3 1 4", "4 1 3"), ("5", "0")):
+        assert predictor.score(question, target) == pytest.approx(looped(predictor, question, target, False), rel=1e-4)
+
+
+def test_a_score_of_a_text_is_of_how_it_goes_on(make: Maker) -> None:
+    predictor = make(text=True)
+    for beginning, rest in (("ab", "cde"), ("a", "b"), ("abc def", "g\n ")):
+        assert predictor.score(beginning, rest) == pytest.approx(looped(predictor, beginning, rest, False), rel=1e-4)
+    assert predictor.score("abc", "") == 0.0, "what says nothing is certain"
+
+
+def test_scores_of_a_text_add_up_along_it(make: Maker) -> None:
+    predictor = make(text=True)
+    assert predictor.score("a", "bcd") == pytest.approx(
+        predictor.score("a", "bc") + predictor.score("abc", "d"), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_an_empty_answer_has_the_score_of_ending_at_once(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    assert predictor.score("3 1 4", "") == pytest.approx(looped(predictor, "3 1 4", "", True), rel=1e-4)
+    both = predictor.score(["3 1 4", "5"], ["", "2 6"])
+    assert both == pytest.approx([predictor.score("3 1 4", ""), predictor.score("5", "2 6")], rel=1e-4)
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+def test_no_answer_is_likelier_than_its_beginning(make: Maker, architecture: str) -> None:
+    predictor = make(architecture)
+    words = predictor.tokenizer.alphabet
+    first = forward(predictor, "3 1", [])[-1].log_softmax(dim=-1)
+    for word, logarithm in zip(words, predictor.score(["3 1"] * len(words), words), strict=True):
+        assert logarithm < first[ids(predictor.tokenizer, word)[0]]
+
+
+@EACH_WRITER
+def test_a_list_is_scored_as_its_parts(make: Maker, architecture: str, text: bool) -> None:
+    predictor = make(architecture, text=text)
+    questions = prompts(predictor)
+    targets = ["c", "ab de", "fg"] if text else ["4", "1 2 3 4", "6 0"]
+    alone = [predictor.score(question, target) for question, target in zip(questions, targets, strict=True)]
+    assert predictor.score(questions, targets) == pytest.approx(alone, rel=1e-4)
+    assert isinstance(alone[0], float)
+    assert isinstance(predictor.score(questions[:1], targets[:1]), list)
+
+
+@pytest.mark.parametrize("target", ["1", "1 2 3 4", ""])
+def test_an_encoder_scores_answers_of_its_questions_length_only(make: Maker, target: str) -> None:
+    with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
+        make("encoder_only").score("3 1 4", target)
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_no_texts_have_no_scores(make: Maker, architecture: str) -> None:
+    assert make(architecture).score([], []) == []
+
+
+def test_the_config_of_the_run_is_kept(make: Maker) -> None:
+    predictor = make("decoder_only", window=3)
+    assert predictor.config.model.window == 3
+    assert dataclasses.asdict(predictor.config)["data"] == SEQUENCES

@@ -1,0 +1,352 @@
+"""What a predictor writes, with all that is told about it: every figure is worked out again without the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minitx.inference.text_generation
+from minitx.config.schema import Config
+from minitx.data.tokenizers import Tokenizer
+from minitx.generation.decode import DecodeStep
+from minitx.generation.options import GenerationOptions
+from minitx.nn import POSITIONS
+from minitx.inference.predictor import Predictor
+from minitx.inference.text_generation import Generation
+from predictors import BLOCK, LONGEST, built, bytewise, forward, prompts
+
+each_writer = pytest.mark.parametrize(
+    ("architecture", "text"), [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
+)
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 3, "temperature": 1.5},
+    {"do_sample": True, "seed": 4, "top_k": 5, "top_p": 0.9, "num_return_sequences": 3},
+    {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_new_tokens": 2},
+    {"num_beams": 3},
+    {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.5, "early_stopping": True},
+    {"num_beams": 3, "num_return_sequences": 3, "min_new_tokens": 2, "length_penalty": -1.0},
+    {"num_beams": 3, "repetition_penalty": 1.5},
+]
+each_way = pytest.mark.parametrize("options", WAYS, ids=str)
+
+
+def written(predictor: Predictor, texts: list[str], **options: Any) -> list[list[Generation]]:
+    if predictor.config.data["name"] == "text":
+        longest = max(len(predictor.tokenizer.encode(text)) for text in texts)
+        options.setdefault("max_new_tokens", BLOCK - longest)  # within what it looks back on
+    return predictor.generations(texts, GenerationOptions(**options))
+
+
+def stop_word(predictor: Predictor) -> str:
+    """A word that is not the first of the answers."""
+    whole = [written(predictor, [question[:3]])[0] for question in prompts(predictor)]
+    tokens = [token for several in whole for token in several[0].ids[1:] if token not in predictor.tokenizer.special]
+    return predictor.tokenizer.decode(tokens[:1])
+
+
+def check(predictor: Predictor, question: str, generation: Generation, ends: list[int], limit: int) -> None:
+    """Text, reason and log-probability from the ids, by a forward without a cache."""
+    ids = generation.ids
+    assert not {*ids[:-1]} & {*ends}, "nothing stands after an end"
+    assert len(ids) <= limit
+    said = ids[:-1] if ids[-1] in ends else ids
+    reason = {True: "end", False: "stop"}[ids[-1] == ends[0]] if ids[-1] in ends else "length"
+    assert generation.stopped == reason
+    assert reason != "length" or len(ids) == limit
+    assert generation.text == predictor.tokenizer.decode(said)
+    logs = forward(predictor, question, ids[:-1]).log_softmax(dim=-1)
+    assert generation.log_probability == pytest.approx(float(logs[torch.arange(len(ids)), ids].sum()), abs=1e-3)
+
+
+@each_writer
+@each_way
+def test_all_that_is_told_about_a_text(architecture: str, text: bool, options: dict[str, Any]) -> None:
+    reasons = set()
+    for seed in (1, 2, 3):
+        predictor = built(architecture, text=text, seed=seed)
+        eos = predictor.tokenizer.special.eos
+        stop = stop_word(predictor)
+        for stops in (None, [stop]):
+            ends = [eos] if stops is None else [eos, *predictor.tokenizer.encode(stop)]
+            for limit in (2, 5) if text else (2, 9):
+                several = [
+                    written(predictor, [question], stop=stops, max_new_tokens=limit, **options)[0]
+                    for question in [question[:3] if text else question for question in prompts(predictor)]
+                ]
+                for question, texts in zip(prompts(predictor), several, strict=True):
+                    question = question[:3] if text else question
+                    assert len(texts) == options.get("num_return_sequences", 1)
+                    for generation in texts:
+                        reasons.add(generation.stopped)
+                        if options.get("min_new_tokens"):
+                            assert len(generation.ids) > 2 or generation.stopped == "length"
+                        check(predictor, question, generation, ends, limit)
+    assert reasons == {"end", "stop", "length"}
+
+
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+def test_the_log_probability_of_an_answer_is_its_score(architecture: str) -> None:
+    for seed in (1, 2, 3):
+        predictor = built(architecture, seed=seed)
+        for options in WAYS:
+            for question, several in zip(
+                prompts(predictor), written(predictor, prompts(predictor), **options), strict=True
+            ):
+                for generation in several:
+                    if generation.stopped == "end":
+                        score = predictor.score(question, generation.text)
+                        assert generation.log_probability == pytest.approx(score, abs=1e-3)
+
+
+@each_writer
+@each_way
+def test_company_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
+    """Draws included: a seed means the same alone and among others, and for a crowd that rows leave."""
+    predictor = built(architecture, text=text, seed=2)
+    tokens = predictor.tokenizer.alphabet
+    first = prompts(predictor) if not text else ["ab", "g", "fe"]
+    further = [(tokens[place] + tokens[-place]) if text else f"{place % 7} {place // 7}" for place in range(6)]
+    questions = [*first, *further]
+    limit = {"max_new_tokens": 6} if text else {}
+    alone = [predictor.generate(question, **limit, **options) for question in questions]
+    assert predictor.generate(questions, **limit, **options) == alone
+    assert predictor.generate(questions[::-1], **limit, **options) == alone[::-1]
+    assert predictor.generate(questions[2:5], **limit, **options) == alone[2:5]
+    several = options.get("num_return_sequences", 1)
+    for answer in alone:
+        assert isinstance(answer, str) if several == 1 else [type(own) for own in answer] == [str] * several
+
+
+@each_writer
+def test_several_draws_differ_and_the_first_is_the_single_one(architecture: str, text: bool) -> None:
+    predictor = built(architecture, text=text, ends=False)
+    options = {"do_sample": True, "seed": 5, "temperature": 2.0, "max_new_tokens": 20}
+    for question in prompts(predictor):
+        draws = predictor.generate(question, num_return_sequences=4, **options)
+        assert len({*draws}) == 4
+        assert draws[0] == predictor.generate(question, **options)
+        assert draws[:2] == predictor.generate(question, num_return_sequences=2, **options)
+        assert predictor.generate([question] * 4, **options) == draws, "and those of a prompt that comes again"
+        twice = predictor.generate([question, question], num_return_sequences=2, **options)
+        assert [*twice[0], *twice[1]] == draws
+        assert predictor.generate(question, num_return_sequences=4, **{**options, "seed": 6}) != draws
+        mixed = predictor.generate([question, "3" if not text else "c", question], **options)
+        assert [mixed[0], mixed[2]] == draws[:2]
+
+
+@each_writer
+def test_the_best_of_a_search_come_in_their_order(architecture: str, text: bool) -> None:
+    predictor = built(architecture, text=text)
+    for penalty in (0.0, 1.0, 2.0):
+        options = {"num_beams": 5, "length_penalty": penalty, "max_new_tokens": 4}
+        for question in prompts(predictor):
+            several = written(predictor, [question], num_return_sequences=5, **options)[0]
+            scores = [own.log_probability / len(own.ids) ** penalty for own in several]
+            assert scores == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+            assert len({tuple(own.ids) for own in several}) == 5
+            assert predictor.generate(question, num_return_sequences=1, **options) == several[0].text
+            assert predictor.generate(question, num_return_sequences=3, **options) == [own.text for own in several[:3]]
+
+
+@each_writer
+def test_no_text_is_told_that_was_not_found(architecture: str, text: bool) -> None:
+    """Of one token there are only as many texts as there are tokens, however many are asked for."""
+    predictor = built(architecture, text=text)
+    several = written(predictor, prompts(predictor)[:1], num_beams=40, num_return_sequences=40, max_new_tokens=1)[0]
+    assert len(several) == predictor.tokenizer.vocab_size
+    assert len({tuple(own.ids) for own in several}) == len(several)
+    total = torch.tensor([own.log_probability for own in several]).exp().sum()
+    assert float(total) == pytest.approx(1.0, abs=1e-4)
+
+
+# ---- stop tokens -----------------------------------------------------------------------------------------------------
+
+
+@each_writer
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 3}], ids=str)
+def test_a_stop_token_cuts_the_same_text_short(architecture: str, text: bool, options: dict[str, Any]) -> None:
+    stopped = 0
+    predictor = built(architecture, text=text, ends=False)
+    for question in prompts(predictor):
+        whole = written(predictor, [question], max_new_tokens=7, **options)[0][0]
+        for token in predictor.tokenizer.alphabet:
+            cut = written(predictor, [question], max_new_tokens=7, stop=[token], **options)[0][0]
+            identity = predictor.tokenizer.encode_masked(token)[0] if not token.isspace() else whole.ids[0]
+            identity = predictor.tokenizer.encode(token)[0] if text else identity
+            place = whole.ids.index(identity) + 1 if identity in whole.ids else 7
+            assert cut.ids == whole.ids[:place]
+            assert cut.stopped == ("stop" if identity in whole.ids else "length")
+            stopped += cut.stopped == "stop"
+            pieces = predictor.generate(question, stream=True, max_new_tokens=7, stop=[token], **options)
+            assert "".join(pieces) == cut.text
+    assert stopped > 3
+
+
+def test_a_stop_must_be_one_token_of_the_vocabulary() -> None:
+    predictor = built()
+    with pytest.raises(ValueError, match=r"stop must name single tokens, got '3 1', which is 2 tokens"):
+        predictor.generate("3", stop=["1", "3 1"])
+    with pytest.raises(ValueError, match=r"stop must name single tokens, got '', which is 0 tokens"):
+        predictor.generate("3", stop=[""])
+    with pytest.raises(ValueError, match="'x' is not in the tokenizer's alphabet"):
+        predictor.generate("3", stop=["x"])
+    with pytest.raises(ValueError, match="stop must name single tokens"):
+        predictor.generate("3", stop=["3 1"], stream=True)
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def scripted(patch: pytest.MonkeyPatch, tokenizer: Tokenizer, ids: list[int]) -> Predictor:
+    """A predictor that writes these tokens."""
+    own = built(text=True)
+    columns = [DecodeStep(torch.tensor([token]), torch.zeros(1)) for token in ids]
+    patch.setattr(minitx.inference.text_generation, "steps", lambda *args, **kwargs: iter(columns))
+    return Predictor(own.model, tokenizer, Config(data={**own.config.data}, model=own.config.model))
+
+
+def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        predictor = scripted(patch, tokenizer, ids)
+        pieces: Iterator[str] = predictor.generate("a", stream=True)
+        return list(pieces)
+
+
+HARD = "a\N{SNOWMAN}\U0001f600 \u4e16\u754c \xe9e\u0301\U0001f468\u200d\U0001f469\n\ufffdz\ufffd"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.just(HARD))
+@settings(max_examples=120, deadline=None)
+def test_a_piece_is_never_half_a_character(text: str) -> None:
+    """Emoji and Chinese take three and four tokens here: they come whole, and as soon as they are whole."""
+    tokenizer = bytewise()
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text.encode())
+    pieces = pieces_of(tokenizer, ids)
+    assert "".join(pieces) == text
+    assert all(pieces)
+    if "\ufffd" not in text:
+        assert pieces == list(text), "one by one"
+
+
+@given(st.lists(st.integers(6, 261), max_size=12))
+@settings(max_examples=120, deadline=None)
+def test_bytes_that_are_no_text_are_shown_as_the_whole_would_be(ids: list[int]) -> None:
+    tokenizer = bytewise()
+    pieces = pieces_of(tokenizer, ids)
+    assert "".join(pieces) == tokenizer.decode(ids)
+    assert all(pieces)
+
+
+def test_pieces_of_words_join_with_their_spaces() -> None:
+    predictor = built(ends=False)
+    pieces = list(predictor.generate("3 1", stream=True))
+    assert len(pieces) == LONGEST + 1
+    assert "".join(pieces) == predictor.generate("3 1")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"num_beams": 2}, "num_beams"),
+        ({"do_sample": True, "num_return_sequences": 2}, "num_return_sequences"),
+        ({"num_beams": 3, "num_return_sequences": 2}, "num_beams"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("how", ["stream", "return_attention"])
+def test_what_follows_one_text_takes_neither_beams_nor_several(how: str, options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{how} .*{name}"):
+        built().generate("3 1", **{how: True}, **options)
+
+
+@pytest.mark.parametrize("how", ["stream", "return_attention"])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_new_tokens": 0}, {"stop": ["x"]}, {"do_sample": True, "top_k": 0}, {"temperature": 1.0}, {"num_beams": 0}],
+    ids=str,
+)
+def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^\S.*\S"):
+        built().generate("3 1", **{how: True}, **options)
+
+
+# ---- how far it goes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
+@pytest.mark.parametrize("position", sorted({*POSITIONS} - {"learned"}))
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+def test_answers_go_on_past_the_trained_length(architecture: str, position: str, options: dict[str, Any]) -> None:
+    predictor = built(architecture, ends=False, position=Frozen(name=position))
+    limit = 6 * LONGEST
+    assert len(predictor.generate("3 1", max_new_tokens=limit, **options).split()) == limit
+
+
+class Frozen(dict):  # type: ignore[type-arg]
+    """A mapping that may be the key of a cache."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}, {"stream": True}, {"return_attention": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+def test_learned_positions_say_where_they_end(architecture: str, options: dict[str, Any]) -> None:
+    predictor = built(architecture, ends=False, position=Frozen(name="learned", max_len=9))
+    with pytest.raises(ValueError, match=r"max_new_tokens must be at most \d.*model\.position\.max_len"):
+        predictor.generate("3 1", max_new_tokens=30, **options)
+
+
+def test_beams_of_running_text_look_back_on_everything() -> None:
+    """The prompt gives way: as much of its end is read as leaves room for what is to be written."""
+    for seed in (1, 2):
+        predictor = built(text=True, seed=seed)
+        ends = [predictor.tokenizer.special.eos]
+        question = "abc defg cab gfe"
+        for limit in (1, 3, BLOCK - 1):
+            several = predictor.generations(
+                [question, "a"], GenerationOptions(num_beams=3, num_return_sequences=2, max_new_tokens=limit)
+            )
+            for generation in several[0]:
+                check(predictor, question[-(BLOCK - limit) :], generation, ends, limit)
+            for generation in several[1]:
+                check(predictor, "a", generation, ends, limit)
+        default = predictor.generations([question], GenerationOptions(num_beams=2))[0][0]
+        assert len(default.ids) <= BLOCK - 1
+
+
+def test_beams_of_running_text_refuse_more_than_a_block() -> None:
+    with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {BLOCK - 1} .*data\.block is {BLOCK}"):
+        built(text=True).generate("abc", num_beams=2, max_new_tokens=BLOCK)
+
+
+def test_a_block_of_one_has_no_room_for_beams() -> None:
+    own = built(text=True)
+    predictor = Predictor(
+        own.model, own.tokenizer, Config(data={**own.config.data, "block": 1}, model=own.config.model)
+    )
+    assert len(predictor.generations(["abc"], GenerationOptions(max_new_tokens=5))[0][0].ids) <= 5
+    for options in ({}, {"max_new_tokens": 1}):
+        with pytest.raises(ValueError, match=r"data\.block"):
+            predictor.generate("abc", num_beams=2, **options)
+
+
+def test_sampled_text_past_the_block_is_the_same_in_company() -> None:
+    predictor = built(text=True, seed=2, ends=False)
+    beginnings = ["ab cdef", "c", "gf e", "d", "abcdefg abc", "c"]
+    options = {"max_new_tokens": 40, "do_sample": True, "seed": 9, "repetition_penalty": 1.2}
+    alone = [predictor.generate(text, **options) for text in beginnings]
+    together = predictor.generate(beginnings, **options)
+    assert together[:5] == alone[:5]
+    assert together[5] != alone[5], "the second time that a prompt comes it is given other numbers"

@@ -1,0 +1,173 @@
+"""From a model to bytes: what the Attention tab is given are the model's own weights, for whatever model there is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minitx.interpret.attention_maps import KINDS, attention_maps, kind_of
+from minitx.interpret.recording import wrapped_attention
+from minitx.nn import POSITIONS
+from minitx.inference.predictor import Predictor
+from minitx.tensorboard.map_format import decode
+from predictors import EVERY, built
+
+OPTIONS: dict[str, dict[str, Any]] = {"learned": {"max_len": 32}}
+TEXTS = ["3 1 4 1", "5", "0 2"]
+ANSWERS = ["1 4", "5 5 6", "2"]
+VARIANTS: list[dict[str, Any]] = [
+    {"window": 3},
+    {"softcap": 1.5},
+    {"qk_norm": True},
+    {"n_kv_heads": 1},
+    {"dropout": 0.5, "attention_dropout": 0.5},
+]
+
+
+def predictor(architecture: str, scheme: str = "sinusoidal", **model: Any) -> Predictor:
+    return built(architecture, position={"name": scheme, **OPTIONS.get(scheme, {})}, **model)
+
+
+def by_hand(q: Any, k: Any, mask: Any, bias: Any, causal: bool, window: int | None, softcap: float | None) -> Any:
+    """softmax(q k / sqrt(K) + bias) over the keys that may be seen, one number after another, in double precision."""
+    batch, heads, queries, width = q.shape
+    keys = k.shape[2]
+    seen = torch.ones(1, 1, 1, 1, dtype=torch.bool) if mask is None else mask
+    seen = seen.expand(batch, heads, queries, keys).numpy()
+    added = np.zeros((batch, heads, queries, keys)) if bias is None else bias.expand(seen.shape).double().numpy()
+    q, k = q.double().numpy(), k.double().numpy()
+    weights = np.zeros(seen.shape)
+    for b, h, t in np.ndindex(batch, heads, queries):
+        latest = t + keys - queries
+        scores = {}
+        for s in range(keys):
+            reach = None if window is None else window - 1 if causal else window // 2
+            hidden = (causal and s > latest) or (reach is not None and abs(s - latest) > reach)
+            if seen[b, h, t, s] and not hidden:
+                score = q[b, h, t] @ k[b, h * k.shape[1] // heads, s] / math.sqrt(width)
+                scores[s] = (score if softcap is None else softcap * math.tanh(score / softcap)) + added[b, h, t, s]
+        total = sum(math.exp(score) for score in scores.values())
+        for s, score in scores.items():
+            weights[b, h, t, s] = math.exp(score) / total
+    return weights
+
+
+def expected(of: Predictor) -> tuple[dict[str, list[np.ndarray]], Any]:
+    """Weights by hand from the q and k of the very forward whose maps are returned beside them."""
+    called: dict[str, Any] = {}
+
+    def spy(name: str, inner: Any) -> Any:
+        def call(q: Any, k: Any, v: Any, **told: Any) -> Any:
+            rule = {key: told[key] for key in ("mask", "bias", "causal", "window", "softcap")}
+            called[name] = by_hand(q, k, **rule)
+            return inner(q, k, v, **told)
+
+        return call
+
+    with torch.no_grad(), wrapped_attention(of.model, spy):
+        maps = of.attend(TEXTS, None if of.architecture == "encoder_only" else ANSWERS)
+    found: dict[str, list[np.ndarray]] = {}
+    for name, weights in called.items():
+        found.setdefault(kind_of(name), []).append(weights)
+    return found, maps
+
+
+def check(of: Predictor) -> None:
+    found, maps = expected(of)
+    for example in range(len(TEXTS)):
+        encoded = maps.encoded(example)
+        assert list(encoded) == [kind for kind in KINDS if kind in found]
+        for kind, items in encoded.items():
+            header, shown = decode(items)
+            assert len(header["heads"]) == len(found[kind])
+            for one, told in zip(shown, found[kind], strict=False):
+                assert np.abs(one - told[example]).max() <= 1 / 255 + 1e-5
+            keys = [label is not None for label in header["keys"]]
+            queries = [label is not None for label in header["queries"]]
+            assert keys == sorted(keys, reverse=True), "padding stands on the right"
+            assert sum(keys) == len(maps.tokens[KINDS[kind][1]][example])
+            for one in shown[: len(header["heads"])]:
+                real = one[:, queries]  # [H, T, S]
+                assert (real[:, :, np.logical_not(keys)] == 0).all(), "padding has weight"
+                # A byte of the root is off by half a step at most, which adds up over the keys.
+                assert np.abs(real.sum(-1) - 1).max() <= sum(keys) / 255
+
+
+@pytest.mark.parametrize("scheme", POSITIONS)
+@pytest.mark.parametrize("architecture", EVERY)
+def test_what_is_encoded_is_the_softmax_of_its_queries_and_keys(architecture: str, scheme: str) -> None:
+    check(predictor(architecture, scheme))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("architecture", EVERY)
+def test_so_it_is_for_every_mask_and_every_kind_of_head(architecture: str, variant: dict[str, Any]) -> None:
+    check(predictor(architecture, "rope", **variant))
+
+
+def test_so_it_is_for_stacks_of_different_depth() -> None:
+    check(predictor("encoder_decoder", "t5", n_decoder_layers=1))
+
+
+def test_so_it_is_for_a_question_that_is_read_both_ways() -> None:
+    check(predictor("decoder_only", "alibi", prefix_lm=True))
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_padding_is_told_from_tokens(architecture: str) -> None:
+    """Examples of a batch are of the longest one's size; a label says for each place whether a token stands there."""
+    _, maps = expected(predictor(architecture))
+    padded = set()
+    for example in range(len(TEXTS)):
+        for kind, items in maps.encoded(example).items():
+            header, _ = decode(items)
+            for side, labels in zip(KINDS[kind], (header["queries"], header["keys"]), strict=True):
+                tokens = maps.tokens[side][example]
+                assert labels == [*tokens, *[None] * (len(labels) - len(tokens))]
+                padded.add(None in labels)
+    assert padded == {True, False}
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_weights_are_taken_before_dropout(architecture: str) -> None:
+    """With dropout at work in training, the first layer still shows whole probabilities: those without dropout."""
+    wet = predictor(architecture, "rope", attention_dropout=0.7)
+    source, target = torch.tensor([[7, 8, 9, 10]]), torch.tensor([[8, 9, 7]])
+    inputs = (source, target, None, None) if architecture == "encoder_decoder" else (source, None)
+    tokens = {"source": [["a"] * 4], "target": [["b"] * (3 if architecture == "encoder_decoder" else 4)]}
+    with torch.random.fork_rng():
+        wet.model.train()
+        try:
+            loud = attention_maps(wet.model, inputs, tokens).encoded()
+        finally:
+            wet.model.eval()
+    quiet = attention_maps(wet.model, inputs, tokens).encoded()
+    for kind, items in loud.items():
+        shown, told = decode(items)[1], decode(quiet[kind])[1]
+        if kind != "cross":  # whose queries have been through the dropout of the layer's self-attention
+            assert np.abs(shown[0] - told[0]).max() <= 1 / 255 + 1e-6
+        for one in shown:
+            assert np.abs(one.sum(-1) - 1).max() <= 4 / 255
+    last = [decode(of[max(of)])[1][-1] for of in (loud, quiet)]
+    assert np.abs(last[0] - last[1]).max() > 1 / 255, "dropout was not at work"
+
+
+def test_statistics_say_what_they_say_of_each_example() -> None:
+    _, maps = expected(predictor("encoder_decoder"))
+    for example in range(len(TEXTS)):
+        for kind, items in maps.encoded(example).items():
+            header, _ = decode(items)
+            layers = maps.layers(kind, example)
+            if len(layers[0].keys) == 1:
+                assert "entropy" not in {one["name"] for one in header["statistics"]}, "no choice, no entropy"
+                continue
+            (values,) = [one["values"] for one in header["statistics"] if one["name"] == "entropy"]
+            for row, layer in zip(values, layers, strict=True):
+                own = -(layer.weights * layer.weights.clamp(min=1e-30).log()).sum(-1)  # [H, T]
+                seen = [place + 1 if kind == "decoder" else len(layer.keys) for place in range(len(layer.queries))]
+                shares = [own[:, place] / math.log(keys) for place, keys in enumerate(seen) if keys > 1]
+                assert row == pytest.approx(torch.stack(shares).mean(0).tolist(), abs=1e-3)

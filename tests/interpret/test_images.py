@@ -1,0 +1,292 @@
+"""Pictures are judged by their pixels: what has a colour is a weight, what is grey is paper or ink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from minitx.interpret import images
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB")).astype(int)
+
+
+def coloured(image: Image.Image) -> np.ndarray:
+    """Which pixels show a weight."""
+    shown = pixels(image)
+    return (shown.max(axis=2) - shown.min(axis=2)) > 0
+
+
+def panels(image: Image.Image) -> list[np.ndarray]:
+    """The coloured rectangles from left to right: what each head shows."""
+    mask = coloured(image)
+    columns = np.flatnonzero(mask.any(axis=0))
+    found = []
+    for group in np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1):
+        rows = np.flatnonzero(mask[:, group].any(axis=1))
+        assert mask[rows[0] : rows[-1] + 1, group].all(), "a head is one full rectangle"
+        found.append(pixels(image)[rows[0] : rows[-1] + 1, group[0] : group[-1] + 1])
+    return found
+
+
+def cells(panel: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """One colour for each weight, [rows, columns, 3]; all pixels of a cell must have it."""
+    height, width = panel.shape[0] // rows, panel.shape[1] // columns
+    assert panel.shape[:2] == (rows * height, columns * width)
+    parts = panel.reshape(rows, height, columns, width, 3)
+    assert (parts == parts[:, :1, :, :1]).all(), "a cell has one colour"
+    return parts[:, 0, :, 0]
+
+
+def brightness(colours: np.ndarray) -> np.ndarray:
+    return colours @ np.array([0.299, 0.587, 0.114])
+
+
+def labels(prefix: str, number: int) -> list[str]:
+    return [f"{prefix}{index}" for index in range(number)]
+
+
+def draw(weights: np.ndarray) -> Image.Image:
+    return images.heads(weights, labels("q", weights.shape[1]), labels("k", weights.shape[2]))
+
+
+def random_weights(*shape: int, seed: int = 1) -> np.ndarray:
+    weights = np.random.default_rng(seed).random(shape)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text drawn."""
+    texts: list[str] = []
+    text = ImageDraw.ImageDraw.text
+
+    def note(self: ImageDraw.ImageDraw, xy: object, content: str, *args: object, **kwargs: object) -> object:
+        texts.append(content)
+        return text(self, xy, content, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", note)
+    return texts
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 5), (4, 5, 3), (2, 1, 9), (3, 20, 20)])
+def test_each_head_is_a_rectangle_of_queries_down_and_keys_across(shape: tuple[int, int, int]) -> None:
+    weights = random_weights(*shape)
+    shown = panels(draw(weights))
+    assert len(shown) == shape[0]
+    for head, panel in zip(weights, shown, strict=True):
+        bright = brightness(cells(panel, *shape[1:]))
+        # More weight is never darker: the palette's steps are the only rounding.
+        order = np.argsort(head, axis=None)
+        assert (np.diff(bright.flatten()[order]) >= 0).all()
+        if head.max() > head.min() + 0.01:
+            assert bright.flatten()[head.argmax()] == bright.max() > bright.min()
+
+
+def test_the_brightest_cell_is_at_the_largest_weight() -> None:
+    for query, key in ((0, 0), (0, 3), (2, 1), (3, 2)):
+        weights = np.full((1, 4, 4), 0.1)
+        weights[0, query, key] = 0.7
+        bright = brightness(cells(panels(draw(weights))[0], 4, 4))
+        assert np.argwhere(bright == bright.max()).tolist() == [[query, key]]
+
+
+def test_heads_stand_in_their_order() -> None:
+    weights = np.zeros((3, 2, 2))
+    for head in range(3):
+        weights[head, 0, 0] = (head + 1) / 3
+    firsts = [brightness(cells(panel, 2, 2))[0, 0] for panel in panels(draw(weights))]
+    assert firsts == sorted(firsts)
+    assert len(set(firsts)) == 3
+
+
+def test_colours_mean_the_same_in_every_picture() -> None:
+    # No stretching to the largest weight: a quarter is a quarter beside a half and beside nothing.
+    with_half = cells(panels(draw(np.array([[[0.25, 0.5, 0.25]]])))[0], 1, 3)
+    alone = cells(panels(draw(np.array([[[0.25, 0.0, 0.0]]])))[0], 1, 3)
+    assert with_half[0, 0].tolist() == alone[0, 0].tolist()
+
+
+def test_colours_get_brighter_all_the_way_and_read_in_grey() -> None:
+    steps = np.linspace(0, 1, 200)
+    bright = brightness(cells(panels(draw(steps[None, None]))[0], 1, 200))
+    assert (np.diff(bright[0]) >= 0).all()
+    assert bright[0, 0] < 10
+    assert bright[0, -1] > 240
+    assert len(set(bright[0])) > 150, "200 weights are hardly ever the same colour"
+
+
+def test_what_is_no_probability_is_drawn_at_the_end_of_the_ramp() -> None:
+    colours = cells(panels(draw(np.array([[[np.nan, -1.0, 0.0, 1.0, 2.0, np.inf]]])))[0], 1, 6)[0].tolist()
+    assert colours[0] == colours[1] == colours[2]
+    assert colours[3] == colours[4] == colours[5]
+    assert colours[2] != colours[3]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 600), (600, 1), (700, 700), (100, 300)])
+def test_long_sequences_get_small_cells(queries: int, keys: int) -> None:
+    image = draw(np.zeros((1, queries, keys)))
+    panel = panels(image)[0]
+    assert panel.shape[0] % queries == panel.shape[1] % keys == 0
+    cell = panel.shape[0] // queries
+    assert cell == panel.shape[1] // keys
+    assert cell == 1 or max(panel.shape[:2]) <= images.LARGEST
+    assert 1 <= cell <= images.CELL
+
+
+def test_short_sequences_get_large_cells() -> None:
+    assert panels(draw(np.zeros((1, 2, 3))))[0].shape[:2] == (2 * images.CELL, 3 * images.CELL)
+
+
+# ---- letters ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_token_is_named_at_its_row_and_column(written: list[str]) -> None:
+    drawn = np.asarray(images.heads(np.zeros((2, 2, 3)), ["up", "down"], ["a", "b", "c"]))
+    for label in ("up", "down", "a", "b", "c"):
+        assert written.count(label) == 1, "once for all heads"
+    one, other = np.split(drawn[images.FONT_SIZE + 4 :], 2, axis=1)  # below the titles
+    assert np.array_equal(one, other), "and shown at each of them"
+    assert len(np.unique(one)) > 3
+    assert [title for title in written if title.startswith("head")] == ["head 1", "head 2"]
+
+
+def test_heads_are_numbered_from_one(written: list[str]) -> None:
+    draw(np.zeros((3, 1, 1)))
+    assert [text for text in written if "head" in text] == ["head 1", "head 2", "head 3"]
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (" ", "_"),
+        ("\n", "\\n"),
+        ("\t", "\\t"),
+        ("\r", "\\r"),
+        ("\x00", "\\x00"),
+        ("\x1b", "\\x1b"),
+        ("\u2028", "\\u2028"),
+    ],
+)
+def test_tokens_that_cannot_be_printed_are_made_visible(token: str, shown: str, written: list[str]) -> None:
+    images.heads(np.zeros((1, 1, 1)), [token], ["x"])
+    assert shown in written
+    images.heads(np.zeros((1, 1, 1)), ["x"], [token])
+    assert written.count(shown) == 2
+
+
+@pytest.mark.parametrize("token", ["a", "é", "<eos>", "字", "twelve chars", "\\n"])
+def test_printable_tokens_are_shown_as_they_are(token: str, written: list[str]) -> None:
+    images.heads(np.zeros((1, 1, 1)), [token], ["x"])
+    assert token in written
+
+
+def test_long_labels_are_cut_and_say_so(written: list[str]) -> None:
+    token = "abcdefghijklmnopqrstuvwxyz" * 10
+    image = images.heads(np.zeros((1, 1, 1)), [token], [token])
+    cut = [text for text in written if text.startswith("abc")]
+    assert len(cut) == 2
+    for text in cut:
+        assert text.endswith("…")
+        assert token.startswith(text[:-1])
+        assert 5 < len(text) < 20
+    assert max(image.size) < 250
+
+
+def test_an_empty_label_is_no_error() -> None:
+    assert len(panels(images.heads(np.zeros((1, 1, 2)), [""], ["", "x"]))) == 1
+
+
+@pytest.mark.parametrize("number", [30, 80, 300])
+def test_where_cells_are_small_labels_do_not_run_into_each_other(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    heights: list[float] = []
+    text = ImageDraw.ImageDraw.text
+
+    def note(
+        self: ImageDraw.ImageDraw, xy: tuple[float, float], content: str, *args: object, **kwargs: object
+    ) -> object:
+        if content.startswith("q"):
+            heights.append(xy[1])
+        return text(self, xy, content, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", note)
+    draw(np.zeros((1, number, number)))
+    assert len(heights) > 5
+    assert min(np.diff(heights)) >= images.FONT_SIZE - 1
+
+
+def inked(image: Image.Image) -> np.ndarray:
+    """Which pixels are letters."""
+    return ~coloured(image) & (pixels(image)[:, :, 0] < 128)
+
+
+def test_letters_are_beside_the_weights_not_on_them() -> None:
+    blank = images.heads(np.zeros((1, 3, 3)), [""] * 3, [""] * 3)
+    image = images.heads(np.zeros((1, 3, 3)), ["mmm"] * 3, ["mmm"] * 3)
+    assert inked(image).sum() > inked(blank).sum()
+    assert panels(image)[0].shape == panels(blank)[0].shape
+    # Rows are named left of the weights, columns above them.
+    mask = coloured(image)
+    left, top = mask.any(axis=0).argmax(), mask.any(axis=1).argmax()
+    assert inked(image)[top:, :left].any()
+    assert inked(image)[:top, left:].any()
+    assert not inked(image)[top:, left:].any()
+
+
+# ---- sheets ----------------------------------------------------------------------------------------------------------
+
+
+def block(width: int, height: int) -> Image.Image:
+    return draw(np.zeros((1, 1, 1))).resize((width, height), Image.Resampling.NEAREST)
+
+
+@pytest.mark.parametrize("sizes", [[(10, 20)], [(10, 20), (30, 5)], [(5, 5), (40, 8), (7, 30)]])
+def test_images_are_set_beside_and_below_one_another(sizes: list[tuple[int, int]]) -> None:
+    parts = [block(*size) for size in sizes]
+    row, column = images.beside(parts), images.stacked(parts)
+    assert row.size == (sum(w for w, _ in sizes), max(h for _, h in sizes))
+    assert column.size == (max(w for w, _ in sizes), sum(h for _, h in sizes))
+    x = y = 0
+    for part in parts:
+        assert (pixels(row)[: part.height, x : x + part.width] == pixels(part)).all()
+        assert (pixels(row)[part.height :, x : x + part.width] == 255).all(), "what is left over is paper"
+        assert (pixels(column)[y : y + part.height, : part.width] == pixels(part)).all()
+        x, y = x + part.width, y + part.height
+
+
+def test_a_title_stands_above_and_leaves_the_image_as_it_is(written: list[str]) -> None:
+    image = draw(random_weights(2, 3, 3))
+    titled = images.titled(image, "cross, layer 1")
+    assert "cross, layer 1" in written
+    assert (pixels(titled)[-image.height :, : image.width] == pixels(image)).all()
+    assert inked(titled)[: titled.height - image.height].any()
+
+
+def test_a_long_title_is_not_cut_off() -> None:
+    image = draw(np.zeros((1, 1, 1)))
+    assert images.titled(image, "a title that is wider than the picture" * 3).width > image.width
+
+
+@pytest.mark.parametrize("sign", "▁ĠĊßüéñŁбжωא…→")
+def test_letters_and_the_signs_of_tokenizers_have_a_shape(sign: str) -> None:
+    """Not the box that stands for what a font does not have."""
+    drawn, unknown = (images.titled(Image.new("P", (40, 10)), text) for text in (sign, "\uffff"))
+    assert drawn.tobytes() != unknown.tobytes()
+
+
+@pytest.mark.parametrize("make", [draw, lambda weights: images.titled(draw(weights), "title")])
+def test_a_picture_is_a_small_png_that_opens_again(make: Callable, tmp_path: Path) -> None:
+    image = make(random_weights(4, 20, 20))
+    image.save(tmp_path / "heads.png")
+    with Image.open(tmp_path / "heads.png") as opened:
+        assert opened.format == "PNG"
+        assert (pixels(opened) == pixels(image)).all()
+    assert (tmp_path / "heads.png").stat().st_size < image.width * image.height / 4

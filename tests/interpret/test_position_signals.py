@@ -1,0 +1,70 @@
+"""What a position scheme tells a model, read off its hooks."""
+
+import math
+
+import pytest
+import torch
+
+from minitx import ModelConfig, build_model
+from minitx.interpret.position_signals import PositionSignal, position_signals
+from minitx.nn import POSITIONS
+
+LENGTH = 9
+
+
+def signals(name: str, **changes: object) -> dict[str, PositionSignal]:
+    torch.manual_seed(1)
+    options = {"architecture": "encoder_decoder", "vocab_size": 11, "d_model": 32, "n_heads": 4, **changes}
+    return position_signals(build_model(ModelConfig(position={"name": name}, **options)), LENGTH)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
+    found = signals(name)
+    assert [*found] == ["encoder", "decoder"]
+    for signal in found.values():
+        told = [part is not None for part in signal]
+        assert any(told) == (name != "none")
+        if signal.table is not None:
+            assert signal.table.shape == (LENGTH, 32)
+        if signal.bias is not None:
+            assert signal.bias.shape == (4, LENGTH, LENGTH)
+    assert signals(name, architecture="decoder_only").keys() == {"decoder"}
+
+
+def test_a_wave_is_as_the_paper_says() -> None:
+    table = signals("sinusoidal")["encoder"].table
+    assert table is not None
+    for position in range(LENGTH):
+        for pair in range(16):
+            angle = position / 10000 ** (2 * pair / 32)
+            assert table[position, 2 * pair].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_agreement_of_turned_vectors_is_the_mean_cosine_of_their_angles() -> None:
+    signal = signals("rope")["decoder"]
+    assert signal.angles is not None
+    assert signal.agreement is not None
+    assert signal.angles[3, 0].item() == pytest.approx(3.0)
+    assert signal.agreement.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
+    assert signal.agreement[0].item() == pytest.approx(1.0)
+
+
+def test_biases_by_head_and_what_is_not_seen() -> None:
+    found = signals("alibi")
+    both, past = found["encoder"].bias, found["decoder"].bias
+    assert both is not None
+    assert past is not None
+    distance = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()
+    for head in range(4):
+        torch.testing.assert_close(both[head], -(2.0 ** (-2 * (head + 1))) * distance)
+        assert torch.equal(past[head].tril(), both[head].tril())
+    hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    assert (past == float("-inf")).equal(hidden.expand(4, -1, -1))
+
+
+def test_fewer_key_value_heads_and_weights_of_each_layer() -> None:
+    bias = signals("transformer_xl", n_kv_heads=2)["decoder"].bias
+    assert bias is not None
+    assert bias.shape == (4, LENGTH, LENGTH)

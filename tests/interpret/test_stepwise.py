@@ -1,0 +1,156 @@
+"""Attention while writing is the attention of one forward over what was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.stepwise import StepwiseMaps
+from minitx.inference.predictor import Predictor
+from predictors import BLOCK, LAYERS, H, built, prompts
+
+CASES: list[tuple[str, bool, dict[str, Any]]] = [
+    ("decoder_only", False, {}),
+    ("decoder_only", False, {"window": 3}),
+    ("decoder_only", False, {"window": 1}),
+    ("decoder_only", False, {"prefix_lm": True}),
+    ("decoder_only", False, {"n_kv_heads": 1}),
+    ("encoder_decoder", False, {}),
+    ("encoder_decoder", False, {"window": 3}),
+    ("decoder_only", True, {}),
+    ("decoder_only", True, {"window": 3}),
+]
+each_case = pytest.mark.parametrize(("architecture", "text", "model"), CASES, ids=str)
+SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "seed": 2, "temperature": 2.0},
+    {"repetition_penalty": 2.0, "min_new_tokens": 1},
+]
+
+
+def check_causal(maps: list[Tensor], prefix: int = 0) -> None:
+    """Rows of probabilities that see nothing of what comes later, but for a question that is read as a whole."""
+    for weights in maps:
+        torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
+        later = weights.triu(1)
+        later[:, :, :prefix, :prefix] = 0
+        assert (later == 0).all()
+
+
+def close(found: AttentionMaps, expected: AttentionMaps) -> None:
+    for kind in ("encoder", "decoder", "cross"):
+        assert len(getattr(found, kind)) == len(getattr(expected, kind))
+        for one, other in zip(getattr(found, kind), getattr(expected, kind), strict=True):
+            queries, keys = (len(found.tokens[side][0]) for side in SIDES[kind])
+            assert one.shape[2:] == (queries, keys)
+            # An answer of no token at all takes up a place in a forward, as padding.
+            torch.testing.assert_close(one, other[:, :, :queries, :keys], atol=1e-5, rtol=0)
+
+
+def attended(predictor: Predictor, question: str, text: str, stopped: bool) -> AttentionMaps:
+    """One forward over question and answer. Without an end, the last token was written and never read."""
+    tokenizer = predictor.tokenizer
+    said = tokenizer.encode(text) if text else []
+    read = tokenizer.decode(said if stopped else said[:-1])
+    return predictor.attend(question + read) if predictor.task.kind == "stream" else predictor.attend(question, read)
+
+
+@each_case
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_maps_are_those_of_one_forward_over_what_was_written(
+    architecture: str, text: bool, model: dict[str, Any], options: dict[str, Any]
+) -> None:
+    reasons = set()
+    for seed in (1, 2):
+        predictor = built(architecture, text=text, seed=seed, **model)
+        for question in prompts(predictor):
+            for limit in (1, 2, BLOCK - len(question) + 1 if text else 40):
+                answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=limit, **options)
+                assert answer == predictor.generate(question, max_new_tokens=limit, **options)
+                size = len(predictor.tokenizer.encode(answer)) if answer else 0
+                stopped = size < limit
+                reasons.add(stopped)
+                expected = attended(predictor, question, answer, stopped)
+                assert maps.tokens == expected.tokens
+                close(maps, expected)
+                prefix = maps.tokens["target"][0].index("<sep>") + 1 if model.get("prefix_lm") else 0
+                check_causal(maps.decoder, prefix)
+    assert reasons == {True, False}
+
+
+def test_a_window_is_seen_in_the_maps() -> None:
+    _, maps = built(window=3, ends=False).generate("3 1 4", return_attention=True, max_new_tokens=40)
+    for weights in maps.decoder:
+        assert weights.shape == (1, H, 43, 43)
+        assert (weights.tril(-3) == 0).all()
+        assert (weights.diagonal(offset=-2, dim1=2, dim2=3) > 0).all()
+
+
+def test_where_the_source_was_looked_at() -> None:
+    predictor = built("encoder_decoder", ends=False)
+    answer, maps = predictor.generate("3 1 4 1", return_attention=True)
+    words = answer.split()
+    alignment = maps.alignment()
+    assert alignment.shape == (1, len(words), 4)
+    torch.testing.assert_close(alignment.sum(dim=-1), torch.ones(1, len(words)))
+    torch.testing.assert_close(alignment, maps.cross[-1].mean(dim=1))
+    assert maps.tokens == {"source": [["3", "1", "4", "1"]], "target": [["<bos>", *words[:-1]]]}
+    assert len(maps.encoder) == len(maps.decoder) == len(maps.cross) == LAYERS
+    for weights in maps.encoder:
+        assert weights.shape == (1, H, 4, 4)
+
+
+def test_without_a_source_there_is_nothing_to_be_aligned_with() -> None:
+    _, maps = built().generate("3 1", return_attention=True)
+    with pytest.raises(ValueError, match=r"model\.architecture is not encoder_decoder"):
+        maps.alignment()
+
+
+def test_one_prompt_at_a_time() -> None:
+    with pytest.raises(ValueError, match="return_attention=True takes one prompt, got a list"):
+        built().generate(["3", "1"], return_attention=True)
+
+
+def test_an_encoder_does_not_write() -> None:
+    with pytest.raises(ValueError, match="encoder_only"):
+        built("encoder_only").generate("3 1", return_attention=True)
+
+
+@pytest.mark.parametrize("question", ["abc", "a", "abcdefga"])
+def test_running_text_past_its_block_is_refused_with_what_is_possible(question: str) -> None:
+    predictor = built(text=True, ends=False)
+    most = BLOCK + 1 - len(question)
+    for options in ({}, {"max_new_tokens": most + 1}):
+        with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {most} for data\.block {BLOCK}"):
+            predictor.generate(question, return_attention=True, **options)
+    answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=most)
+    assert len(answer) == most
+    assert maps.decoder[0].size(2) == BLOCK
+
+
+def test_a_prompt_longer_than_the_block_has_no_room() -> None:
+    with pytest.raises(ValueError, match=r"the prompt has 10 tokens.*data\.block") as caught:
+        built(text=True).generate("abcdefgabc", return_attention=True, max_new_tokens=1)
+    assert "at most -" not in str(caught.value)
+    assert "at most 0" not in str(caught.value)
+
+
+def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
+    predictor = built()
+    before = [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
+    predictor.generate("3 1", return_attention=True)
+    with pytest.raises(RuntimeError, match="in the middle"), StepwiseMaps(predictor.model):
+        raise RuntimeError("in the middle")
+    after = [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
+    assert before == after
+
+
+def test_maps_may_be_drawn(tmp_path: Any) -> None:
+    _, maps = built("encoder_decoder").generate("3 1 4", return_attention=True)
+    maps.save_png(tmp_path / "maps.png")
+    assert (tmp_path / "maps.png").stat().st_size

@@ -1,0 +1,75 @@
+"""What heads do over many examples: the same as one by one, whatever the batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitx.data.examples import Stream, rows
+from minitx.data.framing import frame
+from minitx.data.prompts import labels
+from minitx.interpret import task_statistics as heads
+from minitx.interpret.task_statistics import task_statistics
+from minitx.interpret.attention_maps import KINDS, attention_maps
+from minitx.interpret.head_statistics import MEASURES, head_statistics
+from predictors import CHARACTERS, EVERY, LAYERS, LONGEST, SYMBOLS, H, built
+
+KINDS_OF = {"encoder_decoder": set(KINDS), "decoder_only": {"decoder"}, "encoder_only": {"encoder"}}
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_means_are_over_the_rows_of_all_examples(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = built(architecture)
+    examples = predictor.task.examples("test", 7)
+    whole = task_statistics(predictor, examples)
+    assert set(whole) == KINDS_OF[architecture]
+    monkeypatch.setattr(heads, "ROOM", 3 * 2 * LAYERS * (2 * LONGEST + 1) ** 2)  # a few at a time, other padding
+    assert task_statistics(predictor, examples) == whole
+    assert task_statistics(predictor, 7, "test") == task_statistics(predictor, 7) == whole
+    assert task_statistics(predictor, 7, "validation") != whole
+    for kind, found in whole.items():
+        sums = {statistic.name: torch.zeros(LAYERS * H) for statistic in found}
+        counted = dict.fromkeys(sums, 0)
+        for number in range(7):  # one by one: nothing is padded
+            batch = frame(rows(examples, number, number + 1), architecture, SYMBOLS.special)
+            maps = attention_maps(predictor.model, batch.inputs(), labels(batch, SYMBOLS))
+            for name in sums:
+                parts = [MEASURES[name].of(layer) for layer in maps.layers(kind)]
+                if parts[0] is not None:
+                    sums[name] += torch.cat([part.sum(dim=1) for part in parts if part is not None])
+                    counted[name] += parts[0].size(1)
+        for statistic in found:
+            expected = (sums[statistic.name] / counted[statistic.name]).tolist()
+            assert [value for layer in statistic.values for value in layer] == pytest.approx(expected, abs=2e-4), (
+                kind,
+                statistic.name,
+            )
+
+
+def test_long_text_is_cut_and_an_end_between_documents_is_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = built("decoder_only", text=True)
+    end, pad = CHARACTERS.special.eos, CHARACTERS.special.pad
+    ids = torch.tensor([[6, 7, 6, end, 8, 6, 7, 9, 6], [6, 7, 6, 6, 7, 8, pad, pad, pad]])
+    batch = frame(Stream(ids), "decoder_only", CHARACTERS.special)
+    assert labels(batch, CHARACTERS)["target"][0] == CHARACTERS.tokens([6, 7, 6, end, 8, 6, 7, 9])
+    assert len(labels(batch, CHARACTERS)["target"][1]) == 6
+    whole, four = task_statistics(predictor, Stream(ids)), task_statistics(predictor, Stream(ids[:, :5]))
+    monkeypatch.setattr(heads, "LONGEST", 4)
+    short = task_statistics(predictor, Stream(ids))
+    assert short != whole
+    assert short == four, "four tokens are read, the fifth is what comes next"
+
+
+def test_it_leaves_the_model_in_its_mode() -> None:
+    predictor = built("encoder_decoder", dropout=0.5)
+    predictor.model.train()
+    first = task_statistics(predictor, 3)
+    assert predictor.model.training
+    predictor.model.eval()
+    assert task_statistics(predictor, 3) == first, "measured without dropout"
+
+
+def test_no_examples_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        task_statistics(built(), 0)
+    assert head_statistics([]) == []

@@ -1,0 +1,460 @@
+"""The three models as wholes: against torch, and by what must never depend on what."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minitx
+from minitx.config.schema import ModelConfig
+from minitx.models.builder import build_model
+from minitx.models.transformers import ARCHITECTURES, max_positions
+from minitx.nn import AddNorm, FeedForward, POSITIONS, Stack
+
+VOCAB, D = 11, 16
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+every_decoder = pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randint(0, VOCAB, shape)
+
+
+def fresh(architecture: str = "encoder_decoder", **changes):
+    """A model as build_model leaves it."""
+    sizes = {"d_model": D, "n_heads": 4, "n_layers": 2, "d_ff": 24, "vocab_size": VOCAB}
+    return build_model(ModelConfig(architecture=architecture, **{**sizes, **changes}))  # type: ignore[arg-type]
+
+
+def padded(rows: list[Tensor], left: bool = False, extra: int = 0) -> tuple[Tensor, Tensor]:
+    """ids and keep [B, T] of ragged rows; the padding holds arbitrary tokens."""
+    width = max(row.numel() for row in rows) + extra
+    ids, keep = draw(len(rows), width), torch.zeros(len(rows), width, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        place = slice(width - row.numel(), width) if left else slice(0, row.numel())
+        ids[index, place], keep[index, place] = row, True
+    return ids, keep
+
+
+# --- against torch --------------------------------------------------------------------------------------------------
+
+
+def torch_transformer(ours, twin) -> nn.Transformer:
+    """torch.nn.Transformer with our weights; with final norms where ours has them."""
+    theirs = nn.Transformer(D, 4, 1, 1, 24, batch_first=True)
+    for stack, part in ((theirs.encoder, ours.encoder), (theirs.decoder, ours.decoder)):
+        stack.layers = nn.ModuleList(twin(layer) for layer in part.layers)  # after construction, which redraws weights
+        stack.norm = part.norm if isinstance(part.norm, nn.LayerNorm) else None
+    return theirs.train()
+
+
+@pytest.mark.parametrize("with_keep", [False, True], ids=["", "padding"])
+@pytest.mark.parametrize("position", ["none", "sinusoidal"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_encoder_decoder_equals_torch_transformer(
+    norm_first: bool, activation: str, position: str, with_keep: bool, tiny, twin
+) -> None:
+    ours = tiny("encoder_decoder", position, norm_first=norm_first, activation=activation)
+    assert isinstance(ours.encoder.norm, nn.LayerNorm) == isinstance(ours.decoder.norm, nn.LayerNorm) == norm_first
+    ours.head = nn.Identity()
+    src, src_keep = padded([draw(6), draw(4), draw(1)])
+    tgt, tgt_keep = padded([draw(2), draw(5), draw(4)])
+    pos = torch.arange(6)[None]
+    theirs = torch_transformer(ours, twin)(
+        ours.encoder.position.embed(ours.embedding(src), pos),
+        ours.decoder.position.embed(ours.embedding(tgt), pos[:, :5]),
+        tgt_mask=~torch.ones(5, 5).tril().bool(),
+        src_key_padding_mask=~src_keep if with_keep else None,
+        memory_key_padding_mask=~src_keep if with_keep else None,
+        tgt_key_padding_mask=~tgt_keep if with_keep else None,
+    )
+    out = ours(src, tgt, src_keep, tgt_keep) if with_keep else ours(src, tgt)
+    close(out[tgt_keep], theirs[tgt_keep])
+
+
+def test_forward_is_decode_of_encode(tiny) -> None:
+    model = tiny("encoder_decoder", "sinusoidal")
+    (src, src_keep), (tgt, tgt_keep) = padded([draw(6), draw(3)]), padded([draw(2), draw(5)])
+    memory = model.encode(src, src_keep)
+    assert memory.shape == (2, 6, D)
+    assert torch.equal(model(src, tgt, src_keep, tgt_keep), model.decode(tgt, memory, src_keep, tgt_keep))
+
+
+@every_architecture
+@every_scheme
+def test_logits_have_one_score_for_each_token(name: str, architecture: str, tiny) -> None:
+    model, arguments = tiny(architecture, name), (draw(2, 5),)
+    if architecture == "encoder_decoder":
+        arguments = (draw(2, 7), *arguments)
+    logits = model(*arguments)
+    assert logits.shape == (2, 5, VOCAB)
+    assert logits.isfinite().all()
+
+
+# --- what depends on what -------------------------------------------------------------------------------------------
+
+
+def embedded_and_logits(model, *arguments) -> tuple[list[Tensor], Tensor]:
+    """What the embedding gave out at each of its calls, ready for gradients, and the logits."""
+    seen: list[Tensor] = []
+    handle = model.embedding.register_forward_hook(lambda _module, _ids, out: seen.append(out))
+    logits = model(*arguments)
+    handle.remove()
+    return seen, logits
+
+
+@every_decoder
+@every_scheme
+@pytest.mark.parametrize("options", [{}, {"window": 3}, {"norm_first": False, "n_kv_heads": 1}], ids=str)
+def test_no_logit_feels_the_future(options: dict, name: str, architecture: str, tiny) -> None:
+    """The gradient of the logits at t with respect to the embeddings after t is exactly zero."""
+    model, length = tiny(architecture, name, **options), 7
+    arguments = (draw(2, length),) if architecture == "decoder_only" else (draw(2, 4), draw(2, length))
+    (*source, x), logits = embedded_and_logits(model, *arguments)
+    towards = torch.randn_like(logits)
+    for t in range(length):
+        into, *into_source = torch.autograd.grad(logits[:, t], [x, *source], towards[:, t], retain_graph=True)
+        felt = into.abs().sum(-1)  # [B, T]
+        assert (felt[:, t + 1 :] == 0).all()
+        reach = 0 if "window" not in options else max(0, t - 2 * (options["window"] - 1))  # two layers
+        assert (felt[:, reach : t + 1] > 0).all()
+        assert (felt[:, :reach] == 0).all()
+        assert all((gradient.abs().sum(-1) > 0).all() for gradient in into_source)  # all of the source
+
+
+@every_scheme
+def test_an_encoder_feels_both_sides(name: str, tiny) -> None:
+    (x,), logits = embedded_and_logits(tiny("encoder_only", name), draw(2, 5))
+    towards = torch.randn_like(logits)
+    for t in range(5):
+        (into,) = torch.autograd.grad(logits[:, t], x, towards[:, t], retain_graph=True)
+        assert (into.abs().sum(-1) > 0).all()
+
+
+@every_architecture
+@every_scheme
+@pytest.mark.parametrize("extra", [0, 3])
+def test_a_ragged_batch_equals_one_by_one(extra: int, name: str, architecture: str, tiny) -> None:
+    """Neither the neighbours' lengths nor further padding, on the right of source and target, changes a real logit."""
+    model, lengths = tiny(architecture, name), (2, 5, 4)
+    targets, sources = [draw(length) for length in lengths], [draw(length) for length in (6, 1, 4)]
+    (tgt, tgt_keep), (src, src_keep) = padded(targets, extra=extra), padded(sources, extra=extra)
+    whole = model(src, tgt, src_keep, tgt_keep) if architecture == "encoder_decoder" else model(tgt, tgt_keep)
+    assert whole.isfinite().all()
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model(source[None], target[None]) if architecture == "encoder_decoder" else model(target[None])
+        close(whole[row, : lengths[row]], alone[0])
+
+
+@every_architecture
+@every_scheme
+def test_padding_on_the_left_equals_padding_on_the_right(name: str, architecture: str, tiny) -> None:
+    model = tiny(architecture, name)
+    targets, sources = [draw(length) for length in (2, 5, 4)], [draw(length) for length in (6, 1, 4)]
+    real = []
+    for left in (False, True):
+        (tgt, tgt_keep), (src, src_keep) = padded(targets, left), padded(sources, left)
+        logits = model(src, tgt, src_keep, tgt_keep) if architecture == "encoder_decoder" else model(tgt, tgt_keep)
+        assert logits.isfinite().all()
+        real.append(logits[tgt_keep])
+    close(real[0], real[1])
+
+
+@every_architecture
+def test_an_empty_row_does_no_harm(architecture: str, tiny) -> None:
+    """A row that is all padding stays finite, forward and backward, and leaves its neighbours alone."""
+    model, keep = tiny(architecture, "sinusoidal"), torch.tensor([[True] * 4, [False] * 4])
+    ids = draw(2, 4)
+    logits = model(ids, ids, keep, keep) if architecture == "encoder_decoder" else model(ids, keep)
+    logits.square().mean().backward()
+    assert logits.isfinite().all()
+    assert all(part.grad.isfinite().all() for part in model.parameters() if part.grad is not None)
+    first = ids[:1]
+    close(logits[:1], model(first, first) if architecture == "encoder_decoder" else model(first))
+
+
+# --- construction ---------------------------------------------------------------------------------------------------
+
+
+@every_architecture
+@pytest.mark.parametrize("name", POSITIONS)
+def test_no_two_layers_start_equal(name: str, architecture: str) -> None:
+    model = fresh(architecture, position={"name": name}, n_layers=3)
+    matrices = [(path, part) for path, part in model.named_parameters() if part.dim() > 1]
+    for (one, first), (other, second) in combinations(matrices, 2):
+        if first.shape == second.shape:
+            assert not torch.equal(first, second), f"{one} equals {other}"
+    for stack in (part for part in (getattr(model, "encoder", None), getattr(model, "decoder", None)) if part):
+        assert len(stack.layers) == 3
+        assert len({id(layer.self_attn) for layer in stack.layers}) == 3
+
+
+@every_architecture
+def test_the_seed_decides_the_first_weights(architecture: str) -> None:
+    weights = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        weights.append(torch.cat([part.detach().flatten() for part in fresh(architecture).parameters()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@every_architecture
+def test_tied_embeddings_share_their_storage_and_untied_do_not(architecture: str) -> None:
+    tied, untied = fresh(architecture, tie_embeddings=True), fresh(architecture, tie_embeddings=False)
+    assert tied.head.weight is tied.embedding.table.weight
+    assert untied.head.weight.data_ptr() != untied.embedding.table.weight.data_ptr()
+    assert not torch.equal(untied.head.weight, untied.embedding.table.weight)
+    count = [sum(part.numel() for part in model.parameters()) for model in (tied, untied)]
+    assert count[1] - count[0] == VOCAB * D
+    tied.load_state_dict(tied.state_dict())
+    assert tied.head.weight is tied.embedding.table.weight
+
+
+@every_architecture
+def test_a_state_dict_brings_the_same_logits(architecture: str) -> None:
+    model, other = fresh(architecture, position={"name": "learned"}), fresh(architecture, position={"name": "learned"})
+    arguments = (draw(2, 4), draw(2, 5)) if architecture == "encoder_decoder" else (draw(2, 5),)
+    assert not torch.allclose(other(*arguments), model(*arguments))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(*arguments), model(*arguments))
+
+
+@every_architecture
+def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architecture: str) -> None:
+    config = ModelConfig(architecture=architecture, d_model=8, n_heads=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"model\.vocab_size"):
+        build_model(config)
+    assert build_model(config, vocab_size=7).head.out_features == 7
+    config = ModelConfig(architecture=architecture, d_model=8, n_heads=2, vocab_size=9)  # type: ignore[arg-type]
+    assert build_model(config, vocab_size=7).embedding.table.num_embeddings == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "number"),
+    [
+        ({"dropout": 1.0}, "model.dropout", "1.0"),
+        ({"dropout": -0.1}, "model.dropout", "-0.1"),
+        ({"attention_dropout": 1.5}, "model.attention_dropout", "1.5"),
+        ({"n_layers": 0}, "model.n_layers", "0"),
+        ({"n_heads": 3}, "model.n_heads", "3"),
+        ({"n_heads": -2}, "model.n_heads", "-2"),
+        ({"n_kv_heads": 3}, "model.n_kv_heads", "3"),
+        ({"d_ff": -1}, "model.d_ff", "-1"),
+        ({"window": 0}, "model.window", "0"),
+        ({"vocab_size": 0}, "model.vocab_size", "0"),
+        ({"d_model": 0}, "model.d_model", "0"),
+        ({"position": {"name": "sinusoid"}}, "model.position.name", "sinusoidal"),
+        ({"position": {}}, "model.position.name", "sinusoidal"),
+        ({"position": {"name": "sinusoidal", "bas": 2.0}}, "model.position.bas", "model.position.base"),
+        ({"position": {"name": "sinusoidal", "base": "wide"}}, "model.position.base", "wide"),
+        ({"position": {"name": "learned", "max_len": 0}}, "model.position.max_len", "0"),
+        ({"n_heads": 0}, "model.n_heads", "0"),
+        ({"d_model": -16}, "model.d_model", "-16"),
+        ({"d_head": -4}, "model.d_head", "-4"),
+        ({"d_head": 0}, "model.d_head", "0"),
+        ({"window": 4}, "model.window", "4"),
+        ({"architecture": "gpt"}, "model.architecture", "gpt"),
+        ({"activation": "swish"}, "model.activation", "swish"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_build_model_refusals_name_the_key_and_the_number(changes: dict, key: str, number: str) -> None:
+    with pytest.raises(ValueError, match=key.replace(".", r"\.")) as refusal:
+        fresh(**{"architecture": "encoder_decoder", **changes})
+    assert number in str(refusal.value)
+
+
+def test_an_even_window_fits_a_decoder(tiny) -> None:
+    tiny("decoder_only", window=4)(draw(1, 6))
+
+
+@every_architecture
+def test_max_positions_is_the_smallest_table(architecture: str) -> None:
+    assert max_positions(fresh(architecture, position={"name": "learned", "max_len": 20})) == 20
+    assert max_positions(fresh(architecture, position={"name": "sinusoidal"})) is None
+    assert max_positions(nn.Linear(2, 2)) is None
+    if architecture == "encoder_decoder":
+        model = fresh(architecture, position={"name": "learned", "max_len": 20})
+        model.decoder.position.max_len = 9
+        assert max_positions(model) == 9
+
+
+def test_a_sequence_past_the_table_is_refused() -> None:
+    model = fresh("decoder_only", position={"name": "learned", "max_len": 6})
+    model(draw(1, 6))
+    with pytest.raises(ValueError, match=r"7 tokens.*model\.position\.max_len is 6"):
+        model(draw(1, 7))
+    ids, keep = padded([draw(6), draw(2)], extra=3)
+    model(ids, keep)  # padding asks for no position
+
+
+@every_architecture
+@pytest.mark.parametrize("key", ["dropout", "attention_dropout"])
+def test_dropout_only_in_training(key: str, architecture: str, tiny) -> None:
+    model = tiny(architecture, "sinusoidal", **{key: 0.3})
+    arguments = (draw(2, 4), draw(2, 5)) if architecture == "encoder_decoder" else (draw(2, 5),)
+    whole = tiny(architecture, "sinusoidal")(*arguments)
+    assert torch.equal(model(*arguments), whole)
+    model.train()
+    assert not torch.allclose(model(*arguments), model(*arguments))
+    model.eval()
+    assert torch.equal(model(*arguments), whole)
+
+
+@every_architecture
+def test_without_dropout_training_is_evaluation(architecture: str, tiny) -> None:
+    model = tiny(architecture)
+    arguments = (draw(2, 4), draw(2, 5)) if architecture == "encoder_decoder" else (draw(2, 5),)
+    assert torch.equal(model.eval()(*arguments), model.train()(*arguments))
+
+
+def test_the_config_reaches_every_part() -> None:
+    model = fresh(
+        n_layers=3, n_kv_heads=2, d_head=6, d_ff=None, window=3, dropout=0.1, attention_dropout=0.2,
+        qk_norm=True, bias=False, norm_first=False, activation="relu",
+    )  # fmt: skip
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    assert len(layers) == 6
+    own = [layer.self_attn for layer in layers]
+    cross = [layer.cross_attn for layer in model.decoder.layers]
+    for part in (*own, *cross):
+        assert (part.n_heads, part.n_kv_heads, part.d_head, part.dropout) == (4, 2, 6, 0.2)
+        assert part.q_norm.weight.numel() == 6
+    assert {part.window for part in own} == {3}
+    assert {part.window for part in cross} == {None}  # places in the source are not near places in the target
+    assert all(layer.self_attn.position is model.encoder.position for layer in model.encoder.layers)
+    assert all(layer.self_attn.position is model.decoder.position for layer in model.decoder.layers)
+    for layer in layers:
+        assert layer.ffn.up_proj.out_features == 4 * D
+        assert isinstance(layer.ffn.activation, nn.ReLU)
+    assert {part.dropout for part in model.modules() if isinstance(part, AddNorm | FeedForward | Stack)} == {0.1}
+    biased = [path for path, part in model.named_modules() if isinstance(part, nn.Linear) and part.bias is not None]
+    assert not biased
+
+
+# --- first weights --------------------------------------------------------------------------------------------------
+
+
+@every_architecture
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_first_weights_follow_their_table(tied: bool, architecture: str) -> None:
+    """Spreads over some 10 000 draws each, to 5 %."""
+    d_model, n_layers = 64, 3
+    model = fresh(
+        architecture, d_model=d_model, d_ff=128, n_layers=n_layers, n_heads=4, vocab_size=300, qk_norm=True,
+        tie_embeddings=tied, position={"name": "learned", "max_len": 200},
+    )  # fmt: skip
+
+    def spread(weight: Tensor, expected: float) -> None:
+        assert weight.std().item() == pytest.approx(expected, rel=0.05)
+        assert abs(weight.mean().item()) < 0.05 * expected
+
+    spread(model.embedding.table.weight, d_model**-0.5)
+    spread(model.head.weight, d_model**-0.5)
+    spread(model.embedding(torch.arange(300)[None]), 1.0)
+    linear = residual = 0
+    for path, part in model.named_modules():
+        if isinstance(part, nn.Linear) and part is not model.head:
+            xavier = math.sqrt(2 / (part.in_features + part.out_features))
+            if path.endswith(("o_proj", "down_proj")):
+                xavier, residual = xavier / math.sqrt(2 * n_layers), residual + 1
+            spread(part.weight, xavier)
+            assert part.weight.abs().max() <= xavier * math.sqrt(3) + 1e-6  # uniform, not normal
+            assert (part.bias == 0).all()
+            linear += 1
+        elif isinstance(part, nn.LayerNorm):
+            assert (part.weight == 1).all()
+            assert (part.bias == 0).all()
+        elif isinstance(part, nn.RMSNorm):
+            assert (part.weight == 1).all()
+        elif isinstance(part, POSITIONS["learned"]):
+            spread(part.table.weight, 0.02)
+    attentions = {"encoder_decoder": 9, "decoder_only": 3, "encoder_only": 3}[architecture]
+    ffns = {"encoder_decoder": 6, "decoder_only": 3, "encoder_only": 3}[architecture]
+    assert linear == 4 * attentions + 2 * ffns
+    assert residual == attentions + ffns
+
+
+@every_architecture
+def test_unscaled_maps_into_the_residual_are_drawn_as_any_other(architecture: str) -> None:
+    weights = {}
+    for scaled in (True, False):
+        torch.manual_seed(3)
+        weights[scaled] = dict(fresh(architecture, n_layers=3, scale_residual=scaled).named_parameters())
+    for path, weight in weights[False].items():
+        factor = math.sqrt(6) if path.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+        close(weight, factor * weights[True][path])
+
+
+@every_architecture
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_an_embedding_norm_stands_between_positions_and_layers(
+    norm: str, norm_first: bool, architecture: str, tiny
+) -> None:
+    model = tiny(architecture, "learned", embedding_norm=True, norm=norm, norm_first=norm_first)
+    for stack in (getattr(model, "encoder", None), getattr(model, "decoder", None)):
+        if stack is not None:
+            assert isinstance(stack.embedding_norm, {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[norm])
+            x, pos = torch.randn(2, 5, D), torch.arange(5)[None]
+            close(stack.embed(x, pos), stack.embedding_norm(stack.position.embed(x, pos)))
+            seen: list[Tensor] = []
+            handle = stack.layers[0].register_forward_hook(lambda _m, args, _o, seen=seen: seen.append(args[0]))
+            stack(x, pos)
+            handle.remove()
+            close(seen[0], stack.embed(x, pos))
+    plain = fresh(architecture)
+    assert not any("embedding_norm" in path for path in plain.state_dict())
+
+
+@every_architecture
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
+def test_first_logits_are_of_size_one(norm_first: bool, architecture: str) -> None:
+    """So the first loss is near log V, and the first gradients neither vanish nor explode."""
+    model = fresh(architecture, d_model=64, n_layers=4, vocab_size=100, norm_first=norm_first)
+    arguments = [torch.randint(0, 100, (8, 12)) for _ in range(2 if architecture == "encoder_decoder" else 1)]
+    assert 0.5 < model(*arguments).std().item() < 2.0
+
+
+def test_the_public_names_are_these(tiny) -> None:
+    assert minitx.build_model is build_model
+    assert [type(tiny(name)) for name in ARCHITECTURES] == [
+        minitx.EncoderDecoder, minitx.DecoderOnly, minitx.EncoderOnly,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
+def test_without_feed_forward_networks_attention_alone_is_left(architecture: str, norm_first: bool, tiny) -> None:
+    model = tiny(architecture, "rope", d_ff=0, norm_first=norm_first)
+    assert not any("ffn" in name for name, _ in model.named_parameters())
+    ids = torch.randint(6, 11, (2, 5))
+    inputs = (ids, ids) if architecture == "encoder_decoder" else (ids,)
+    logits = model(*inputs)
+    for name, parameter in model.named_parameters():
+        if ".o_proj." in name:
+            parameter.data.zero_()
+    alone = [model(*(part[:, i : i + 1] for part in inputs)) for i in range(5)]  # each token as if it were the only one
+    assert not torch.allclose(model(*inputs), logits)
+    torch.testing.assert_close(model(*inputs), torch.cat(alone, dim=1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_window_beyond_any_text_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.window must be at least 1 .* and below 2\^31"):
+        build_model(ModelConfig(architecture="decoder_only", vocab_size=10, window=10**40))

@@ -1,0 +1,46 @@
+"""Curves as pictures: what is drawn, where it is written, and that nothing stays behind."""
+
+from pathlib import Path
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from minitx.plotting.curves import Curve, accuracy_by_length
+
+
+def test_curves_are_percent_of_means_with_bands_inside_the_picture(saved_figures: list[Figure], tmp_path: Path) -> None:
+    curves = [Curve("rope", [1, 2, 3], [[1.0, 0.8], [0.5, 0.7], [0.0, 0.1]]), Curve("none", [1, 2], [[0.2], [0.1]])]
+    path = accuracy_by_length(tmp_path / "new" / "a.png", curves, "reverse", (1, 2), "scheme")
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert image.width > 800
+    (axes,) = saved_figures[0].axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [pytest.approx([90, 60, 5]), pytest.approx([20, 10])]
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 3], [1, 2]]
+    (band,) = axes.collections  # a single seed has none
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0.0, 100.0), "cut where shares end"
+    shade = axes.patches[0]
+    assert (shade.get_x(), shade.get_x() + shade.get_width()) == (0.5, 2.5)
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["rope", "none"]
+    assert legend.get_title().get_text() == "scheme"
+    assert "2 seeds" in " ".join(text.get_text() for text in axes.texts)
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 2
+
+
+def test_one_curve_of_one_seed_needs_no_legend(saved_figures: list[Figure], tmp_path: Path) -> None:
+    accuracy_by_length(tmp_path / "a.png", [Curve("x", [4], [[0.5]])], "copy")
+    (axes,) = saved_figures[0].axes
+    assert axes.get_legend() is None
+    assert not axes.patches
+    assert not axes.texts
+
+
+def test_many_curves_differ_and_leave_no_state(saved_figures: list[Figure], tmp_path: Path) -> None:
+    accuracy_by_length(tmp_path / "a.png", [Curve(str(n), [1, 2], [[0.1], [0.2]]) for n in range(12)], "many")
+    lines = saved_figures[0].axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
+    assert "matplotlib.pyplot" not in __import__("sys").modules or not matplotlib.pyplot.get_fignums()

@@ -1,0 +1,272 @@
+"""Attention maps as bytes: what comes back, and that damage is told in a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from minitx.tensorboard import map_format as format
+from minitx.tensorboard.map_format import LONGEST_LABEL, Statistic, decode, encode, read_header, sizes, unpacked
+
+STEP = 1 / 255
+weights = arrays.arrays(
+    np.float32,
+    st.tuples(*[st.integers(1, 4)] * 3),
+    elements=st.floats(0, 1, width=32),
+)
+labels = st.one_of(st.none(), st.text(st.characters(), max_size=5))
+
+
+def named(layer: np.ndarray) -> tuple[list[str], list[str]]:
+    return [f"q{n}" for n in range(layer.shape[1])], [f"k{n}" for n in range(layer.shape[2])]
+
+
+@given(weights)
+def test_a_weight_comes_back_within_a_step(layer: np.ndarray) -> None:
+    header, (shown,) = decode(encode("cross", *named(layer), [layer]))
+    assert shown.shape == layer.shape
+    assert np.abs(shown - layer).max() <= STEP + 1e-6
+    assert header["heads"] == [len(layer)]
+
+
+@given(weights)
+def test_what_is_larger_is_not_shown_as_smaller(layer: np.ndarray) -> None:
+    _, (shown,) = decode(encode("cross", *named(layer), [layer]))
+    order = np.argsort(layer, axis=None)
+    assert (np.diff(shown.ravel()[order]) >= 0).all()
+
+
+@given(st.floats(0, 1))
+def test_small_weights_are_told_more_finely(weight: float) -> None:
+    """Half a step of the root, and so the root of the weight times a step."""
+    _, (shown,) = decode(encode("encoder", ["a"], ["a"], [np.full((1, 1, 1), weight, dtype=np.float32)]))
+    assert abs(float(shown[0, 0, 0]) - weight) <= np.sqrt(weight) * STEP + (STEP / 2) ** 2 + 1e-6
+
+
+def test_no_attention_and_all_of_it_are_exact() -> None:
+    _, (shown,) = decode(encode("encoder", ["a"], ["a", "b"], [np.array([[[0.0, 1.0]]])]))
+    assert shown.tolist() == [[[0.0, 1.0]]]
+
+
+def test_layers_come_before_extras_and_keep_their_order() -> None:
+    rng = np.random.default_rng(1)
+    layers = [rng.random((2, 3, 4)), rng.random((1, 3, 4)), rng.random((2, 3, 4))]
+    extras = {"rollout": rng.random((3, 4)), "another": rng.random((3, 4))}
+    header, maps = decode(encode("cross", *named(layers[0]), layers, extras=extras))
+    assert header["heads"] == [2, 1, 2]
+    assert header["extras"] == ["rollout", "another"]
+    assert sizes(header) == [(2, 3, 4), (1, 3, 4), (2, 3, 4), (1, 3, 4), (1, 3, 4)]
+    for shown, told in zip(maps, [*layers, *(extra[None] for extra in extras.values())], strict=True):
+        assert np.abs(shown - told).max() <= STEP
+
+
+@given(st.lists(labels, min_size=1, max_size=4))
+def test_labels_are_whatever_text_there_is(queries: list[str | None]) -> None:
+    header, _ = decode(encode("decoder", queries, queries, [np.zeros((1, len(queries), len(queries)))]))
+    assert header["queries"] == header["keys"] == queries
+
+
+@pytest.mark.parametrize("label", ["<script>alert(1)</script>", "שלום", "\u202eabc", "👩‍👩‍👧", "\ud800", "\0", ""])
+def test_odd_labels_come_back(label: str) -> None:
+    (first, _) = encode("encoder", [label], [label], [np.zeros((1, 1, 1))])
+    assert first.isascii(), "no byte that a page or a proxy might read otherwise"
+    assert read_header(first)["queries"] == [label]
+
+
+@pytest.mark.parametrize("length", [LONGEST_LABEL, LONGEST_LABEL + 1, 10_000])
+def test_labels_are_cut_when_written_and_when_read(length: int) -> None:
+    first, _ = encode("encoder", ["x" * length], ["a"], [np.zeros((1, 1, 1))])
+    (label,) = read_header(first)["queries"]
+    assert len(label) == LONGEST_LABEL
+    assert label.endswith("…") == (length > LONGEST_LABEL)
+    foreign = {**json.loads(first), "keys": ["y" * length]}
+    (label,) = read_header(json.dumps(foreign).encode())["keys"]
+    assert len(label) == LONGEST_LABEL
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_model_gone_astray_is_still_logged(value: float) -> None:
+    layer = np.full((1, 2, 2), value, dtype=np.float32)
+    statistic = Statistic("entropy", "told", False, [[value]])
+    header, (shown,) = decode(encode("encoder", ["a", "b"], ["a", "b"], [layer], [statistic]))
+    assert header["statistics"][0]["values"] == [[None]]
+    assert ((shown >= 0) & (shown <= 1)).all()
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def items() -> list[bytes]:
+    layers = [np.full((2, 2, 3), 0.25), np.full((1, 2, 3), 0.5)]
+    statistic = Statistic("entropy", "told", True, [[0.1, None], [1]])
+    return encode("cross", ["a", None], ["b", "c", "d"], layers, [statistic], {"rollout": np.full((2, 3), 0.5)})
+
+
+def with_header(**changed: Any) -> bytes:
+    return json.dumps({**json.loads(items()[0]), **changed}).encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"x",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"7",
+        b'"version"',
+        b"{}",
+        b"[" * 100_000,
+        b'{"version":' + b"9" * 10_000 + b"}",
+    ],
+    ids=lambda header: repr(header[:12]),
+)
+def test_what_is_no_header_is_refused(header: bytes) -> None:
+    with pytest.raises(ValueError, match="no attention map of minitx"):
+        read_header(header)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, [1], "x" * 10_000])
+def test_another_version_is_named(version: object) -> None:
+    with pytest.raises(ValueError, match="which knows format 1") as caught:
+        read_header(with_header(version=version))
+    assert repr(version)[:20] in str(caught.value)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kind": "sideways"},
+        {"kind": ["cross"]},
+        {"queries": "ab"},
+        {"queries": ["a", 1]},
+        {"keys": {"a": 1}},
+        {"heads": 2},
+        {"heads": [0, 1]},
+        {"heads": [-2, 1]},
+        {"heads": [2.0, 1]},
+        {"heads": [True, 1]},
+        {"heads": [2]},
+        {"extras": "ab"},
+        {"extras": [1]},
+        {"extras": None},
+        {"statistics": {"name": 1}},
+        {"statistics": [1]},
+        {"statistics": [{"name": "x"}]},
+        *(
+            {"statistics": [{"name": "x", "meaning": "y", "pattern": True, "values": [[0, 0], [0]], **one}]}
+            for one in (
+                {"name": 1},
+                {"meaning": None},
+                {"pattern": 1},
+                {"values": [[0, 0]]},
+                {"values": [[0], [0, 0]]},
+                {"values": [[0, "0"], [0]]},
+                {"values": [[0, float("nan")], [0]]},
+                {"values": [[0, float("inf")], [0]]},
+                {"values": [[0, 10**400], [0]]},
+                {"values": None},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_a_header_that_does_not_fit_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="header of these attention maps is damaged"):
+        read_header(with_header(**changed))
+
+
+@pytest.mark.parametrize("missing", ["kind", "queries", "keys", "heads", "extras", "statistics"])
+def test_a_header_with_something_missing_is_refused(missing: str) -> None:
+    header = json.loads(items()[0])
+    del header[missing]
+    with pytest.raises(ValueError, match="header of these attention maps is damaged"):
+        read_header(json.dumps(header).encode())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda item: b"",
+        lambda item: item[:-1],
+        lambda item: item + b"\0",
+        lambda item: item + item,
+        lambda item: gzip.decompress(item),
+        lambda item: zlib.compress(gzip.decompress(item)),
+        lambda item: gzip.compress(gzip.decompress(item)[:-1]),
+        lambda item: gzip.compress(gzip.decompress(item) + b"\0"),
+        lambda item: None,
+    ],
+)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_damaged_map_is_named(change: Callable[[bytes], Any], number: int) -> None:
+    parts = items()
+    parts[1 + number] = change(parts[1 + number])
+    with pytest.raises(ValueError, match=f"attention map {number} is damaged"):
+        decode(parts)
+
+
+def test_a_map_that_is_missing_is_missed() -> None:
+    assert len(decode(items())[1]) == 3
+    for parts in (items()[:-1], [*items(), b""]):
+        with pytest.raises(ValueError, match="3 attention maps were announced"):
+            decode(parts)
+    with pytest.raises(ValueError, match="no attention map"):
+        decode([])
+
+
+def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map takes no more memory than its header says, and no header asks for more than there should be."""
+    bomb, asked = gzip.compress(bytes(2**24)), []
+    real = zlib.decompressobj
+
+    class Watched:
+        def __init__(self, **options: Any) -> None:
+            self.inner = real(**options)
+
+        def decompress(self, item: bytes, most: int = 0) -> bytes:
+            asked.append(most)
+            return self.inner.decompress(item, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    monkeypatch.setattr(format.zlib, "decompressobj", Watched)
+    with pytest.raises(ValueError, match="does not hold the 12 weights"):
+        unpacked(bomb, (2, 2, 3), 0)
+    with pytest.raises(ValueError, match="too large"):
+        unpacked(bomb, (2**10, 2**10, 2**10), 0)
+    assert asked == [13]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_fuzzed_bytes_are_refused_or_understood(data: st.DataObject) -> None:
+    parts = items()
+    number = data.draw(st.integers(0, len(parts) - 1))
+    changed = bytearray(parts[number])
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    parts[number] = bytes(changed)
+    try:
+        header, maps = decode(parts)
+    except ValueError:
+        return
+    assert [shown.shape for shown in maps] == sizes(header)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_any_bytes_are_refused(parts: list[bytes]) -> None:
+    with pytest.raises(ValueError, match="no attention map of minitx"):
+        decode(parts)

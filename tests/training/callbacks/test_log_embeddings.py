@@ -1,0 +1,121 @@
+"""Tokens as points: the table's, and what their context makes of them; readable by TensorBoard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from google.protobuf import text_format
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+from minitx.config.schema import EmbeddingLogConfig
+from minitx.data.examples import Stream
+from minitx.data.framing import frame
+from minitx.training.callbacks.log_embeddings import COLUMNS, token_points, visible
+from minitx.training.api import train_config as train
+from predictors import CHARACTERS, EVERY, built
+
+STACKS = {"encoder_decoder": ["encoder", "decoder"], "decoder_only": ["decoder"], "encoder_only": ["encoder"]}
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(architecture: str) -> None:
+    predictor = built(architecture)
+    points = list(token_points(predictor, EmbeddingLogConfig(examples=4)))
+    assert [part.stack for part in points] == STACKS[architecture]
+    pairs = predictor.task.examples("validation", 4)
+    batch = frame(pairs, architecture, predictor.tokenizer.special)
+    kept = {"encoder": batch.src, "decoder": batch.tgt}
+    table = predictor.model.embedding
+    for stack, vectors, told in points:
+        assert len(told) == len(vectors)
+        static = {token: vector for (token, kind, *_), vector in zip(told, vectors, strict=True) if kind == "table"}
+        contextual = [
+            (token, int(row) - 1, int(place) - 1, vector)
+            for (token, kind, row, place), vector in zip(told, vectors, strict=True)
+            if kind == stack
+        ]
+        assert len(static) + len(contextual) == len(told)
+        assert set(static) == {token for token, *_ in contextual}
+        ids = kept[stack]
+        assert ids is not None
+        special = predictor.tokenizer.special
+        real = (ids != special.pad) & (ids != special.eos)
+        assert len(contextual) == int(real.sum())
+        for token, row, place, vector in contextual:
+            assert predictor.tokenizer.tokens([int(ids[row, place])]) == [token]
+            assert torch.allclose(static[token], table(ids[row, place]), atol=1e-6)
+            with torch.no_grad():
+                above = (
+                    predictor.model.encode(pairs.source[row : row + 1], pairs.source_keep[row : row + 1])[0]
+                    if (stack, architecture) == ("encoder", "encoder_decoder")
+                    else None
+                )
+            if above is not None:
+                assert torch.allclose(vector, above[place], atol=1e-5)
+        assert len({tuple(vector.tolist()) for *_, vector in contextual}) > len(static), "context moves a token"
+
+
+def test_the_head_reads_what_stands_above_the_decoder() -> None:
+    predictor = built("decoder_only")
+    (points,) = token_points(predictor, EmbeddingLogConfig(examples=3))
+    batch = frame(predictor.task.examples("validation", 3), "decoder_only", predictor.tokenizer.special)
+    with torch.no_grad():
+        logits = predictor.model(*batch.inputs())
+        for (_, kind, row, place), vector in zip(points.told, points.vectors, strict=True):
+            if kind == "decoder":
+                read = predictor.model.head(vector)
+                assert torch.allclose(read, logits[int(row) - 1, int(place) - 1], atol=1e-4)
+
+
+def test_how_much_is_shown_is_bounded() -> None:
+    predictor = built("decoder_only", text=True)
+    ids = torch.randint(6, 14, (5, 9))
+    predictor.task.examples = lambda split, limit=None: Stream(ids)  # type: ignore[method-assign]
+    try:
+        for config, expected in (
+            (EmbeddingLogConfig(examples=2, max_tokens=3), 6),
+            (EmbeddingLogConfig(examples=2, max_tokens=30), 16),
+            (EmbeddingLogConfig(examples=5, max_points=7), 7),
+        ):
+            (points,) = token_points(predictor, config)
+            assert sum(kind == "decoder" for _, kind, *_ in points.told) == expected
+            first = CHARACTERS.tokens([int(ids[0, 0])])
+            assert [*map(visible, first), "decoder", "1", "1"] in points.told
+    finally:
+        del predictor.task.examples
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [("word", "word"), (" ", "␣"), ("  ", "␣␣"), ("\n", r"'\n'"), ("a\tb\nc\r", r"a\tb\nc\r"), ("", "''"), ("ü", "ü"),
+     ("\u2028x", r"\u2028x"), ("<b>", "<b>")],
+)  # fmt: skip
+def test_labels_stay_on_their_line_and_in_their_column(token: str, shown: str) -> None:
+    assert visible(token) == shown
+    assert len(f"{visible(token)}\tx".splitlines()) == 1
+
+
+def written(folder: Path) -> ProjectorConfig:
+    return text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
+
+
+def test_a_run_writes_them_at_its_end(small: Any, tmp_path: Path) -> None:
+    train(small(log={"every_n_steps": 2, "embeddings": {"examples": 3}}))
+    folder = tmp_path / "runs/small/v0"
+    config = written(folder)
+    assert [part.tensor_name.split(":")[0] for part in config.embeddings] == ["encoder", "decoder"]
+    for part in config.embeddings:
+        vectors = (folder / part.tensor_path).read_text().splitlines()
+        header, *told = (folder / part.metadata_path).read_text().splitlines()
+        assert header.split("\t") == COLUMNS
+        assert len(told) == len(vectors) > 0
+        assert {len(line.split("\t")) for line in told} == {len(COLUMNS)}
+        assert {len(line.split("\t")) for line in vectors} == {32}
+
+
+def test_they_are_not_written_unless_asked_for(small: Any, tmp_path: Path) -> None:
+    train(small())
+    assert not (tmp_path / "runs/small/v0/projector_config.pbtxt").exists()

@@ -1,0 +1,270 @@
+"""Losses and gradients that are not finite change no weight, and the run says where they come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from minitx.cli.main import main
+from minitx.config.errors import RunFailed
+from minitx.nn import FeedForward
+from minitx.training.resilience.nonfinite import FiniteSteps
+from minitx.training.module import TransformerModule
+from minitx.training.api import train_config as train
+
+PLAIN = {"precision": "32-true"}
+
+
+class Broken(torch.autograd.Function):
+    """Lets a number through, and no finite gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * float("inf")
+
+
+def break_at(
+    patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", part: str = "encoder.layers.0.ffn", rank: int = 0
+) -> None:
+    """From the second batch of these steps on (the first where there is one), a part of the model gives NaN."""
+    original = TransformerModule.summed_loss
+    broken: list[tuple[nn.Module, int]] = []
+
+    def summed_loss(self: TransformerModule, batch: Any) -> Tensor:
+        accumulate = self.trainer.accumulate_grad_batches
+        step = self.trainer.fit_loop.total_batch_idx // accumulate
+        if getattr(self, "_again", None) is not None:
+            step = self._again
+        broken[:] = [(self.model.get_submodule(part), step)] if step in steps and self.global_rank == rank else []
+        return original(self, batch)
+
+    ffn = FeedForward.forward
+
+    def forward(self: FeedForward, x: Tensor) -> Tensor:
+        out = ffn(self, x)
+        if broken and broken[0][0] is self:
+            return out * float("nan") if how == "forward" else Broken.apply(out)
+        return out
+
+    patch.setattr(TransformerModule, "summed_loss", summed_loss)
+    patch.setattr(FeedForward, "forward", forward)
+
+
+def remember_again(patch: pytest.MonkeyPatch) -> None:
+    """Which step is done once more, for break_at."""
+    from minitx.training.resilience import divergence
+
+    original = divergence.again
+
+    def again(trainer: Any, module: Any, done: int) -> Any:
+        module._again = done
+        return original(trainer, module, done)
+
+    patch.setattr(divergence, "again", again)
+
+
+def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
+    return torch.load(folder / f"{name}.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int
+) -> None:
+    break_at(monkeypatch, {4})
+    remember_again(monkeypatch)
+    config = small(
+        model={"n_layers": 2, "dropout": 0.1},
+        trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 2},
+    )
+    with pytest.raises(RunFailed) as failed:
+        train(config)
+    said = str(failed.value)
+    assert "training diverged at step 5: loss nan, learning rate 0.0025, gradient norm nan" in said
+    assert "it first shows in the output of encoder.layers.0.ffn (FeedForward)" in said
+    assert "Last.ckpt of step 4 is kept" in said
+    for key in ("optimizer.lr", "warmup_steps", "gradient_clip_val", "trainer.skip_nonfinite_steps true"):
+        assert key in said
+    folder = tmp_path / "runs/small/v0"
+    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 4
+    for name in ("last", "best"):
+        assert all(weight.isfinite().all() for weight in weights(folder, name).values())
+    assert not (folder / "results.json").exists()
+    monkeypatch.undo()
+    assert train(config, resume=True)["steps"] == 6
+
+
+def test_a_gradient_that_diverges_is_followed_to_its_layer(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_at(monkeypatch, {0}, "backward", "decoder.layers.0.ffn")
+    remember_again(monkeypatch)
+    with pytest.raises(RunFailed, match=r"step 1: loss \d.*gradient norm nan.*backward.*decoder\.layers\.0") as failed:
+        train(small(trainer=PLAIN))
+    assert "Nothing was saved before" in str(failed.value)
+
+
+def test_the_command_line_says_it_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--data.name=reverse --data.validation_size=8 --data.test_size=8 --trainer.max_steps=60 --model.d_model=16"
+    rate = ["--optimizer.lr=1e30", "--optimizer.schedule.warmup_steps=0", f"--run.folder={tmp_path}"]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *words.split(), *rate, "--trainer.accelerator=cpu"])
+    assert stop.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("minitx: training diverged at step 2: ")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("precision", "how"), [("32-true", "forward"), ("32-true", "backward"), ("bf16-mixed", "forward")]
+)
+def test_skipped_steps_change_nothing_and_are_counted(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, optimizer: str, precision: str, how: str
+) -> None:
+    """A run that skips its last steps ends with the weights and the states that it had before them."""
+    trainer = {"precision": precision, "skip_nonfinite_steps": True, "max_steps": 8, "save_every_n_steps": 3}
+    config = small(trainer=trainer, optimizer={"name": optimizer})
+    with monkeypatch.context() as patch:
+        break_at(patch, {1, 3, 4, 5, 6, 7}, how)
+        results = train(config)
+    assert results["skipped_steps"] == 6
+    folder = tmp_path / "runs/small/v0"
+    assert json.loads((folder / "results.json").read_text())["skipped_steps"] == 6
+    assert "6 steps skipped" in capsys.readouterr().out
+    last, best = (torch.load(folder / f"{name}.ckpt", weights_only=True) for name in ("last", "best"))
+    assert last["skipped_steps"] == 6
+    assert best["global_step"] == 3
+    assert all(torch.equal(weight, best["state_dict"][name]) for name, weight in last["state_dict"].items())
+    states = last["optimizer_states"][0]
+    steps = [
+        state["step"] for part in states.get("parts", [states]) for state in part["state"].values() if "step" in state
+    ]
+    assert {int(step) for step in steps} == {2}, "the first and the third were taken"
+
+
+def test_too_many_skipped_in_a_row_end_the_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitx.training.resilience.divergence.MOST_IN_A_ROW", 3)
+    break_at(monkeypatch, {1, 4, 5, 6, 7})
+    remember_again(monkeypatch)
+    trainer = {**PLAIN, "skip_nonfinite_steps": True, "max_steps": 9}
+    with pytest.raises(RunFailed, match=r"diverged at step 5 \(and 3 more behind it, which were skipped\)") as failed:
+        train(small(trainer=trainer))
+    assert "skip_nonfinite_steps" not in str(failed.value)
+
+
+def test_the_count_goes_on_after_resuming(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = {**PLAIN, "skip_nonfinite_steps": True}
+    break_at(monkeypatch, {1, 5})
+    assert train(small(trainer={**trainer, "max_steps": 4}))["skipped_steps"] == 1
+    assert train(small(trainer=trainer), resume=True)["skipped_steps"] == 2
+
+
+def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = TransformerModule.on_train_batch_start
+
+    def spoil(self: TransformerModule, batch: Any, index: int) -> None:
+        original(self, batch, index)
+        if self.trainer.global_step == 3:
+            with torch.no_grad():
+                self.model.embedding.table.weight[0, 0] = float("inf")  # padding, which nothing reads
+
+    monkeypatch.setattr(TransformerModule, "on_train_batch_start", spoil)
+    with pytest.raises(RunFailed, match=r"the weights embedding\.table\.weight are not finite"):
+        train(small(trainer=PLAIN))
+    assert all(weight.isfinite().all() for weight in weights(tmp_path / "runs/small/v0").values())
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_deferred_and_immediate_decisions_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, skip: bool, deferred: bool
+) -> None:
+    """As on a GPU, where fused AdamW is told on the device: the same weights, the same counts."""
+    if deferred:
+        monkeypatch.setattr(Tensor, "is_cuda", True)
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = AdamW([weight], lr=0.1, fused=True)
+    steps, taken = FiniteSteps(skip), 0
+    for step, gradient in enumerate([1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]):
+        before = weight.detach().clone()
+        weight.grad = torch.full((3,), gradient)
+        steps.saw(torch.tensor(0))
+        steps.before(optimizer, weight.grad.norm(), step, scaled=False)
+        optimizer.step()
+        good = step < 2 or (skip and step in (3, 5))
+        taken += good
+        assert torch.equal(before, weight) != good, step
+        assert int(optimizer.state[weight]["step"]) == taken
+    assert steps.deferred == deferred
+    assert int(steps.skipped) == (2 if skip else 4)
+    assert int(steps.in_a_row) == (0 if skip else 4)
+    assert int(steps.first) == (4 if skip else 2)
+
+
+def test_a_loss_alone_can_be_the_reason_and_scaled_gradients_may_overflow() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    for losses, gradient, scaled, taken, overflows in (
+        (1, 1.0, False, False, 0), (0, float("inf"), True, True, 1), (1, 1.0, True, False, 0), (0, 1.0, False, True, 0),
+    ):  # fmt: skip
+        weight.grad = torch.tensor([gradient])
+        steps = FiniteSteps(skip=True)
+        steps.saw(torch.tensor(0))
+        steps.saw(torch.tensor(losses))
+        steps.before(SGD([weight]), weight.grad.norm(), 0, scaled)
+        assert (weight.grad is not None) == taken
+        assert int(steps.skipped) == (not taken)
+        assert int(steps.overflows) == overflows
+
+
+SCRIPT = """
+import json, pytest, sys
+from minitx.config.errors import RunFailed
+from minitx.config.parser import config_from_dict
+from minitx.training.run import train
+from tests.training.test_divergence import break_at, remember_again
+with pytest.MonkeyPatch.context() as patch:
+    break_at(patch, {int(step) for step in sys.argv[2].split(",")}, rank=1)
+    remember_again(patch)
+    try:
+        print(train(config_from_dict(json.loads(sys.argv[1]))).get("skipped_steps"), "were skipped")
+    except RunFailed as failed:
+        raise SystemExit(f"minitx: {failed}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) -> None:
+    """What is not finite in the second process alone stops both, or is skipped by both."""
+    root = Path(__file__).parents[2]
+    script = tmp_path / "two.py"
+    script.write_text(SCRIPT)
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    for skip in (False, True):
+        config = small(trainer={**PLAIN, "strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
+        command = [sys.executable, str(script), json.dumps(config.to_dict()), "2,4"]
+        ran = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120)
+        folder = tmp_path / f"runs/small/v{int(skip)}"
+        assert ran.returncode == (0 if skip else 1), ran.stderr
+        assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == (6 if skip else 2)
+        if skip:
+            assert "2 were skipped" in ran.stdout
+        else:
+            assert ran.stderr.count("minitx: training diverged at step 3") == 1, ran.stderr
+            assert "output of encoder.layers.0.ffn (FeedForward), in process 1" in ran.stderr
+            assert "Traceback" not in ran.stderr

@@ -1,0 +1,140 @@
+"""kill -9 at random moments of training and saving, again and again: nothing but time is lost.
+
+Each run is killed, resumed and killed again until it comes to its end by itself. KILLS=200 tries more than the 50 here.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.atomic_files import UNFINISHED
+from minitx.config.parser import config_from_dict
+from tests.training.interrupting import assert_same_run
+
+FEW = 3
+KILLS = int(os.environ.get("KILLS", "50"))
+STEPS = 120
+SAVE_EVERY = 2
+MEMORY = Path("/dev/shm")
+LONGEST_WAIT = 120.0
+SERVER = multiprocessing.get_context("forkserver")  # processes that need not import everything first
+SERVER.set_forkserver_preload(["minitx.training.run", "minitx.training.callbacks.log_attention", "minitx.training.checkpointing"])
+
+
+def config(folder: Path, name: str) -> dict[str, Any]:
+    """A run that saves at every other step, and is hardly doing anything else."""
+    return {
+        "run": {"name": name, "folder": str(folder)},
+        "data": {"name": "reverse", "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
+        "model": {"d_model": 64, "n_heads": 2, "dropout": 0.1},
+        "trainer": {
+            "max_steps": STEPS, "save_every_n_steps": SAVE_EVERY, "val_every_n_steps": 15, "keep_every_n_steps": 40,
+            "accelerator": "cpu", "precision": "32-true",
+        },
+        "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2}},
+    }  # fmt: skip
+
+
+def carry_out(plain: dict[str, Any], resume: bool, temporary: str, log: str) -> None:
+    """What a process does."""
+    with Path(log).open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    os.environ["TMPDIR"], tempfile.tempdir = temporary, None
+    import torch
+
+    from minitx.training.api import train_config as train
+
+    torch.set_num_threads(1)
+    train(config_from_dict(plain), resume)
+
+
+def stamp(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def kill(process: Any, version: Path, chance: random.Random) -> bool:
+    """Kill at a random moment: of the beginning, or behind a save; False if it came to its end before."""
+    file = version / ("config.yaml" if chance.random() < 0.3 else "last.ckpt")
+    before, deadline = stamp(file), time.monotonic() + LONGEST_WAIT
+    while stamp(file) == before and process.is_alive():
+        assert time.monotonic() < deadline, "nothing is written"
+        time.sleep(0.001)
+    process.join(chance.uniform(0.0, 0.3))
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def killed_run(folder: Path, name: str, temporary: Path, most: int, chance: random.Random) -> tuple[int, int]:
+    """A run that is killed up to `most` times, resumed each time, and comes to its end.
+
+    Returns:
+        How often it was killed, and how often in the middle of writing a file.
+    """
+    version, log = folder / name / "v0", folder / f"{name}.log"
+    killed = torn = saved = 0
+    while True:
+        resume = (version / "last.ckpt").exists()
+        if not resume and version.exists():  # killed before its first save: there is nothing to go on from
+            version.rename(folder / f"{name}_gone_{killed}")
+        process = SERVER.Process(target=carry_out, args=(config(folder, name), resume, str(temporary), str(log)))
+        process.start()
+        if killed == most:
+            process.join(LONGEST_WAIT)
+            ended = True
+        else:
+            ended = not kill(process, version, chance)
+        if ended:
+            assert process.exitcode == 0, log.read_text()[-3000:]
+            assert killed == 0 or f"goes on behind step {saved:,}\n" in log.read_text(), "what was saved is not lost"
+            return killed, torn
+        killed += 1
+        torn += any(version.glob(f".*{UNFINISHED}"))
+        steps = {file.stem: checkpoint.read(file)["global_step"] for file in version.glob("*.ckpt")}  # none is damaged
+        assert steps.get("last", 0) >= saved, "a run never falls back"
+        saved = steps.get("last", 0)
+        assert all(step == int(name[5:]) for name, step in steps.items() if name.startswith("step_"))
+
+
+def kill_runs(folder: Path, temporary: Path, kills: int, seed: int) -> tuple[int, int]:
+    """Kill runs until there have been so many kills; each is compared with one that was left in peace."""
+    chance = random.Random(seed)
+    killed_run(folder, "straight", temporary, 0, chance)
+    killed = torn = 0
+    while killed < kills:
+        name = f"killed_{killed}"
+        times, in_write = killed_run(folder, name, temporary, kills - killed, chance)
+        killed, torn = killed + times, torn + in_write
+        version = folder / name / "v0"
+        assert_same_run(folder / "straight/v0", version)
+        assert not list(version.glob(".*")), "what was not finished is removed"
+        assert sorted(file.name for file in version.glob("*.ckpt")) == sorted(
+            file.name for file in (folder / "straight/v0").glob("*.ckpt")
+        )
+    return killed, torn
+
+
+def test_a_few_kills(tmp_path: Path) -> None:
+    assert kill_runs(tmp_path, tmp_path, FEW, seed=0)[0] == FEW
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["one file system", "two file systems"])
+def test_many_kills(tmp_path: Path, elsewhere: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    if elsewhere and (not MEMORY.is_dir() or MEMORY.stat().st_dev == tmp_path.stat().st_dev):
+        pytest.skip(f"{MEMORY} is no other file system")
+    with tempfile.TemporaryDirectory(dir=MEMORY if elsewhere else tmp_path) as temporary:
+        killed, torn = kill_runs(tmp_path, Path(temporary), KILLS // 2, seed=1 + elsewhere)
+    with capsys.disabled():
+        print(f"\n{killed} kills, {torn} of them in the middle of a write")

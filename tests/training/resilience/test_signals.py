@@ -1,0 +1,234 @@
+"""Ctrl-C and SIGTERM, to whole processes, at any moment: what is begun is finished and saved, and all leave."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minitx.training.module import TransformerModule
+from minitx.training.api import train_config as train
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+
+
+class Run:
+    """`minitx train` of a small model in a session of its own, for as long as nobody stops it."""
+
+    def __init__(self, folder: Path, *words: str, processes: int = 1, steps: int = 100_000) -> None:
+        self.folder = folder
+        self.out, self.lines = folder / "out.txt", 0
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        command = [
+            sys.executable, str(ROOT / "train.py"), "--run.name=small", f"--run.folder={folder}/runs",
+            "--data.name=reverse", "--data.symbols=6", "--data.length=[1, 5]", "--data.batch_size=8",
+            "--data.validation_size=16", "--data.test_size=16", "--model.d_model=16", "--model.n_heads=2",
+            "--model.n_layers=1", "--trainer.accelerator=cpu", f"--trainer.devices={processes}",
+            f"--trainer.max_steps={steps}", "--trainer.val_every_n_steps=20", "--trainer.save_every_n_steps=30",
+            "--log.every_n_steps=10", *words,
+        ]  # fmt: skip
+        with self.out.open("w") as out:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def wait_for(self, pattern: str) -> str:
+        """Until the run has printed this."""
+        end = time.monotonic() + 120
+        while not re.search(pattern, self.said()):
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.01)
+        return self.said()
+
+    def said(self) -> str:
+        return self.out.read_text()
+
+    def children(self) -> list[int]:
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
+        names = [int(pid) for pid in found.stdout.split()]
+        return [pid for pid in names if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def send(self, number: int, to: str) -> None:
+        """To the first process, to the second, or to both as a terminal does."""
+        if to == "all":
+            os.killpg(self.process.pid, number)
+        else:
+            os.kill(self.process.pid if to == "first" else self.children()[0], number)
+
+    def ended(self, patience: float = PATIENCE) -> int:
+        """The exit code, as a shell tells it; no process may be left over."""
+        try:
+            code = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            pytest.fail(f"hangs\n{self.said()}")
+        end = time.monotonic() + PATIENCE
+        while self._group_lives():
+            assert time.monotonic() < end, f"a process is left over\n{self.said()}"
+            time.sleep(0.05)
+        return 128 - code if code < 0 else code
+
+    def _group_lives(self) -> bool:
+        found = subprocess.run(["ps", "-o", "stat=", "-g", str(self.process.pid)], capture_output=True, text=True)
+        return any(not line.startswith("Z") for line in found.stdout.splitlines() if line.strip())
+
+    def last(self) -> dict[str, Any]:
+        return torch.load(self.folder / "runs/small/v0/last.ckpt", weights_only=True)
+
+
+def check_resumable(run: Run, processes: int = 1) -> int:
+    """last.ckpt is whole, is what the run has said, and goes on."""
+    step = run.last()["global_step"]
+    assert f"stopped at step {step:,}; go on with --resume" in run.said()
+    resumed = Run(run.folder, "--resume", processes=processes, steps=step + 2)
+    assert resumed.ended(patience=300) == 0, resumed.said()
+    assert resumed.last()["global_step"] == step + 2
+    return step
+
+
+def quiet(run: Run) -> bool:
+    return "Traceback" not in run.said() and "Error" not in run.said()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_in_training_saves_and_leaves(tmp_path: Path, number: int, code: int) -> None:
+    run = Run(tmp_path)
+    run.wait_for("step 40/")
+    run.send(number, "first")
+    assert run.ended() == code
+    assert quiet(run), run.said()
+    assert check_resumable(run) >= 40
+
+
+MOMENTS = [("first", 1), ("first", 2), ("second", 2), ("all", 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("to", "processes"), MOMENTS)
+def test_a_signal_at_random_moments(tmp_path: Path, to: str, processes: int) -> None:
+    times = random.Random(f"{to}{processes}")
+    for attempt in range(int(os.environ.get("MINITX_TEST_MOMENTS", "3"))):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        run = Run(folder, processes=processes)
+        run.wait_for("parameters")
+        if processes > 1:
+            run.wait_for("step 20/") if attempt % 2 else None
+            while not run.children():
+                time.sleep(0.05)
+        time.sleep(times.uniform(0, 6))
+        began = time.monotonic()
+        run.send(signal.SIGTERM, to)
+        # While processes start, a signal waits for the slowest of them to have done so: no hang, but imports.
+        code = run.ended(PATIENCE if processes == 1 or "step 20/" in run.said() else 4 * PATIENCE)
+        said = run.said().splitlines()
+        print(f"{processes} processes, {to}: {code} after {time.monotonic() - began:.1f} s: {said[-1]}", flush=True)
+        assert code == 143, run.said()
+        assert quiet(run), run.said()
+        if "before anything was saved" not in run.said():
+            check_resumable(run, processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", [0, 1])
+def test_processes_launched_by_others_leave_together(tmp_path: Path, to: int) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    runs = []
+    for rank in range(2):
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0,
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
+        folder = tmp_path / f"rank{rank}"
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in names.items():
+                patch.setenv(name, str(value))
+            runs.append(Run(folder, f"--run.folder={tmp_path}/runs", processes=2))
+    runs[0].wait_for("step 40/")
+    runs[to].send(signal.SIGTERM, "first")
+    assert [run.ended() for run in runs] == [143, 143]
+    assert all(map(quiet, runs))
+
+
+def test_a_second_signal_ends_at_once_and_leaves_the_last_save(tmp_path: Path) -> None:
+    run = Run(tmp_path, "--data.batch_size=40000", "--trainer.save_every_n_steps=1", "--trainer.val_every_n_steps=1")
+    run.wait_for("step 2/")
+    while run.last()["global_step"] > 2:  # the next step has begun, and takes a while
+        time.sleep(0.01)
+    time.sleep(0.3)
+    run.send(signal.SIGTERM, "first")
+    run.wait_for("SIGTERM: finishing what is begun; once more ends at once")
+    run.send(signal.SIGTERM, "first")
+    assert run.ended() == 143
+    assert "stopped" not in run.said()
+    assert run.last()["global_step"] == 2
+
+
+def test_before_the_first_step_and_after_the_last_it_leaves_at_once(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(where: str) -> str:
+        before = signal.getsignal(signal.SIGTERM)
+        with monkeypatch.context() as patch:
+            patch.setattr(where, lambda *_rest, **_more: os.kill(os.getpid(), signal.SIGTERM))
+            with pytest.raises(SystemExit) as stop:
+                train(small())
+        assert stop.value.code == 143
+        assert signal.getsignal(signal.SIGTERM) == before
+        return capsys.readouterr().out
+
+    assert "stopped before anything was saved; start again" in stopped(
+        "minitx.training.module.TransformerModule.configure_model"
+    )
+    assert "stopped after training; --resume evaluates" in stopped("minitx.training.run.evaluation_report")
+    assert train(small(), resume=True)["steps"] == 6, "and what was trained is evaluated"
+
+
+def test_a_validation_comes_to_its_end_unless_what_it_looks_at_is_saved(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signalled(method: str, step: int, resume: bool) -> Path:
+        """Train until a signal in a method of the module at a step, and give last.ckpt."""
+        original = getattr(TransformerModule, method)
+
+        def listening(self: TransformerModule, *rest: Any) -> Any:
+            if self.global_step == step:
+                os.kill(os.getpid(), signal.SIGINT)
+            return original(self, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TransformerModule, method, listening)
+            with pytest.raises(SystemExit, match="130"):
+                train(small(), resume=resume)
+        return tmp_path / "runs/small/v0/last.ckpt"
+
+    file = signalled("training_step", 2, resume=False)  # in the third step, before the validation behind it
+    assert torch.load(file, weights_only=True)["global_step"] == 3
+    signalled("validation_step", 3, resume=True)  # which comes first now, and leaves at once
+    assert torch.load(file, weights_only=True)["global_step"] == 3
+    assert not file.with_name("best.ckpt").exists()
+    file.unlink()  # begun anew, the validation of what is not saved comes to its end, and a step behind it
+    assert torch.load(signalled("validation_step", 3, resume=False).parents[1] / "v1/last.ckpt", weights_only=True)
+    assert (file.parents[1] / "v1/best.ckpt").exists()
+
+
+def test_a_run_in_a_thread_does_not_listen(small: Any) -> None:
+    results: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: results.append(train(small())))
+    thread.start()
+    thread.join()
+    assert results[0]["steps"] == 6
