@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.checkpoints.atomic_files import writable
 from minitx.config.parser import Parser

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.checkpoints.atomic_files import writable
 from minitx.config.parser import Parser, to_config
@@ -39,7 +39,7 @@ def describe(parser: Parser, parsed: Namespace) -> None:
     config = to_config(parser, parsed)
     _need_data(config.data)
     if parsed.plot and not parsed.plot.lower().endswith(".png"):
-        raise ValueError(f"--plot takes a .png file, got {parsed.plot}")
+        raise ConfigError(f"--plot takes a .png file, got {parsed.plot}")
     picture = writable(parsed.plot) if parsed.plot else None
     from minitx.training.describe import describe
 
@@ -59,4 +59,4 @@ def sweep(parser: Parser, parsed: Namespace) -> None:
 def _need_data(data: object) -> None:
     """Say what is missing when somebody starts without a config, before torch is loaded."""
     if not data:
-        raise ValueError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
+        raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.cli import experiments, trained
 from minitx.config.errors import RunFailed, is_ours
@@ -40,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SystemExit(0 if arguments else 2)
         name = arguments[0]
         if name not in COMMANDS:
-            raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+            raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
         # Bytes that are no text reach Python as halves of characters.
         if strange := [word for word in arguments if "\0" in word or re.search("[\ud800-\udfff]", word)]:
-            raise ValueError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
+            raise ConfigError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
         if swallowed := [word for word in arguments if re.fullmatch("--[^=]+=--", word)]:  # argparse makes it []
-            raise ValueError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
+            raise ConfigError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
         parser = _parser(name)
         COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
     except BrokenPipeError:

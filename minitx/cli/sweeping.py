@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.config.schema import Config
 from minitx.config.parser import Parser, config_parser, to_config

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.config.errors import is_ours
 from minitx.checkpoints.atomic_files import writable, writable_folder
@@ -46,10 +46,10 @@ def evaluate(parser: Parser, parsed: Namespace) -> None:
     import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
-    options = GenerationOptions(**{name: parsed[name] for name in EVALUATED})
+    options = GenerationOptions(**{name: getattr(parsed, name) for name in EVALUATED})
     out = writable(parsed.json) if parsed.json else None
     if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
-        raise ValueError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
+        raise ConfigError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
     picture = writable(parsed.plot) if parsed.plot else None
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
@@ -58,7 +58,7 @@ def evaluate(parser: Parser, parsed: Namespace) -> None:
     print(table(report))
     if picture is not None:
         if not report["by_length"]:
-            raise ValueError(f"--plot: there is no question of a length in {parsed.lengths}")
+            raise ConfigError(f"--plot: there is no question of a length in {parsed.lengths}")
         draw_lengths(report, predictor, picture)
 
 
@@ -73,9 +73,9 @@ def generate_arguments(parser: Parser) -> None:
 
 def generate(parser: Parser, parsed: Namespace) -> None:
     """Let a trained model write."""
-    options = GenerationOptions(**{field.name: parsed[field.name] for field in dataclasses.fields(GenerationOptions)})
+    options = GenerationOptions(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(GenerationOptions)})
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
-        raise ValueError(
+        raise ConfigError(
             "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"
         )
     import minitx
@@ -140,7 +140,7 @@ def attend(parser: Parser, parsed: Namespace) -> None:
     """Draw a trained model's attention."""
     out = Path(parsed.out or "attention.png")
     if out.suffix.lower() not in (".png", ".html"):
-        raise ValueError(f"--out must end in .png or .html, got {out}")
+        raise ConfigError(f"--out must end in .png or .html, got {out}")
     writable(out)
     if parsed.logdir:
         writable_folder(parsed.logdir)
@@ -177,7 +177,7 @@ def ablate_arguments(parser: Parser) -> None:
 def ablate(parser: Parser, parsed: Namespace) -> None:
     """Evaluate a trained model without each of its heads."""
     if parsed.out and not parsed.out.lower().endswith(".png"):
-        raise ValueError(f"--out must end in .png, got {parsed.out}")
+        raise ConfigError(f"--out must end in .png, got {parsed.out}")
     picture, figures = (writable(path) if path else None for path in (parsed.out, parsed.json))
     import minitx
     from minitx.interpret.ablation import ablate, parse_heads, table

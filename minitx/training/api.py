@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.config.parser import Parser, config_parser, to_config
 from minitx.training import init_from as initial, run
@@ -34,7 +34,7 @@ def train(
         The figures of results.json.
 
     Raises:
-        ValueError: a key or a value that does not fit, or a config that cannot be run; before any work.
+        ConfigError: a key or a value that does not fit, or a config that cannot be run; before any work.
         RunFailed: training diverged, or its outcome could not be written.
     """
     words = ["--config", str(config)]
@@ -50,11 +50,11 @@ def run_parsed(parser: Parser, parsed: Namespace, resume: bool, init_from: str |
     Keys of `model` that nobody has said are those of the checkpoint that the run begins or goes on with.
 
     Raises:
-        ValueError: see train.
+        ConfigError: see train.
     """
     config = to_config(parser, parsed)
     if resume and init_from:
-        raise ValueError("--init_from begins a new run and --resume goes on with an old one: give one of them")
+        raise ConfigError("--init_from begins a new run and --resume goes on with an old one: give one of them")
     path = init_from or config.run.init_from
     if path or resume:
         begun = initial.source(path).config if path and not resume else resumed(config).config
