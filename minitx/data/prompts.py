@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Kind, Masked, Pairs, Stream
-from minitx.data.batch import Batch, IGNORE
 from minitx.data.framing import frame
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 

@@ -16,14 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from minitx.data.characters import border
 from minitx.data.text.work_progress import told
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
-PIECE = 4096
-"""Characters that a tokenizer is given at once, at most."""
 
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
@@ -127,29 +124,6 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
             raise ValueError(f"data.path: {file} is empty")
         total.update(own.digest())
     return total.hexdigest()[:32]
-
-
-def border(text: str, start: int, end: int) -> int:
-    """The best place to cut text between start and end: behind a line break, before a space, or anywhere."""
-    return text.rfind("\n", start, end) + 1 or max(text.rfind(" ", start + 1, end), 0) or end
-
-
-def pieces(text: str) -> Iterator[str]:
-    """A text in pieces that a tokenizer can take; see border. Nothing is lost."""
-    start = 0
-    while len(text) - start > PIECE:
-        end = border(text, start, start + PIECE)
-        yield text[start:end]
-        start = end
-    if start < len(text):
-        yield text[start:]
-
-
-def code_points(text: str) -> np.ndarray:
-    """The number of each character."""
-    if text.isascii():
-        return np.frombuffer(text.encode("ascii"), np.uint8)
-    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:
