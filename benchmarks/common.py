@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from minitx.config.parser import config_from_words
 from minitx.config.schema import Config
-from minitx.training.hardware import machine
-from minitx.config.parser import config_parser, to_config
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
+from minitx.training.hardware import machine
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -23,8 +23,7 @@ def trained(
     """The rows of a sweep over these values of keys, its config given by words of a command line; all, or none."""
 
     def configured(more: list[str]) -> Config:
-        parser = config_parser()
-        return to_config(parser, parser.parse_args([*words, *more]))
+        return config_from_words([*words, *more])
 
     rows, failed = sweep(plan(configured, values, seeds, lengths), jobs)
     if failed:

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from minitx.cli.main import COMMANDS, main
+from minitx.config.parser import Parser, config_from_words, config_parser
 from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
-from minitx.config.parser import Parser, config_parser, to_config
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
 TOLD = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
@@ -62,8 +62,7 @@ def test_yaml_is_understood(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(block for block in blocks(page) if block.language == "yaml"):
         file = tmp_path / f"{number}.yaml"
         file.write_text(block.text)
-        parser = config_parser()
-        assert isinstance(to_config(parser, parser.parse_args(["--config", str(file)])), Config), block.text
+        assert isinstance(config_from_words(["--config", str(file)]), Config), block.text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

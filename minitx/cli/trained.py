@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from argparse import Namespace
 
-from minitx.config.errors import is_ours
 from minitx.checkpoints.atomic_files import writable, writable_folder
-from minitx.generation.options import GenerationOptions
+from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser, add_options
+from minitx.generation.options import GenerationOptions
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
 
 
 def _checkpoint_argument(parser: Parser) -> None:
-    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, ...")
+    parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
 
 
 EVALUATED = ("num_beams", "length_penalty", "early_stopping")
@@ -32,16 +32,16 @@ EVALUATED = ("num_beams", "length_penalty", "early_stopping")
 def evaluate_arguments(parser: Parser) -> None:
     """Of `minitx evaluate`."""
     _checkpoint_argument(parser)
-    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
-    parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
-    parser.add_argument("--path", type=str, default=None, help="measure on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
+    parser.add_argument("--path", help="measure on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     add_options(parser, GenerationOptions, EVALUATED)
-    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
-    parser.add_argument("--plot", type=str, default=None, help="with --lengths: draw the accuracy into this .png file")
+    parser.add_argument("--json", help="write the figures to this file as well")
+    parser.add_argument("--plot", help="with --lengths: draw the accuracy into this .png file")
 
 
-def evaluate(parser: Parser, parsed: Namespace) -> None:
+def evaluate(parsed: Namespace) -> None:
     """Measure a trained model."""
     import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
@@ -65,13 +65,13 @@ def evaluate(parser: Parser, parsed: Namespace) -> None:
 def generate_arguments(parser: Parser) -> None:
     """Of `minitx generate`."""
     _checkpoint_argument(parser)
-    parser.add_argument("texts", type=str, nargs="*", default=[], help="prompts; without any, lines from stdin")
+    parser.add_argument("texts", nargs="*", default=[], help="prompts; without any, lines from stdin")
     add_options(parser, GenerationOptions)
     parser.add_argument("--stream", action="store_true", help="print text as it is written")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each text: ids, log-probability, end")
 
 
-def generate(parser: Parser, parsed: Namespace) -> None:
+def generate(parsed: Namespace) -> None:
     """Let a trained model write."""
     options = GenerationOptions(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(GenerationOptions)})
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
@@ -86,8 +86,8 @@ def generate(parser: Parser, parsed: Namespace) -> None:
     for text in texts:  # each line is answered as it comes
         try:
             _answer(predictor, text, options, parsed.stream or asking, parsed.json)
-        except ValueError as error:
-            if not asking or not is_ours(error):
+        except ConfigError as error:
+            if not asking:
                 raise
             print(f"minitx: {error}", file=sys.stderr)  # one bad prompt does not end a conversation
 
@@ -128,15 +128,15 @@ def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream:
 def attend_arguments(parser: Parser) -> None:
     """Of `minitx attend`."""
     _checkpoint_argument(parser)
-    parser.add_argument("text", type=str, help="the question, or the text")
-    parser.add_argument("--target", type=str, default=None, help="the answer to look at; default: the model's own")
+    parser.add_argument("text", help="the question, or the text")
+    parser.add_argument("--target", help="the answer to look at; default: the model's own")
     parser.add_argument(
-        "--out", type=str, default=None, help="a .html page to look into, or a .png picture; default attention.png"
+        "--out", help="a .html page to look into, or a .png picture; default attention.png"
     )
-    parser.add_argument("--logdir", type=str, default=None, help="also show the maps in TensorBoard from this folder")
+    parser.add_argument("--logdir", help="also show the maps in TensorBoard from this folder")
 
 
-def attend(parser: Parser, parsed: Namespace) -> None:
+def attend(parsed: Namespace) -> None:
     """Draw a trained model's attention."""
     out = Path(parsed.out or "attention.png")
     if out.suffix.lower() not in (".png", ".html"):
@@ -166,23 +166,23 @@ def attend(parser: Parser, parsed: Namespace) -> None:
 def ablate_arguments(parser: Parser) -> None:
     """Of `minitx ablate`."""
     _checkpoint_argument(parser)
-    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
-    parser.add_argument("--path", type=str, default=None, help="look at this text, or at these pairs (.tsv) instead")
+    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--path", help="look at this text, or at these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
-    parser.add_argument("--heads", type=str, default=None, help="also these together: cross.2.1,cross.2.2")
-    parser.add_argument("--out", type=str, default=None, help="draw layers and heads into this .png file")
-    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+    parser.add_argument("--heads", help="also these together: cross.2.1,cross.2.2")
+    parser.add_argument("--out", help="draw layers and heads into this .png file")
+    parser.add_argument("--json", help="write the figures to this file as well")
 
 
-def ablate(parser: Parser, parsed: Namespace) -> None:
+def ablate(parsed: Namespace) -> None:
     """Evaluate a trained model without each of its heads."""
     if parsed.out and not parsed.out.lower().endswith(".png"):
         raise ConfigError(f"--out must end in .png, got {parsed.out}")
     picture, figures = (writable(path) if path else None for path in (parsed.out, parsed.json))
     import minitx
+    from minitx.evaluation.report import held_out_split, on_file
     from minitx.interpret.ablation import ablate, parse_heads, table
     from minitx.plotting.ablation_heatmap import draw_ablation
-    from minitx.evaluation.report import held_out_split, on_file
 
     together = parse_heads(parsed.heads) if parsed.heads else []
     predictor = minitx.load(parsed.checkpoint, parsed.device)

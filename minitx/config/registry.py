@@ -30,6 +30,7 @@ class LazyRegistry(dict[str, Any]):
     def __init__(self, modules: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__()
         self.modules = {name: module for module, classes in modules.items() for name in classes}
+        self.classes = {kind: module for module, classes in modules.items() for kind in classes.values()}
 
     def __missing__(self, name: str) -> Any:
         if name not in self.modules:
@@ -60,7 +61,7 @@ class LazyRegistry(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The class of a name, or the default."""
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401 (dict.get would not import)
 
 
 def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:

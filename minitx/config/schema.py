@@ -157,6 +157,12 @@ class ModelConfig:
                 "number on each side"
             )
 
+    @property
+    def decoder_layers(self) -> int:
+        """A decoder alone has n_layers; one beside an encoder may have its own number."""
+        own = self.n_decoder_layers if self.architecture == "encoder_decoder" else None
+        return self.n_layers if own is None else own
+
 
 @section("optimizer.schedule")
 class ScheduleConfig:

@@ -12,33 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples, Kind, Masked, PackedMasked, PackedStream, Pairs, Stream
 from minitx.data.tokenizers import SpecialIds
-
-IGNORE = -100
-"""The label of a place where nothing is to be predicted; torch's own default."""
-
-
-class Batch(NamedTuple):
-    """What a model reads and what it should say; what an architecture does not need is None."""
-
-    src: Tensor | None  # [N, S], for an encoder
-    src_keep: Tensor | None  # [N, S], True for a real token
-    tgt: Tensor | None  # [N, T], for a decoder
-    tgt_keep: Tensor | None  # [N, T]; None where causality alone hides the padding, which stands on the right
-    labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
-    prefix: Tensor | None = None  # [N], how many tgt tokens are the question, <sep> included; for a prefix LM
-    documents: Tensor | None = None  # [N, T], a number for each token's, where packed documents do not see each other
-    step_labels: Tensor | None = None  # [], labels in all batches of an optimiser step of several, in this process
-
-    def inputs(self) -> tuple[Tensor | None, ...]:
-        """The arguments of the model's forward."""
-        packed = () if self.documents is None else (self.documents,)
-        if self.src is None:
-            return self.tgt, self.tgt_keep, None, self.prefix, *packed
-        if self.tgt is None:
-            return self.src, self.src_keep, *packed
-        return self.src, self.tgt, self.src_keep, self.tgt_keep
 
 
 class Prompt(NamedTuple):
@@ -59,16 +36,16 @@ def check(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool
         aligned: every answer is as long as its own question, not only the longest as the longest.
 
     Raises:
-        ValueError: with the key to change.
+        ConfigError: with the key to change.
     """
     if kind == "masked" and architecture != "encoder_only":
-        raise ValueError(f"model.architecture: hidden tokens are told by encoder_only; {architecture} sees them all")
+        raise ConfigError(f"model.architecture: hidden tokens are told by encoder_only; {architecture} sees them all")
     if kind == "stream" and architecture != "decoder_only":
-        raise ValueError(
+        raise ConfigError(
             f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
         )
     if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
-        raise ValueError(
+        raise ConfigError(
             "model.architecture: encoder_only answers place by place, so question and answer must be equally long; "
             f"use encoder_decoder or decoder_only (here the longest have {longest[0]} and {longest[1]} tokens)"
         )

@@ -7,8 +7,8 @@ from functools import reduce
 
 import torch
 
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples, count, rows
-from minitx.data.batch import Batch, IGNORE
 from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Kind, Masked, Pairs, Stream
-from minitx.data.batch import Batch, IGNORE
 from minitx.data.framing import frame
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 
@@ -43,13 +44,13 @@ def framed(
         device: where the batch shall be.
 
     Raises:
-        ValueError: answers of another length than their questions, for an encoder alone.
+        ConfigError: answers of another length than their questions, for an encoder alone.
     """
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
             told = f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
-            raise ValueError(
+            raise ConfigError(
                 f"an encoder_only model answers place by place: the target must be as long as the text, {told}"
             )
     if kind == "stream":

@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from minitx.data.examples import Stream
+from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
+from minitx.data.examples import Stream
 from minitx.data.framing import frame
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.evaluation.metrics import BATCH, Scores, evaluating, teacher_forced
@@ -55,13 +56,13 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
         special: ids of the tokenizer.
 
     Raises:
-        ValueError: a stride out of range, or blocks that are not of one piece.
+        ConfigError: a stride out of range, or blocks that are not of one piece.
     """
     block = stream.ids.size(1) - 1
     if not 1 <= stride <= block:
-        raise ValueError(f"--stride must lie between 1 and data.block, which is {block}; got {stride}")
+        raise ConfigError(f"--stride must lie between 1 and data.block, which is {block}; got {stride}")
     if not torch.equal(stream.ids[1:, 0], stream.ids[:-1, -1]):
-        raise ValueError("--stride needs running text in one piece; these blocks do not follow on each other")
+        raise ConfigError("--stride needs running text in one piece; these blocks do not follow on each other")
     ids = torch.cat((stream.ids[0, :1], stream.ids[:, 1:].flatten()))
     ids = ids[: int((ids != special.pad).sum())]  # padding stands only after the end
     total = Scores()

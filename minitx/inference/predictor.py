@@ -11,20 +11,21 @@ from typing import Any, Literal, overload
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.memory_checks import check_weights
+from minitx.config.schema import config_from_dict
+from minitx.config.registry import build
 from minitx.config.schema import Config
-from minitx.data.batch import Batch, IGNORE
-from minitx.data.tasks import TASKS, Task
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed, labels, padded
+from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
+from minitx.inference.text_generation import Generation, TextGenerator
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
 from minitx.models.builder import build_model
 from minitx.models.transformers import EncoderOnly, Transformer
-from minitx.config.parser import config_from_dict
-from minitx.config.registry import build
-from minitx.checkpoints.memory_checks import check_weights
-from minitx.inference.text_generation import Generation, TextGenerator
 
 
 class Predictor:
@@ -75,7 +76,7 @@ class Predictor:
             A text for a text, a list for a list; lists of texts instead of texts with num_return_sequences above 1.
 
         Raises:
-            ValueError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than the positions
+            ConfigError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than the positions
                 reach, options that do not fit.
             TypeError: an option that is not known.
         """
@@ -87,7 +88,7 @@ class Predictor:
             generation, maps = writer.write_with_attention(self._encode(prompt), chosen)
             return generation.text, maps
         if stream or return_attention:
-            raise ValueError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
+            raise ConfigError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         texts = [[generation.text for generation in several] for several in self.generations(prompts, chosen)]
         answers = texts if chosen.num_return_sequences > 1 else [several[0] for several in texts]
@@ -109,10 +110,10 @@ class Predictor:
         """Who writes for this model.
 
         Raises:
-            ValueError: an encoder alone, which does not write.
+            ConfigError: an encoder alone, which does not write.
         """
         if isinstance(self.model, EncoderOnly):
-            raise ValueError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
+            raise ConfigError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
         return TextGenerator(self.model, self.tokenizer, self.task, self.config.model)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
@@ -124,9 +125,9 @@ class Predictor:
         """
         texts = [text] if isinstance(text, str) else list(text)
         if not texts:
-            raise ValueError("there is no text to attend to")
+            raise ConfigError("there is no text to attend to")
         if self.task.kind == "stream" and target is not None:
-            raise ValueError("a language model has no separate target: put all into the text")
+            raise ConfigError("a language model has no separate target: put all into the text")
         if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
             target = self.generate(texts)
         targets = [target] if isinstance(target, str) else None if target is None else list(target)
@@ -151,7 +152,7 @@ class Predictor:
             return []
         batch = self._batch(texts, targets)
         if self.task.kind == "masked" and bool((batch.labels == IGNORE).all(dim=1).any()):
-            raise ValueError("there is nothing to score: put <mask> into the text where the target is to be judged")
+            raise ConfigError("there is nothing to score: put <mask> into the text where the target is to be judged")
         with torch.inference_mode():
             logs = self.model(*batch.inputs()).float().log_softmax(dim=-1)  # [B, T, V]
         chosen = logs.gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
@@ -162,7 +163,7 @@ class Predictor:
         tokenizer, masked = self.tokenizer, self.task.kind == "masked"
         ids = tokenizer.encode_masked(text) if masked else tokenizer.encode_question(text)
         if not ids:
-            raise ValueError("the prompt is empty: give at least one token")
+            raise ConfigError("the prompt is empty: give at least one token")
         return ids
 
     def _fill(self, prompts: list[list[int]]) -> list[Generation]:
@@ -185,7 +186,7 @@ class Predictor:
     def _batch(self, texts: list[str], targets: list[str] | None) -> Batch:
         """Texts, with their targets if there are any, framed for the model's architecture."""
         if targets is not None and len(targets) != len(texts):
-            raise ValueError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
+            raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
         tokenizer = self.tokenizer
         by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
@@ -201,7 +202,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         device: auto (a GPU when there is one), cpu, cuda, ...
 
     Raises:
-        ValueError: not there, damaged, not ours, of a newer format, or with weights that do not fit its config.
+        ConfigError: not there, damaged, not ours, of a newer format, or with weights that do not fit its config.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -209,7 +210,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {device} cannot be used here: {reason}") from None
+        raise ConfigError(f"device {device} cannot be used here: {reason}") from None
     file = checkpoint.find(path)
     contents = checkpoint.read(file)
     try:
@@ -222,4 +223,4 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         return Predictor(model.to(device).eval(), tokenizer, config)
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{file} is damaged, or its parts do not fit together: {first}") from None
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first}") from None

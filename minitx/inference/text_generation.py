@@ -12,16 +12,17 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.data.framing import Prompt, right_aligned
 from minitx.data.framing import prompt as prompt_for
-from minitx.data.tasks import Task, generator, hash_seed
 from minitx.data.prompts import padded
+from minitx.data.tasks import Task, generator, hash_seed
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep, steps
-from minitx.generation.options import GenerationOptions
 from minitx.generation.logits_processors import combine_processors
+from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import Sampler, greedy, sampler
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.stepwise import StepwiseMaps
@@ -80,7 +81,7 @@ class TextGenerator:
         """Pieces of one text, as soon as they are final: never half a character.
 
         Raises:
-            ValueError: beam search or several texts, besides what limit and ends refuse.
+            ConfigError: beam search or several texts, besides what limit and ends refuse.
         """
         _follow_one_text("stream", options)
         ends = self.ends(options)
@@ -91,14 +92,14 @@ class TextGenerator:
         """One text, and the attention with which each of its tokens was written.
 
         Raises:
-            ValueError: beam search or several texts, or running text that grows past what the model looks back on.
+            ConfigError: beam search or several texts, or running text that grows past what the model looks back on.
         """
         _follow_one_text("return_attention", options)
         limit = self.limit(prompt, options)
         if self.context is not None and len(prompt) + limit > self.context + 1:
             room = self.context + 1 - len(prompt)
             advice = f"max_new_tokens must be at most {room}" if room > 0 else "no token can be written after it"
-            raise ValueError(
+            raise ConfigError(
                 f"return_attention follows what the model sees at once: the prompt has {len(prompt)} tokens, so "
                 f"{advice} for data.block {self.context}"
             )
@@ -126,7 +127,7 @@ class TextGenerator:
         for text in options.stop or []:
             ids = self.tokenizer.encode(text)
             if len(ids) != 1:
-                raise ValueError(f"stop must name single tokens, got {text!r}, which is {len(ids)} tokens")
+                raise ConfigError(f"stop must name single tokens, got {text!r}, which is {len(ids)} tokens")
             ends += ids
         return ends
 
@@ -134,7 +135,7 @@ class TextGenerator:
         """How many tokens to write after a prompt.
 
         Raises:
-            ValueError: the prompt, or what was asked for, does not fit into the model's positions.
+            ConfigError: the prompt, or what was asked for, does not fit into the model's positions.
         """
         context, asked = self.context, options.max_new_tokens
         usual = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt)) + 1
@@ -146,14 +147,14 @@ class TextGenerator:
             first = 1 if self.config.architecture == "encoder_decoder" else len(prompt) + (context is None)
             if max(len(prompt), first) > reach:
                 tokens = max(len(prompt), first)
-                raise ValueError(f"the prompt has {tokens} tokens, more than can be told apart: {self._reach}")
+                raise ConfigError(f"the prompt has {tokens} tokens, more than can be told apart: {self._reach}")
             room, why = reach - first + 1, self._reach  # the last token written is not read again
         if room == 0:
-            raise ValueError(f"there is no room to write: {why}")
+            raise ConfigError(f"there is no room to write: {why}")
         if asked is None:
             return usual if room is None else min(usual, room)
         if room is not None and asked > room:
-            raise ValueError(f"max_new_tokens must be at most {room} after this prompt, got {asked}: {why}")
+            raise ConfigError(f"max_new_tokens must be at most {room} after this prompt, got {asked}: {why}")
         return asked
 
     @property
@@ -237,7 +238,7 @@ class TextGenerator:
             **self._ending(options, limit),
         )
         if not bool(beams.lengths[:, 0].all()):
-            raise ValueError("nothing can be written: no_repeat_ngram_size and min_new_tokens forbid every token")
+            raise ConfigError("nothing can be written: no_repeat_ngram_size and min_new_tokens forbid every token")
         count, ends = options.num_return_sequences, self.ends(options)
         several = zip(beams.ids.tolist(), beams.log_probabilities.tolist(), beams.lengths.tolist(), strict=True)
         return [
@@ -281,7 +282,7 @@ class TextGenerator:
 
 def _follow_one_text(name: str, options: GenerationOptions) -> None:
     if options.num_beams > 1 or options.num_return_sequences > 1:
-        raise ValueError(f"{name} follows one text: leave num_beams and num_return_sequences at 1")
+        raise ConfigError(f"{name} follows one text: leave num_beams and num_return_sequences at 1")
 
 
 def _rows(columns: list[DecodeStep]) -> list[tuple[list[int], float]]:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples, PackedStream, Pairs, Stream, count, rows
 from minitx.data.framing import frame
-from minitx.data.splits import Split
 from minitx.data.prompts import labels
+from minitx.data.splits import Split
 from minitx.evaluation.metrics import evaluating
-from minitx.interpret.attention_maps import AttentionMaps, KINDS, attention_maps
-from minitx.interpret.recording import attention_modules
-from minitx.interpret.head_statistics import HeadSums
 from minitx.inference.predictor import Predictor
+from minitx.interpret.attention_maps import KINDS, AttentionMaps, attention_maps
+from minitx.interpret.head_statistics import HeadSums
+from minitx.interpret.recording import attention_modules
 from minitx.tensorboard.map_format import Statistic
 
 EXAMPLES = 256
@@ -41,11 +42,11 @@ def task_statistics(
         over the rows of all examples that count.
 
     Raises:
-        ValueError: no example at all.
+        ConfigError: no example at all.
     """
     if isinstance(examples, int):
         if examples < 1:
-            raise ValueError(f"the number of examples must be at least 1, got {examples}")
+            raise ConfigError(f"the number of examples must be at least 1, got {examples}")
         examples = predictor.task.examples(split or predictor.task.final_split, examples)
     if isinstance(examples, Stream | PackedStream):
         examples = type(examples)(*(part[:, : LONGEST + 1] for part in examples))

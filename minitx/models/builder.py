@@ -1,23 +1,62 @@
 """The parts of a model as a config asks for them: the one place that knows config and nn/ together.
 
-The three models in models.py are put together from these.
+The three models in transformers.py are put together from these.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from minitx.config.errors import ConfigError
+from minitx.config.registry import build, resolve
 from minitx.config.schema import ModelConfig
-from minitx.nn import ConsecutiveIds, DecoderLayer, DecoderStack, EncoderLayer, EncoderStack, FeedForward, Head, HeadTransform, MultiHeadAttention, NoPositions, POSITIONS, POSITION_IDS, TokenEmbedding, build_norm, masks
-from minitx.config.registry import build
+from minitx.models.initialization import init_weights
+from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
+from minitx.nn import (
+    POSITION_IDS,
+    POSITIONS,
+    ConsecutiveIds,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+    FeedForward,
+    Head,
+    HeadTransform,
+    MultiHeadAttention,
+    NoPositions,
+    TokenEmbedding,
+    build_norm,
+)
+from minitx.nn.errors import OptionError
+from minitx.nn.positions import GIVEN
+
+
+def resolved_positions(config: ModelConfig) -> ModelConfig:
+    """Fill in every option of the open sections of a model.
+
+    Raises:
+        ConfigError: with a line for each option that is unknown or does not fit.
+    """
+    found, mistakes = {}, []
+    for section, registry in (("position", POSITIONS), ("position_ids", POSITION_IDS)):
+        try:
+            found[section] = resolve(registry, getattr(config, section), f"model.{section}", GIVEN)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return dataclasses.replace(config, **found)
 
 
 def vocab_size(config: ModelConfig) -> int:
     """The number of tokens, which must be known by now."""
     if config.vocab_size is None:
-        raise ValueError("model.vocab_size is missing: the tokenizer usually tells it")
+        raise ConfigError("model.vocab_size is missing: the tokenizer usually tells it")
     return config.vocab_size
 
 
@@ -69,7 +108,7 @@ def _around(config: ModelConfig, position: NoPositions, causal: bool) -> dict[st
     """What a stack has below and above its layers; pre-norm layers leave their sum unnormalised."""
     position_ids: ConsecutiveIds = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=causal)
     if position.max_len is not None and position_ids.room(position.max_len) < 1:
-        raise ValueError(
+        raise ConfigError(
             f"model.position.max_len must be larger for model.position_ids.name {config.position_ids['name']}, whose "
             f"ids go past it, got {position.max_len}"
         )
@@ -83,8 +122,6 @@ def _around(config: ModelConfig, position: NoPositions, causal: bool) -> dict[st
 
 def encoder(config: ModelConfig) -> EncoderStack:
     """n_layers bidirectional layers."""
-    if config.window is not None:
-        masks.window(config.window, causal=False)  # refuses a size that has no middle
     position, of_layers = _positions(config, False, config.n_layers)
     layers = (
         EncoderLayer(
@@ -101,15 +138,9 @@ def encoder(config: ModelConfig) -> EncoderStack:
     return EncoderStack(layers, position, **_around(config, position, causal=False))
 
 
-def decoder_layers(config: ModelConfig) -> int:
-    """A decoder alone has n_layers; one beside an encoder may have its own number."""
-    own = config.n_decoder_layers if config.architecture == "encoder_decoder" else None
-    return config.n_layers if own is None else own
-
-
 def decoder(config: ModelConfig, cross: bool) -> DecoderStack:
     """Causal layers, with cross-attention to an encoder's output or without."""
-    position, of_layers = _positions(config, True, decoder_layers(config))
+    position, of_layers = _positions(config, True, config.decoder_layers)
     layers = (
         DecoderLayer(
             _attention(config, own),
@@ -136,3 +167,46 @@ def head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
     transform = HeadTransform(config.d_model, config.activation, _norm(config)) if config.head_transform else None
     tied = embedding if config.tie_embeddings else None
     return Head(vocab_size(config), config.d_model, tied, config.head_bias, transform)
+
+
+def _encoder_decoder(config: ModelConfig) -> EncoderDecoder:
+    table = embedding(config)
+    return EncoderDecoder(table, encoder(config), decoder(config, cross=True), head(config, table), config.window)
+
+
+def _decoder_only(config: ModelConfig) -> DecoderOnly:
+    table = embedding(config)
+    return DecoderOnly(table, decoder(config, cross=False), head(config, table), config.window, config.prefix_lm)
+
+
+def _encoder_only(config: ModelConfig) -> EncoderOnly:
+    table = embedding(config)
+    return EncoderOnly(table, encoder(config), head(config, table))
+
+
+ARCHITECTURES: dict[str, Callable[[ModelConfig], Transformer]] = {
+    "encoder_decoder": _encoder_decoder,
+    "decoder_only": _decoder_only,
+    "encoder_only": _encoder_only,
+}
+"""What builds a model, by model.architecture."""
+
+
+def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
+    """Build and initialise the model that a config describes.
+
+    Args:
+        config: what to build.
+        vocab_size: number of tokens V, where config.vocab_size leaves it open.
+
+    Raises:
+        ConfigError: numbers that do not fit together, naming the key to change.
+    """
+    if config.vocab_size is None and vocab_size is not None:
+        config = dataclasses.replace(config, vocab_size=vocab_size)
+    try:
+        model = ARCHITECTURES[config.architecture](config)
+    except OptionError as error:  # refused by the constructor of a position scheme
+        raise ConfigError(str(error)) from None
+    init_weights(model, config)
+    return model

@@ -13,6 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from minitx.nn.errors import OptionError
+
 POSITION_IDS: dict[str, type[ConsecutiveIds]] = {}
 """Every way to number by its name in the YAML."""
 
@@ -118,7 +120,7 @@ class OffsetIds(ConsecutiveIds):
     def __init__(self, causal: bool, largest: int = 100) -> None:
         super().__init__(causal)
         if not 0 <= largest <= MOST_IDS:
-            raise ValueError(f"model.position_ids.largest must lie between 0 and {MOST_IDS:,}, got {largest}")
+            raise OptionError(f"model.position_ids.largest must lie between 0 and {MOST_IDS:,}, got {largest}")
         self.largest = largest
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
@@ -148,9 +150,9 @@ class RandomizedIds(ConsecutiveIds):
     def __init__(self, causal: bool, range: int = 2048, longest: int = 256) -> None:
         super().__init__(causal)
         if range > MOST_IDS:
-            raise ValueError(f"model.position_ids.range must be at most {MOST_IDS:,}, got {range}")
+            raise OptionError(f"model.position_ids.range must be at most {MOST_IDS:,}, got {range}")
         if range < 1 or (causal and not 1 <= longest <= range):
-            raise ValueError(
+            raise OptionError(
                 "model.position_ids.longest must be at least 1 and at most model.position_ids.range, "
                 f"got {longest} and {range}"
             )

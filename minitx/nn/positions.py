@@ -14,6 +14,8 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from minitx.nn.errors import OptionError
+
 POSITIONS: dict[str, type[NoPositions]] = {}
 """Every scheme by its name in the YAML."""
 GIVEN = ("d_model", "n_heads", "d_head", "causal")
@@ -90,14 +92,14 @@ class SinusoidBase(NoPositions):
 def geometric(base: float, size: int) -> Tensor:
     """Frequencies base^(-2j / size) for each pair j of `size` dimensions, fp32 [size / 2]."""
     if base <= 1.0:
-        raise ValueError(f"model.position.base must be larger than 1, got {base}")
+        raise OptionError(f"model.position.base must be larger than 1, got {base}")
     return torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
 
 
 def full_width_frequencies(name: str, base: float, d_model: int) -> Tensor:
     """The frequencies of a scheme whose pairs of sine and cosine fill the whole width, fp32 [D / 2]."""
     if d_model % 2:
-        raise ValueError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
+        raise OptionError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
     return geometric(base, d_model)
 
 
@@ -141,7 +143,7 @@ class LearnedPositions(NoPositions):
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, max_len: int = 512) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
         if max_len < 1:
-            raise ValueError(f"model.position.max_len must be at least 1, got {max_len}")
+            raise OptionError(f"model.position.max_len must be at least 1, got {max_len}")
         self.max_len: int = max_len
         self.table = nn.Embedding(max_len, d_model)
 
@@ -196,21 +198,21 @@ class RotaryPositions(SinusoidBase):
     ) -> None:
         size = int(d_head * fraction)
         if not 0.0 < fraction <= 1.0 or size % 2 or size < 2:
-            raise ValueError(
+            raise OptionError(
                 f"model.position.fraction of d_head {d_head} must be an even number of dimensions, got {fraction}"
             )
         if factor < 1.0:
-            raise ValueError(f"model.position.factor must be at least 1, got {factor}")
+            raise OptionError(f"model.position.factor must be at least 1, got {factor}")
         if scaling == "ntk":
             if size == 2:
-                raise ValueError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
+                raise OptionError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
             base = base * factor ** (size / (size - 2))
         frequencies = geometric(base, size)
         if scaling == "linear":
             frequencies = frequencies / factor
         if scaling == "llama3":
             if not 0.0 < low_freq_factor < high_freq_factor:
-                raise ValueError(
+                raise OptionError(
                     "model.position.low_freq_factor must be positive and below model.position.high_freq_factor, got "
                     f"{low_freq_factor} and {high_freq_factor}"
                 )
@@ -261,7 +263,7 @@ class T5Positions(NoPositions):
         self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
         exact = (buckets if causal else buckets // 2) // 2
         if buckets < 4 or buckets % 2 or max_distance <= exact:
-            raise ValueError(
+            raise OptionError(
                 "model.position.buckets must be even and at least 4, and model.position.max_distance larger than the "
                 f"{exact} exact ones, got {buckets} and {max_distance}"
             )

@@ -11,7 +11,7 @@ from minitx.config.schema import Config
 from minitx.interpret.position_signals import PositionSignal, position_signals
 from minitx.plotting.panels import Heat, Lines, sheet
 from minitx.training.optim import sampled
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 LONGEST = 128
 """No more positions than this are drawn."""
@@ -28,9 +28,9 @@ def draw(config: Config, path: Path) -> Path:
         The path of the PNG file.
 
     Raises:
-        ValueError: a config that cannot be run.
+        ConfigError: a config that cannot be run.
     """
-    config, task, model = prepare(config)
+    config, task, model, *_ = resolve(config)
     length = min(LONGEST, max(2, *task.reach))
     panels: list[Heat | Lines] = [learning_rate(config)]
     for stack, signal in position_signals(model, length).items():

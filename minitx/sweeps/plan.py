@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.evaluation.report import length_range
 from minitx.sweeps import grid
 from minitx.sweeps.grid import Settings
 from minitx.sweeps.rows import fingerprint
 from minitx.training.describe import Cost, cost, first_batch
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ def plan(
         lengths: "from:to", to be measured on besides.
 
     Raises:
-        ValueError: whatever is wrong with any of the runs, with the key to change.
+        ConfigError: whatever is wrong with any of the runs, with the key to change.
     """
     if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
+        raise ConfigError(f"--seeds must be at least 1, got {seeds}")
     base = configured([])
     folder = Path(base.run.folder).expanduser() / f"{base.run.name}_sweep"
     points: list[Point] = []
@@ -87,8 +88,8 @@ def plan(
         config = configured(grid.overrides(settings))
         _one_device(config)
         if not config.data:
-            raise ValueError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
-        config, task, model = prepare(config)
+            raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
+        config, task, model, *_ = resolve(config)
         asked = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)
@@ -106,12 +107,12 @@ def _one_device(config: Config) -> None:
     """Refuse runs over several devices.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     trainer = config.trainer
     if trainer.devices not in ("auto", 1, "1") or trainer.num_nodes != 1:
         key, value = ("devices", trainer.devices) if trainer.num_nodes == 1 else ("num_nodes", trainer.num_nodes)
-        raise ValueError(
+        raise ConfigError(
             f"trainer.{key} must be 1 in a sweep, got {value}: each run takes one device, --jobs N trains N at once"
         )
 

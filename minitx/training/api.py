@@ -10,8 +10,10 @@ from typing import Any
 
 from argparse import Namespace
 
-from minitx.config.parser import Parser, config_parser, to_config
-from minitx.training import init_from as initial, run
+from minitx.config.errors import ConfigError
+from minitx.config.parser import Parser, config_from_words, config_parser
+from minitx.training import init_from as initial
+from minitx.training import run
 from minitx.training.resume import resumed
 
 
@@ -59,7 +61,7 @@ def run_parsed(parser: Parser, parsed: Namespace, resume: bool, init_from: str |
     if path or resume:
         begun = initial.source(path).config if path and not resume else resumed(config).config
         parser.set_defaults({f"model.{key}": value for key, value in begun.to_dict()["model"].items()})
-        config = to_config(parser, parser.parse_args(parser.words))
+        config = config_from_words(parser.words)
     if path and not resume:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=path))
     return run.train(config, resume)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from minitx.config.schema import Config, TrainerConfig
-from minitx.data.batch import Batch, IGNORE
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
 from minitx.interpret.kernel_names import attention_kernels
@@ -18,7 +18,7 @@ from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
 from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -47,7 +47,7 @@ def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
 
 def describe(config: Config) -> str:
     """Parameters by part, FLOPs and tokens of a step, attention kernels and the learning-rate curve, as text."""
-    config, task, model = prepare(config)
+    config, task, model, *_ = resolve(config)
     batch = first_batch(config, task)
     total, tokens, flops = cost(config, model, batch)
     times = config.trainer.accumulate_grad_batches

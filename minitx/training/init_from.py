@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from minitx.config.errors import ConfigError
+from minitx.config.registry import resolve
 from minitx.config.schema import Config, ModelConfig, changes
 from minitx.data.batch import IGNORE
 from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
-from minitx.nn import POSITIONS, POSITION_IDS
-from minitx.nn.positions import GIVEN
-from minitx.config.registry import resolve
 from minitx.inference.predictor import Predictor, load
+from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.nn.positions import GIVEN
 
 MAY_CHANGE = ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
 """Keys of `model` that need not be those of the weights: they shape no weight, and training adapts to them."""
@@ -21,7 +22,7 @@ def resolved_model(model: ModelConfig) -> ModelConfig:
     """The same with every option of its open sections.
 
     Raises:
-        ValueError: an option that is unknown or does not fit.
+        ConfigError: an option that is unknown or does not fit.
     """
     return dataclasses.replace(
         model,
@@ -37,13 +38,13 @@ def source(path: str) -> Predictor:
         path: a checkpoint file, or a run folder (its newest version's best).
 
     Raises:
-        ValueError: nothing there, or not a checkpoint that can be used.
+        ConfigError: nothing there, or not a checkpoint that can be used.
     """
     try:
         found = load(path, device="cpu")
         found.config = dataclasses.replace(found.config, model=resolved_model(found.config.model))
     except ValueError as error:
-        raise ValueError(f"--init_from: {error}") from None
+        raise ConfigError(f"--init_from: {error}") from None
     return found
 
 
@@ -70,14 +71,14 @@ def check(model: ModelConfig, begun: Predictor) -> dict[str, tuple[object, objec
         begun: what it begins with.
 
     Raises:
-        ValueError: a key with which the weights do not fit.
+        ConfigError: a key with which the weights do not fit.
     """
     room = begun.model.embedding.table.num_embeddings
     before = dataclasses.replace(begun.config.model, vocab_size=room)
     found = changes(Config(model=before).to_dict(), Config(model=model).to_dict())
     for key, (old, new) in found.items():
         if not key.removeprefix("model.").startswith(MAY_CHANGE):
-            raise ValueError(
+            raise ConfigError(
                 f"--init_from: {key} is {old!r} in the checkpoint and {new!r} here; leave the key out of the config "
                 "to take the checkpoint's"
             )

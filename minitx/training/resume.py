@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.memory_checks import check_weights
+from minitx.config.schema import config_from_dict
+from minitx.config.registry import resolve
 from minitx.config.schema import Config, changes
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
-from minitx.config.parser import config_from_dict
-from minitx.config.registry import resolve
-from minitx.checkpoints.memory_checks import check_weights
 from minitx.training.folder import is_first_process, run_root
 
 if TYPE_CHECKING:
@@ -41,17 +42,17 @@ def resumed(config: Config) -> Resumed:
     """The newest version of a run that has a last.ckpt.
 
     Raises:
-        ValueError: there is none, or it is damaged; the message tells what else is there.
+        ConfigError: there is none, or it is damaged; the message tells what else is there.
     """
     root = run_root(config)
     try:
         file = checkpoint.find(root, "last")
     except ValueError:
-        raise ValueError(f"--resume: there is no {root}/vN/last.ckpt to go on from") from None
+        raise ConfigError(f"--resume: there is no {root}/vN/last.ckpt to go on from") from None
     try:
         contents = checkpoint.read(file)
         if {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
-            raise ValueError(f"{file} holds weights alone, no state of a training to go on from")
+            raise ConfigError(f"{file} holds weights alone, no state of a training to go on from")
         before = config_from_dict(contents["minitx"]["config"])
         before = replace(before, data=resolve(TASKS, before.data, "data"))
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
@@ -59,7 +60,7 @@ def resumed(config: Config) -> Resumed:
         return Resumed(file, contents["global_step"], before, tokenizer, contents.get("data_digest"))
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         said = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
-        raise ValueError(f"--resume: {said}; {_elsewhere(file)}") from None
+        raise ConfigError(f"--resume: {said}; {_elsewhere(file)}") from None
 
 
 def _elsewhere(damaged: Path) -> str:
@@ -91,7 +92,7 @@ def changed(before: Resumed, config: Config, task: Task) -> dict[str, tuple[Any,
         task: the config's.
 
     Raises:
-        ValueError: a change with which the run would not be the same run, or one that leaves nothing to do.
+        ConfigError: a change with which the run would not be the same run, or one that leaves nothing to do.
     """
     found = changes(before.config.to_dict(), config.to_dict())
     found = {key: pair for key, pair in found.items() if key not in ("run.name", "run.folder", "run.init_from")}
@@ -99,12 +100,12 @@ def changed(before: Resumed, config: Config, task: Task) -> dict[str, tuple[Any,
     instead = f"start a new run, or begin one with these weights: --init_from {folder}"
     for key, (old, new) in found.items():
         if key.startswith(("model.", "data.", "optimizer.name")) and key not in MAY_CHANGE:
-            raise ValueError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
+            raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
     same = any(key.startswith("data.") for key in found) or before.digest in (None, data_digest(task))
     if not same or task.vocabulary.to_dict() != before.tokenizer.to_dict():
-        raise ValueError(f"--resume: the data is no longer what {folder} was trained on; {instead}")
+        raise ConfigError(f"--resume: the data is no longer what {folder} was trained on; {instead}")
     if before.step > config.trainer.max_steps:
-        raise ValueError(
+        raise ConfigError(
             f"--resume: trainer.max_steps must be larger than {before.step:,}, the steps that {before.file} has done, "
             f"got {config.trainer.max_steps:,}"
         )
@@ -120,11 +121,11 @@ def finished(before: Resumed, found: dict[str, tuple[Any, Any]], results: Path) 
         results: its results.json.
 
     Raises:
-        ValueError: settings that are others now, and no steps to be done with them.
+        ConfigError: settings that are others now, and no steps to be done with them.
     """
     done = f"{before.file.parent} has done its {before.step:,} steps already; a larger trainer.max_steps goes on"
     if found:
-        raise ValueError(f"--resume: {done} with {_described(found)}")
+        raise ConfigError(f"--resume: {done} with {_described(found)}")
     if is_first_process():
         print(f"--resume: {done}", flush=True)
     figures: dict[str, Any] = json.loads(results.read_bytes())

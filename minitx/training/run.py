@@ -13,6 +13,9 @@ from typing import Any
 import torch
 import yaml
 
+from minitx.config.errors import ConfigError
+from minitx.checkpoints.memory_checks import check_batch, check_memory
+from minitx.config.registry import build, resolve
 from minitx.config.schema import Config
 from minitx.data import framing
 from minitx.data.examples import Examples
@@ -20,13 +23,11 @@ from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import BATCH
+from minitx.evaluation.report import evaluation_report, table
+from minitx.inference.predictor import Predictor, load
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer, max_positions
 from minitx.nn import Stack
-from minitx.config.registry import build, resolve
-from minitx.inference.predictor import Predictor, load
-from minitx.evaluation.report import evaluation_report, table
-from minitx.checkpoints.memory_checks import check_batch, check_memory
 from minitx.training import init_from as initial
 from minitx.training.folder import new_folder, old_folder
 from minitx.training.optim import build_optimizer, schedule
@@ -48,7 +49,7 @@ def prepare(
         tokenizer: of a run that goes on, for tasks that take one; with it, run.init_from is left alone.
 
     Raises:
-        ValueError: with the key to change.
+        ConfigError: with the key to change.
     """
     if config.run.init_from and begun is None and tokenizer is None:
         begun = initial.source(config.run.init_from)
@@ -61,24 +62,24 @@ def prepare(
         "num_nodes",
     ):
         if not 1 <= getattr(trainer, name) <= MOST_STEPS:
-            raise ValueError(f"trainer.{name} must lie between 1 and {MOST_STEPS:,}, got {getattr(trainer, name)}")
+            raise ConfigError(f"trainer.{name} must lie between 1 and {MOST_STEPS:,}, got {getattr(trainer, name)}")
     if not -(2**63) <= config.run.seed < 2**63:
-        raise ValueError(f"run.seed must be a number of 64 bits, got {config.run.seed}")
+        raise ConfigError(f"run.seed must be a number of 64 bits, got {config.run.seed}")
     if trainer.strategy == "fsdp2" and config.optimizer.name == "muon":
-        raise ValueError("trainer.strategy fsdp2 spreads AdamW's states only: optimizer.name must be adamw, got muon")
+        raise ConfigError("trainer.strategy fsdp2 spreads AdamW's states only: optimizer.name must be adamw, got muon")
     if trainer.profile < 0:
-        raise ValueError(f"trainer.profile must be a number of steps, or 0, got {trainer.profile}")
+        raise ConfigError(f"trainer.profile must be a number of steps, or 0, got {trainer.profile}")
     if not 0.0 <= trainer.label_smoothing < 1.0:
-        raise ValueError(f"trainer.label_smoothing must lie in [0, 1), got {trainer.label_smoothing}")
+        raise ConfigError(f"trainer.label_smoothing must lie in [0, 1), got {trainer.label_smoothing}")
     if trainer.keep_every_n_steps < 0:
-        raise ValueError(
+        raise ConfigError(
             f"trainer.keep_every_n_steps must be a number of steps, or 0, got {trainer.keep_every_n_steps}"
         )
     if trainer.compile_mode != "default" and trainer.compile is not True:
         told = "auto" if trainer.compile else "false"
-        raise ValueError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got {told}")
+        raise ConfigError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got {told}")
     if config.log.every_n_steps < 1:
-        raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
+        raise ConfigError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     config = dataclasses.replace(config, data=resolve(TASKS, config.data, "data"))
     if begun is not None:
         config, tokenizer = initial.fitted(config, begun), begun.tokenizer
@@ -88,12 +89,12 @@ def prepare(
         task.vocabulary = tokenizer
     framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
-        raise ValueError(
+        raise ConfigError(
             "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
             f"{config.run.init_from} does not have; train it on running text (--data.name text)"
         )
     if config.model.prefix_lm and task.kind == "stream":
-        raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
+        raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
     model_config = initial.resolved_model(config.model)
     position_ids = model_config.position_ids
     if position_ids.get("after") == ():
@@ -102,7 +103,7 @@ def prepare(
         model_config = dataclasses.replace(model_config, vocab_size=task.vocabulary.vocab_size)
     assert model_config.vocab_size is not None
     if model_config.vocab_size < task.vocabulary.vocab_size:
-        raise ValueError(
+        raise ConfigError(
             f"model.vocab_size must be at least the tokenizer's {task.vocabulary.vocab_size}, "
             f"got {model_config.vocab_size}"
         )
@@ -117,10 +118,10 @@ def prepare(
     limit, needed = max_positions(model), framing.positions(model_config.architecture, task.reach)
     if limit is not None and needed > limit:
         if position_ids["name"] == "consecutive":
-            raise ValueError(
+            raise ConfigError(
                 f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
             )
-        raise ValueError(
+        raise ConfigError(
             f"model.position_ids.name {position_ids['name']} with its options, and model.position.max_len if there is "
             f"one, must reach {needed} tokens, the longest sequence of this task; they reach {limit}"
         )
@@ -140,7 +141,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         What is written to results.json in the run's folder: the figures on the held-out set, steps and seconds.
 
     Raises:
-        ValueError: a config that cannot be run, or not gone on with, before any work.
+        ConfigError: a config that cannot be run, or not gone on with, before any work.
         RunFailed: it diverged, or its outcome could not be written.
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
@@ -148,7 +149,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     if before is not None:
         config = as_begun(config, before)
     begun = initial.source(config.run.init_from) if config.run.init_from and not before else None
-    config, task, model = prepare(config, begun, before.tokenizer if before else None)
+    config, task, model, *_ = resolve(config, begun, before.tokenizer if before else None)
     data_digest(task)  # a corpus that is too short, a task without examples: now rather than later
     validation = task.examples("validation", task.validation_size)
     changes = changed(before, config, task) if before else {}
@@ -169,21 +170,21 @@ def _train(
     notes: list[str],
 ) -> dict[str, Any]:
     """Train what has been prepared, in a folder that is there; see train."""
-    from minitx.training.resilience.memory import kept_memory
+    from minitx.training.callbacks.auto_compile import AutoCompile
     from minitx.training.callbacks.event_logger import RunLogger
     from minitx.training.callbacks.log_attention import LogAttention
-    from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
-    from minitx.training.callbacks.auto_compile import AutoCompile
-    from minitx.training.folder import say
-    from minitx.training.resilience.disk import Disk
-    from minitx.training.resilience.divergence import StopOnDivergence
     from minitx.training.callbacks.log_embeddings import LogEmbeddings
+    from minitx.training.callbacks.profiling import ProfileSteps
+    from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
+    from minitx.training.folder import say
     from minitx.training.module import TransformerModule
     from minitx.training.precision import TRUE_DTYPES, resolve_precision
-    from minitx.training.callbacks.profiling import ProfileSteps
     from minitx.training.progress import ProgressLine
-    from minitx.training.sharding import ShardedStrategy
+    from minitx.training.resilience.disk import Disk
+    from minitx.training.resilience.divergence import StopOnDivergence
+    from minitx.training.resilience.memory import kept_memory
     from minitx.training.resilience.signals import StopOnSignal
+    from minitx.training.sharding import ShardedStrategy
 
     _quiet()
     settings = config.trainer
@@ -274,7 +275,7 @@ def _trainer(**settings: Any) -> Any:
     """Lightning's Trainer, its complaints about a machine that is not as asked for told as ours.
 
     Raises:
-        ValueError: no such device, or as many processes launched (torchrun, SLURM) as the config does not ask for.
+        ConfigError: no such device, or as many processes launched (torchrun, SLURM) as the config does not ask for.
     """
     import lightning.pytorch as pl
     from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -282,11 +283,11 @@ def _trainer(**settings: Any) -> Any:
     try:
         trainer = pl.Trainer(**settings)
     except (MisconfigurationException, ValueError) as error:
-        raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     launched = os.environ.get("WORLD_SIZE")  # set by torchrun and its like; without one, Lightning starts the others
     if launched and int(launched) != trainer.world_size:
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
-        raise ValueError(f"{launched} processes were launched, but {asked}")
+        raise ConfigError(f"{launched} processes were launched, but {asked}")
     return trainer
 
 

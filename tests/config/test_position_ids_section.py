@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from minitx.config.schema import Config, ModelConfig
 from minitx.cli.listing import listing
-from minitx.nn import POSITION_IDS
-from minitx.config.parser import config_from_dict, config_parser, to_config
+from minitx.config.parser import config_from_words
+from minitx.config.schema import config_from_dict
 from minitx.config.registry import resolve
+from minitx.config.schema import Config, ModelConfig
+from minitx.nn import POSITION_IDS
 
 CONTEXT = ("causal",)
 
 
 def parse(*arguments: str) -> ModelConfig:
-    parser = config_parser()
-    return to_config(parser, parser.parse_args(list(arguments))).model
+    return config_from_words(list(arguments)).model
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.describe import cost, describe, first_batch
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 OPTIONS: dict[str, dict[str, Any]] = {"learned": {"max_len": 4096}, "randomized": {"range": 64, "longest": 32}}
 
 
 def flops(config: Any) -> int:
-    config, task, model = prepare(config)
+    config, task, model, *_ = resolve(config)
     return cost(config, model, first_batch(config, task)).flops
 
 

@@ -10,9 +10,9 @@ import yaml
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.api import train_config as train
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 from tests.training.interrupting import break_off, state
 
 
@@ -32,7 +32,7 @@ def pretrained(small: Any, tmp_path: Path) -> Path:
 def test_a_new_run_begins_with_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, file: str) -> None:
     config = begun(small, pretrained / file, data={"name": "copy"})
     weights = state(pretrained, "last" if file else "best")["state_dict"]
-    for key, weight in prepare(config)[2].state_dict().items():
+    for key, weight in resolve(config)[2].state_dict().items():
         assert torch.equal(weight, weights[f"model.{key}"]), key
     results = train(config)
     assert (results["steps"], results["init_from"]) == (2, str(pretrained / file))

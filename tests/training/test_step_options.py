@@ -11,18 +11,19 @@ from torch import Tensor
 import minitx
 from minitx.data.loader import TrainingBatches
 from minitx.nn import Stack
-from minitx.training.callbacks import auto_compile as compiling, profiling as profile
 from minitx.training import module as training_module
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
-from minitx.training.run import prepare
+from minitx.training.callbacks import auto_compile as compiling
+from minitx.training.callbacks import profiling as profile
+from minitx.training.module import TransformerModule
+from minitx.training.resolve import resolve
 
 ARCHITECTURES = ["encoder_decoder", "decoder_only", "encoder_only"]
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
     """The loss of one batch, its gradients, and the bytes that the forward has kept for the backward."""
-    config, task, model = prepare(config)
+    config, task, model, *_ = resolve(config)
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = recompute
@@ -78,7 +79,7 @@ def test_a_loss_in_pieces_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, task, model = prepare(small(model={"architecture": "decoder_only"}))
+    config, task, model, *_ = resolve(small(model={"architecture": "decoder_only"}))
     module = TransformerModule(model, task, config)
     (batch,) = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, 1)
     monkeypatch.setattr(Tensor, "pin_memory", lambda part: part + 0 if part.is_contiguous() else pytest.fail("a view"))

@@ -14,13 +14,38 @@ from typing import ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
+from minitx.config.registry import LazyRegistry
 from minitx.data import tokenizers
 from minitx.data.examples import Examples, Kind, Pairs
 from minitx.data.splits import Split, draw_split
 from minitx.data.tokenizers import Tokenizer
 
-TASKS: dict[str, type[Task]] = {}
-"""Every task by its name in the YAML."""
+TASKS = LazyRegistry(
+    {
+        "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
+        "minitx.data.tasks.languages": {"number_words": "NumberWords"},
+        "minitx.data.tasks.dates": {"dates": "Dates"},
+        "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
+        "minitx.data.tasks.translation": {"translation": "Translation"},
+        "minitx.data.tasks.imported": {
+            "imported_text": "ImportedText",
+            "imported_masked_text": "ImportedMaskedText",
+            "imported_pairs": "ImportedPairs",
+        },
+        "minitx.data.tasks.markov": {"markov": "Markov"},
+        "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
+        "minitx.data.tasks.sequences": {
+            "copy": "Copy",
+            "reverse": "Reverse",
+            "copy_twice": "CopyTwice",
+            "sort": "Sort",
+            "parity": "Parity",
+            "dyck": "Dyck",
+        },
+    }
+)
+"""Every task by its name in the YAML; a module is imported when one of its tasks is first asked for."""
 
 MOST = 2**20
 """The largest vocabulary, batch, set or length of a task: more is a slip of the keyboard, and would fill the memory."""
@@ -145,7 +170,7 @@ class Task:
         """The fixed examples of a held-out split, always the same; the first or evenly spread `limit` of them.
 
         Raises:
-            ValueError: this task has no such split.
+            ConfigError: this task has no such split.
         """
         raise NotImplementedError
 
@@ -180,7 +205,7 @@ class QuestionTask(Task):
         """The same task with questions of one length only.
 
         Raises:
-            ValueError: no question is that long.
+            ConfigError: no question is that long.
         """
         raise NotImplementedError
 
@@ -282,21 +307,21 @@ def check_at_least(name: str, value: int, least: int, most: int | None = None) -
     """Refuse a number that is too small, or larger than anything that could be meant.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     if value < least:
-        raise ValueError(f"data.{name} must be at least {least}, got {value}")
+        raise ConfigError(f"data.{name} must be at least {least}, got {value}")
     if most is not None and value > most:
-        raise ValueError(f"data.{name} must be at most {most:,}, got {value}")
+        raise ConfigError(f"data.{name} must be at most {most:,}, got {value}")
 
 
 def check_range(name: str, value: tuple[int, int], least: int) -> None:
     """Refuse what is no range of sizes.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     shortest, longest = value
     if not least <= shortest <= longest:
-        raise ValueError(f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}")
+        raise ConfigError(f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}")
     check_at_least(name, longest, least, MOST)

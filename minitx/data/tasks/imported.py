@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples, Kind
-from minitx.data.text.readers import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text
 from minitx.data.tasks.translation import Translation
+from minitx.data.text.readers import Corpus
 from minitx.data.tokenizers import Tokenizer
 
 NO_DATA = "an imported model brings no data of its own"
@@ -29,7 +30,7 @@ class _NoCorpus(Text):
     @cached_property
     def _corpus(self) -> Corpus:
         if not self.path:
-            raise ValueError(f"{NO_DATA}: give a text to measure it on (--path FILE)")
+            raise ConfigError(f"{NO_DATA}: give a text to measure it on (--path FILE)")
         return super()._corpus
 
 
@@ -66,7 +67,7 @@ class ImportedPairs(Task):
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """Comes with the model."""
-        raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
+        raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -82,14 +83,14 @@ class ImportedPairs(Task):
         """There is nothing to train on.
 
         Raises:
-            ValueError: always.
+            ConfigError: always.
         """
-        raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
+        raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
         """There is nothing to measure on; see on_file.
 
         Raises:
-            ValueError: always.
+            ConfigError: always.
         """
-        raise ValueError(f"{NO_DATA}: give questions and answers to measure it on (--path FILE.tsv)")
+        raise ConfigError(f"{NO_DATA}: give questions and answers to measure it on (--path FILE.tsv)")

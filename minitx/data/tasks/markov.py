@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
 from minitx.data.tasks.base import FIRST, MOST, Task, check_at_least, generator, numbered, register
@@ -54,9 +55,9 @@ class Markov(Task):
         check_at_least("block", self.block, 1, MOST)
         check_at_least("chain", self.chain, 0, 2**63)
         if not 0.0 < self.concentration < math.inf:
-            raise ValueError(f"data.concentration must be larger than 0, got {self.concentration}")
+            raise ConfigError(f"data.concentration must be larger than 0, got {self.concentration}")
         if self.states**self.order > MOST_CONTEXTS:
-            raise ValueError(
+            raise ConfigError(
                 f"data.states to the power of data.order must be at most {MOST_CONTEXTS}, "
                 f"got {self.states} to the power of {self.order}"
             )

@@ -14,16 +14,17 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from minitx.config.errors import ConfigError
+from minitx.config.registry import build
 from minitx.config.schema import Options
-from minitx.data.text import parallel_files as parallel
-from minitx.data.text.buckets import Buckets, Rows
 from minitx.data.examples import Pairs
-from minitx.data.text.parallel_files import Sentences
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
+from minitx.data.text import parallel_files as parallel
+from minitx.data.text.buckets import Buckets, Rows
+from minitx.data.text.parallel_files import Sentences
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
-from minitx.config.registry import build
 
 ROWS_AT_ONCE = 1000
 
@@ -76,7 +77,7 @@ class Translation(Task):
         check_at_least("max_tokens", self.max_tokens, 1)
         check_at_least("buckets", self.buckets, 1)
         if self.source == self.target:
-            raise ValueError(f"data.source and data.target must be two languages, both are {self.source}")
+            raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -97,11 +98,11 @@ class Translation(Task):
         """Other pairs, with the columns that source and target name.
 
         Raises:
-            ValueError: not one file with both sides.
+            ConfigError: not one file with both sides.
         """
         file = Path(path)
         if file.suffix not in parallel.WHOLE:
-            raise ValueError(
+            raise ConfigError(
                 f"--path must be one file of pairs, {', '.join(parallel.WHOLE)}, with the columns "
                 f"{self.source} and {self.target}, got {path}"
             )
@@ -174,7 +175,7 @@ class Translation(Task):
         if split not in self._files:
             name = getattr(self, split)
             if not name:
-                raise ValueError(f"data.{split} names no file; give the name of one to measure on {split}")
+                raise ConfigError(f"data.{split} names no file; give the name of one to measure on {split}")
             self._files[split] = parallel.read(self.path, name, self.source, self.target, split)
         return self._files[split]
 
@@ -191,7 +192,7 @@ class Translation(Task):
             if not any(_content(text) in held_out for text, held_out in zip(pair, known, strict=True))
         ]
         if not kept:
-            raise ValueError(f"data.training: every pair of {self.training} has a sentence of validation or test")
+            raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")
         return _Training(kept, len(self._read("training")) - len(whole), len(whole) - len(kept))
 
     def _training_texts(self) -> Iterator[list[str]]:
@@ -215,7 +216,7 @@ class Translation(Task):
         """Both sides of what is trained on."""
         pairs = [pair for pair in self._encode(self._training.sentences) if max(map(len, pair)) <= self.max_tokens]
         if not pairs:
-            raise ValueError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
+            raise ConfigError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
         return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
 
     @cached_property

@@ -23,7 +23,7 @@ class Pieces:
         vocabulary: turns them into ids, character by character.
 
     Raises:
-        ValueError: a character that the vocabulary does not hold.
+        ConfigError: a character that the vocabulary does not hold.
     """
 
     def __init__(self, texts: Sequence[str], vocabulary: Tokenizer) -> None:

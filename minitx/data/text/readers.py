@@ -16,14 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from minitx.config.errors import ConfigError
+from minitx.data.characters import border
 from minitx.data.text.work_progress import told
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
-PIECE = 4096
-"""Characters that a tokenizer is given at once, at most."""
 
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
@@ -81,7 +79,7 @@ def text_files(files: Sequence[Path], documents: str) -> Corpus:
         documents: a name in DIVISIONS.
 
     Raises:
-        ValueError: a file that is empty, unreadable or not UTF-8.
+        ConfigError: a file that is empty, unreadable or not UTF-8.
     """
     divide = DIVISIONS[documents]
 
@@ -102,7 +100,7 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
         check: whether to refuse what is not UTF-8.
 
     Raises:
-        ValueError: a file that is empty, unreadable, or not UTF-8 if that is checked.
+        ConfigError: a file that is empty, unreadable, or not UTF-8 if that is checked.
     """
     total = hashlib.sha256(settings.encode())
     for file in files:
@@ -118,38 +116,15 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
                     offset += len(part)
             decoder.decode(b"", final=True)
         except OSError as error:
-            raise ValueError(f"data.path: {file} cannot be read ({error.strerror})") from None
+            raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise ConfigError(
                 f"data.path: {file} is not UTF-8 text (near byte {offset + error.start}); convert it first"
             ) from None
         if offset == 0:
-            raise ValueError(f"data.path: {file} is empty")
+            raise ConfigError(f"data.path: {file} is empty")
         total.update(own.digest())
     return total.hexdigest()[:32]
-
-
-def border(text: str, start: int, end: int) -> int:
-    """The best place to cut text between start and end: behind a line break, before a space, or anywhere."""
-    return text.rfind("\n", start, end) + 1 or max(text.rfind(" ", start + 1, end), 0) or end
-
-
-def pieces(text: str) -> Iterator[str]:
-    """A text in pieces that a tokenizer can take; see border. Nothing is lost."""
-    start = 0
-    while len(text) - start > PIECE:
-        end = border(text, start, start + PIECE)
-        yield text[start:end]
-        start = end
-    if start < len(text):
-        yield text[start:]
-
-
-def code_points(text: str) -> np.ndarray:
-    """The number of each character."""
-    if text.isascii():
-        return np.frombuffer(text.encode("ascii"), np.uint8)
-    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
+from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.registry import build, resolve
 from minitx.config.schema import Options
-from minitx.data.text.lookup import lookup
 from minitx.data.characters import pieces
+from minitx.data.text.lookup import lookup
 from minitx.data.text.readers import Chunk, Corpus
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
-from minitx.checkpoints.atomic_files import written_whole
-from minitx.config.registry import build, resolve
 
 FORMAT = 2
 """Part of every key: counted up when the same text gives other ids or another tokenizer than before."""
@@ -38,7 +38,7 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     It is kept under a key of the text and the options, so a second run finds it.
 
     Raises:
-        ValueError: options that do not fit, or text that cannot be read.
+        ConfigError: options that do not fit, or text that cannot be read.
     """
     options = resolve(TOKENIZERS, options, "data.tokenizer")
     path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"

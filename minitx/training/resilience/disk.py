@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minitx.config.errors import RunFailed
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError, RunFailed
 
 
 def say(line: str, end: str = "\n", to_errors: bool = False) -> None:
@@ -39,13 +39,13 @@ class Disk:
         """Write a file that is to be there again if the folder has to be made again.
 
         Raises:
-            ValueError: the folder cannot be written, before any work.
+            ConfigError: the folder cannot be written, before any work.
         """
         self._kept[name] = contents
         try:
             self._write(name)
         except OSError as error:
-            raise ValueError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
+            raise ConfigError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
 
     def check(self) -> None:
         """Training has ended: is it saved?

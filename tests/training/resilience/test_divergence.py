@@ -17,9 +17,9 @@ from torch.optim import SGD, AdamW
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.nn import FeedForward
-from minitx.training.resilience.nonfinite import FiniteSteps
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
+from minitx.training.resilience.nonfinite import FiniteSteps
 
 PLAIN = {"precision": "32-true"}
 
@@ -234,7 +234,7 @@ def test_a_loss_alone_can_be_the_reason_and_scaled_gradients_may_overflow() -> N
 SCRIPT = """
 import json, pytest, sys
 from minitx.config.errors import RunFailed
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.run import train
 from tests.training.test_divergence import break_at, remember_again
 with pytest.MonkeyPatch.context() as patch:
