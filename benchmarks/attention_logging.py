@@ -85,9 +85,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
     after.evaluation_report, after.table = lambda predictor: {}, str  # which comes after training
     with tempfile.TemporaryDirectory() as folder:
         off = [] if logged else ["--log.attention.every_n_validations", "0"]
-        found["steps"] = training.train(config_from_words([*words, *off, "--run.folder", folder]))[
-            "steps"
-        ]
+        found["steps"] = training.train(config_from_words([*words, *off, "--run.folder", folder]))["steps"]
         found["bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("events.*"))
     return found
 

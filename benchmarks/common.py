@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minitx.config.parser import config_from_words
-from minitx.config.schema import Config
+from minitx.config.parser import config_parser
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
 from minitx.training.hardware import machine
@@ -22,10 +21,7 @@ def trained(
 ) -> list[dict[str, Any]]:
     """The rows of a sweep over these values of keys, its config given by words of a command line; all, or none."""
 
-    def configured(more: list[str]) -> Config:
-        return config_from_words([*words, *more])
-
-    rows, failed = sweep(plan(configured, values, seeds, lengths), jobs)
+    rows, failed = sweep(plan(config_parser().parse_args(words).values, values, seeds, lengths), jobs)
     if failed:
         raise SystemExit("\n".join(failed))
     return rows

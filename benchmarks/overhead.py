@@ -27,8 +27,7 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmarks.common import record, table
 from benchmarks.training import Racer, races, ratio, timed
-from minitx.config.schema import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.loader import TrainingBatches
 from minitx.training import run
 from minitx.training.losses import count, cross_entropy

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from minitx.config.errors import ConfigError
 from minitx.checkpoints import safe_load as archive
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError
 
 FORMAT = 1
 """Version of what stands under `minitx`; a file of a newer one is refused."""

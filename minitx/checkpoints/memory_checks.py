@@ -143,7 +143,9 @@ def on_meta(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
         with torch.device("meta"):
             return build_model(config, vocab_size)
     except RuntimeError:
-        raise ConfigError(f"model.d_model {config.d_model} and the sizes beside it are more than a tensor has") from None
+        raise ConfigError(
+            f"model.d_model {config.d_model} and the sizes beside it are more than a tensor has"
+        ) from None
 
 
 def _is_small(config: ModelConfig, sizes: Mapping[str, int | None], deep: Mapping[str, int | None]) -> bool:

@@ -27,9 +27,9 @@ def train_arguments(parser: Parser) -> None:
 def train(parsed: Namespace) -> None:
     """Train a model."""
     _check(parsed.values)
-    from minitx.training.api import train_values
+    from minitx.training.api import train_config
 
-    train_values(parsed.values, parsed.resume, parsed.init_from)
+    train_config(parsed.values, parsed.resume, parsed.init_from)
 
 
 def describe_arguments(parser: Parser) -> None:

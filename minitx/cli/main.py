@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-from argparse import Namespace
 
 from minitx.cli import conversion as huggingface
 from minitx.cli import experiments, trained

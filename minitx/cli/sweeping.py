@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-
 from argparse import Namespace
+from pathlib import Path
 
 from minitx.config.parser import Parser
 from minitx.sweeps import grid

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from argparse import Namespace
 
 from minitx.checkpoints.atomic_files import writable, writable_folder
 from minitx.config.errors import ConfigError
@@ -73,7 +72,9 @@ def generate_arguments(parser: Parser) -> None:
 
 def generate(parsed: Namespace) -> None:
     """Let a trained model write."""
-    options = GenerationOptions(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(GenerationOptions)})
+    options = GenerationOptions(
+        **{field.name: getattr(parsed, field.name) for field in dataclasses.fields(GenerationOptions)}
+    )
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
         raise ConfigError(
             "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"
@@ -130,9 +131,7 @@ def attend_arguments(parser: Parser) -> None:
     _checkpoint_argument(parser)
     parser.add_argument("text", help="the question, or the text")
     parser.add_argument("--target", help="the answer to look at; default: the model's own")
-    parser.add_argument(
-        "--out", help="a .html page to look into, or a .png picture; default attention.png"
-    )
+    parser.add_argument("--out", help="a .html page to look into, or a .png picture; default attention.png")
     parser.add_argument("--logdir", help="also show the maps in TensorBoard from this folder")
 
 

@@ -11,13 +11,14 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from minitx.config import bundled, yaml_checks
 from minitx.config.errors import ConfigError, did_you_mean, unknown_key
 from minitx.config.schema import OPEN_SECTIONS, Config, config_from_dict, keys
-from minitx.config.validation import described
+from minitx.config.validation import expected, shown
 
 Values = dict[str, Any]
 
@@ -68,16 +69,20 @@ class _Formatter(argparse.HelpFormatter):
 
 def config_parser(**kwargs: Any) -> Parser:
     """A parser for a whole Config; its help lists every key."""
-    parser = Parser(configured=True, usage=f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ...", **kwargs)
+    parser = Parser(
+        configured=True, usage=f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ...", **kwargs
+    )
     parser.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
     docs = explanations(Config)
     groups: dict[str, Any] = {}
     for key, field in keys():
         section = key.rpartition(".")[0] or "data"
         group = groups.get(section) or groups.setdefault(section, parser.add_argument_group(section))
-        choices = [str(each) for each in get_args(field.annotation)] if get_origin(field.annotation) is Literal else None
+        choices = (
+            [str(each) for each in get_args(field.annotation)] if get_origin(field.annotation) is Literal else None
+        )
         default = field.get_default(call_default_factory=True)
-        text = f"{docs[key]} ({described(field.annotation)}; default: {'null' if default is None else default})"
+        text = f"{docs[key]} ({expected(field)}; default: {shown(default)})"
         group.add_argument(f"--{key}", metavar="VALUE", choices=choices, help=text.replace("%", "%%"))
     return parser
 
@@ -133,7 +138,7 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
     """
     others: list[str] = []
     values: Values = {}
-    pending: list[tuple[str, str]] = []  # keys set since the last file: names first, since a name drops other options
+    pending: dict[str, str] = {}  # keys set since the last file
     waiting = iter(words)
     for word in waiting:
         found = re.fullmatch(r"--(config|data|[a-z]+(?:\.\w+)+)(?:=(.*))?", word, re.DOTALL)
@@ -144,10 +149,10 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
         if text is None and ((text := next(waiting, None)) is None or text.startswith("--")):
             raise ConfigError(f"{key}: expected a value")
         if key != "config":
-            pending.append((key, text))
+            pending[key] = text
             continue
-        values, pending = merged(_overridden(values, pending), read_file(text)), []
-    return others, _overridden(values, pending)
+        values, pending = merged(overridden(values, pending), read_file(text)), {}
+    return others, overridden(values, pending)
 
 
 def read_file(name: str) -> Values:
@@ -192,13 +197,22 @@ def nested(key: str, value: Any) -> Values:
     return value  # type: ignore[no-any-return]
 
 
-def _overridden(values: Values, settings: Iterable[tuple[str, str]]) -> Values:
-    """Values with keys of a command line set."""
-    texts = {key for key, field in keys() if field.annotation in (str, str | None)}
-    for key, text in sorted(settings, key=lambda setting: not setting[0].endswith(".name")):
-        value = text if key in texts and text != "null" else yaml_checks.parse(text)
+def overridden(values: Values, settings: Mapping[str, Any]) -> Values:
+    """Set keys in values, by dotted key; a text is read as on the command line.
+
+    A `name` is set first, since naming another class drops the options of the one before.
+    """
+    for key, value in sorted(settings.items(), key=lambda setting: not setting[0].endswith(".name")):
+        if isinstance(value, str) and (key not in _texts() or value == "null"):
+            value = yaml_checks.parse(value)
         values = merged(values, nested(key, value))
     return values
+
+
+@cache
+def _texts() -> frozenset[str]:
+    """The keys whose values are texts, which `--run.name 2024` may set as well."""
+    return frozenset(key for key, field in keys() if field.annotation in (str, str | None))
 
 
 def config_from_words(words: Sequence[str]) -> Config:

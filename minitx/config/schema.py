@@ -203,7 +203,7 @@ class TrainerConfig:
     save_every_n_steps: Count = 200
     """Steps between saves of last.ckpt: what a crash can cost."""
     keep_every_n_steps: Natural = 0
-    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, complete, to resume from; 0 keeps none."""
+    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, to resume from; 0 keeps none."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
     """auto: bf16 where the hardware multiplies it natively, else fp32. Or one of Lightning's."""
     accumulate_grad_batches: Count = 1

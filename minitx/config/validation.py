@@ -26,7 +26,9 @@ WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text
 PLURALS = {int: "integers", float: "numbers", bool: "truth values", str: "texts"}
 
 
-def validate(adapter: TypeAdapter[T], values: Mapping[str, Any], fields: Mapping[str, FieldInfo], section: str = "") -> T:
+def validate(
+    adapter: TypeAdapter[T], values: Mapping[str, Any], fields: Mapping[str, FieldInfo], section: str = ""
+) -> T:
     """Check plain values and build the object they describe.
 
     Args:
@@ -104,7 +106,12 @@ def _bounds(constraints: Iterable[Any]) -> str:
     words = []
     for constraint in constraints:
         for each in constraint.metadata if isinstance(constraint, FieldInfo) else (constraint,):
-            for kind, name, word in ((Ge, "ge", "of at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below")):
+            for kind, name, word in (
+                (Ge, "ge", "of at least"),
+                (Gt, "gt", "above"),
+                (Le, "le", "at most"),
+                (Lt, "lt", "below"),
+            ):
                 # A bound that only guards against a slip of the keyboard is noise in a sentence about something else.
                 if isinstance(each, kind) and (word in ("of at least", "above") or getattr(each, name) < 2**30):
                     words.append(f"{word} {_number(getattr(each, name))}")
@@ -117,7 +124,9 @@ def _number(value: float) -> str:
     return f"2^{size}" if size > 20 and value == 2**size else f"{value:g}"
 
 
-def _locate(location: tuple[int | str, ...], fields: Mapping[str, FieldInfo]) -> tuple[tuple[str, ...], FieldInfo | None]:
+def _locate(
+    location: tuple[int | str, ...], fields: Mapping[str, FieldInfo]
+) -> tuple[tuple[str, ...], FieldInfo | None]:
     """Follow a location through sections: the path of the key, and its field unless the key is unknown."""
     path: list[str] = []
     field: FieldInfo | None = None

@@ -76,7 +76,9 @@ class Tokenizer:
             return encoding.ids
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special:
-                raise ConfigError(f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}")
+                raise ConfigError(
+                    f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}"
+                )
         return encoding.ids
 
     def encode_question(self, text: str) -> list[int]:

@@ -9,8 +9,8 @@ from typing import Literal
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minitx.config.errors import ConfigError
 from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
 from minitx.data import framing
 from minitx.huggingface.card import card
 from minitx.huggingface.families import FAMILIES, Family

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minitx.config.errors import ConfigError
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import on_meta
-from minitx.config.schema import config_from_dict
-from minitx.config.schema import Config, ModelConfig, RunConfig
+from minitx.config.errors import ConfigError
+from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.hub_files import Weights, folder_of, settings

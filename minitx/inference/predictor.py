@@ -11,12 +11,11 @@ from typing import Any, Literal, overload
 
 import torch
 
-from minitx.config.errors import ConfigError
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import check_weights
-from minitx.config.schema import config_from_dict
+from minitx.config.errors import ConfigError
 from minitx.config.registry import build
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed, labels, padded
 from minitx.data.tasks import TASKS, Task

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from minitx.config.errors import ConfigError
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError
 from minitx.interpret.recording import Map, record_attention
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ class AttentionMaps:
             ConfigError: an architecture without cross-attention.
         """
         if not self.cross:
-            raise ConfigError("there is no alignment without cross-attention: model.architecture is not encoder_decoder")
+            raise ConfigError(
+                "there is no alignment without cross-attention: model.architecture is not encoder_decoder"
+            )
         return self.cross[-1].mean(dim=1)
 
     def save_png(self, path: str | Path, example: int = 0) -> None:

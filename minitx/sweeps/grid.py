@@ -69,11 +69,6 @@ def combinations(values: Mapping[str, Sequence[str]]) -> list[Settings]:
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 
-def overrides(settings: Settings) -> list[str]:
-    """Settings as words of a command line."""
-    return [f"--{key}={value}" for key, value in settings.items()]
-
-
 def described(settings: Settings) -> str:
     """Settings as people read them."""
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "the config as it is"

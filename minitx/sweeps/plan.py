@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config
+from minitx.config.parser import overridden
+from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_range
 from minitx.sweeps import grid
 from minitx.sweeps.grid import Settings
@@ -63,14 +64,12 @@ class Plan:
     trained: tuple[int, int] | None  # the lengths of training, where all settings share them
 
 
-def plan(
-    configured: Callable[[list[str]], Config], values: dict[str, list[str]], seeds: int, lengths: str | None = None
-) -> Plan:
+def plan(values: Mapping[str, Any], grid_values: dict[str, list[str]], seeds: int, lengths: str | None = None) -> Plan:
     """Lay out the runs: <run.folder>/<run.name>_sweep/<settings>/seed1/v0, ...
 
     Args:
-        configured: the config of a command line with these words behind it.
-        values: of each key, from grid.parse.
+        values: of the config, as plain JSON types.
+        grid_values: the values to try of each key, from grid.parse.
         seeds: how many; they are 1, 2, ...
         lengths: "from:to", to be measured on besides.
 
@@ -79,17 +78,14 @@ def plan(
     """
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
-    base = configured([])
+    base = config_from_dict(values)
     folder = Path(base.run.folder).expanduser() / f"{base.run.name}_sweep"
     points: list[Point] = []
     asked: range | None = None
     trained: set[tuple[int, int] | None] = set()
-    for settings in grid.combinations(values):
-        config = configured(grid.overrides(settings))
+    for settings in grid.combinations(grid_values):
+        config, task, model, *_ = resolve(overridden(values, settings))
         _one_device(config)
-        if not config.data:
-            raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
-        config, task, model, *_ = resolve(config)
         asked = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)
@@ -100,7 +96,7 @@ def plan(
             )
             points.append(Point(settings, seed, dataclasses.replace(config, run=run), spent))
     shared = trained.pop() if len(trained) == 1 else None
-    return Plan(base.run.name, folder, tuple(values), tuple(points), asked, shared)
+    return Plan(base.run.name, folder, tuple(grid_values), tuple(points), asked, shared)
 
 
 def _one_device(config: Config) -> None:

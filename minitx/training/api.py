@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from argparse import Namespace
-
-from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser, config_from_words, config_parser
-from minitx.training import init_from as initial
+from minitx.config.parser import overridden, read_file
+from minitx.config.schema import Config
+from minitx.evaluation.report import evaluation_report, table
 from minitx.training import run
-from minitx.training.resume import resumed
+from minitx.training.resolve import resolve
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+
+    from minitx.inference.predictor import Predictor
+    from minitx.training.folder import RunFiles
 
 
 def train(
@@ -29,8 +31,8 @@ def train(
     Args:
         config: a YAML file, or the name of a bundled config (`minitx list`).
         changes: keys and their values, as on the command line: {"trainer.max_steps": 300}.
-        resume: go on with the newest run of this name instead of starting another.
-        init_from: a checkpoint file or run folder: begin a new run with its weights.
+        resume: continue the newest run of this name instead of starting another.
+        init_from: a checkpoint file or run folder: start a new run with its weights.
 
     Returns:
         The figures of results.json.
@@ -39,29 +41,53 @@ def train(
         ConfigError: a key or a value that does not fit, or a config that cannot be run; before any work.
         RunFailed: training diverged, or its outcome could not be written.
     """
-    words = ["--config", str(config)]
+    values = read_file(str(config))
     for key, value in (changes or {}).items():
-        words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-    parser = config_parser()
-    return run_parsed(parser, parser.parse_args(words), resume, None if init_from is None else str(init_from))
+        values = overridden(values, {key: value})
+    return train_config(values, resume, None if init_from is None else str(init_from))
 
 
-def run_parsed(parser: Parser, parsed: Namespace, resume: bool, init_from: str | None) -> dict[str, Any]:
-    """Train what a config_parser has parsed.
+def train_config(
+    config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
+) -> dict[str, Any]:
+    """Train as training.run.train does, with everything that protects a run and all that it logs.
 
-    Keys of `model` that nobody has said are those of the checkpoint that the run begins or goes on with.
-
-    Raises:
-        ConfigError: see train.
+    Args:
+        config: as plain JSON types, defaults left out; or a Config.
+        resume: see train.
+        init_from: see train.
     """
-    config = to_config(parser, parsed)
-    if resume and init_from:
-        raise ConfigError("--init_from begins a new run and --resume goes on with an old one: give one of them")
-    path = init_from or config.run.init_from
-    if path or resume:
-        begun = initial.source(path).config if path and not resume else resumed(config).config
-        parser.set_defaults({f"model.{key}": value for key, value in begun.to_dict()["model"].items()})
-        config = config_from_words(parser.words)
-    if path and not resume:
-        config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=path))
-    return run.train(config, resume)
+    from minitx.training.callbacks.event_logger import RunLogger
+    from minitx.training.resilience.disk import Disk
+
+    return run.train(resolve(config, resume, init_from), run.RunExtras(Disk, RunLogger, callbacks, report))
+
+
+def report(predictor: Predictor) -> tuple[dict[str, Any], str]:
+    """Every figure of a trained model, and the same as a table."""
+    figures = evaluation_report(predictor)
+    return figures, table(figures)
+
+
+def callbacks(config: Config, files: RunFiles) -> list[Callback]:
+    """What protects a run and what it logs, as a config asks for it."""
+    from minitx.training.callbacks.auto_compile import AutoCompile
+    from minitx.training.callbacks.event_logger import LogResults
+    from minitx.training.callbacks.log_attention import LogAttention
+    from minitx.training.callbacks.log_embeddings import LogEmbeddings
+    from minitx.training.callbacks.profiling import ProfileSteps
+    from minitx.training.resilience.divergence import StopOnDivergence
+    from minitx.training.resilience.memory import KeepFreedMemory
+    from minitx.training.resilience.signals import StopOnSignal
+
+    settings = config.trainer
+    return [
+        StopOnDivergence(config, files),
+        LogAttention(config.log.attention),
+        LogEmbeddings(config.log.embeddings),
+        LogResults(),
+        *([ProfileSteps(settings.profile)] if settings.profile else []),
+        *([AutoCompile()] if settings.compile == "auto" and not settings.profile else []),
+        StopOnSignal(files),
+        KeepFreedMemory(),
+    ]

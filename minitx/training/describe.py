@@ -18,7 +18,7 @@ from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
 from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
-from minitx.training.resolve import resolve
+from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -45,9 +45,9 @@ def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
     return Cost(parameters, int((batch.labels != IGNORE).sum()) * times, step_flops(model, batch) * times)
 
 
-def describe(config: Config) -> str:
+def describe(run: ResolvedRun) -> str:
     """Parameters by part, FLOPs and tokens of a step, attention kernels and the learning-rate curve, as text."""
-    config, task, model, *_ = resolve(config)
+    config, task, model = run.config, run.task, run.model
     batch = first_batch(config, task)
     total, tokens, flops = cost(config, model, batch)
     times = config.trainer.accumulate_grad_batches

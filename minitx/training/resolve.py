@@ -11,13 +11,14 @@ import torch
 from minitx.checkpoints.memory_checks import check_batch, check_memory
 from minitx.config.errors import ConfigError
 from minitx.config.parser import merged
-from minitx.config.registry import build, resolve as resolve_section
+from minitx.config.registry import build
+from minitx.config.registry import resolve as resolve_section
 from minitx.config.schema import Config, config_from_dict
 from minitx.data import framing
 from minitx.data.tasks import TASKS, Task
-from minitx.models.builder import build_model, max_positions, resolved_positions
-from minitx.models.transformers import Transformer
-from minitx.training.start import Start, find_start
+from minitx.models.builder import build_model, resolved_positions
+from minitx.models.transformers import Transformer, max_positions
+from minitx.training.start import Changes, Start, find_start
 
 
 class ResolvedRun(NamedTuple):
@@ -28,19 +29,20 @@ class ResolvedRun(NamedTuple):
         task: the config's task, with the tokenizer that the run uses.
         model: built and initialized, with the weights of `start` if there is one.
         start: the checkpoint to resume, or to initialize from; read once.
-        notes: lines to print before the run.
+        changes: settings that differ from the checkpoint's.
     """
 
     config: Config
     task: Task
     model: Transformer
     start: Start | None
-    notes: tuple[str, ...]
+    changes: Changes
 
     @property
-    def resumes(self) -> bool:
-        """Whether the run continues an earlier one."""
-        return self.start is not None and self.start.resumes
+    def notes(self) -> list[str]:
+        """The lines to print before the run."""
+        start = () if self.start is None else self.start.notes(self.config, self.task, self.changes)
+        return [*start, *self.task.notes]
 
 
 def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
@@ -81,7 +83,7 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     _check_positions(config, network, task)
     if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
         network.load_state_dict(start.weights)
-    return ResolvedRun(config, task, network, start, () if start is None else start.notes(config, task, changes))
+    return ResolvedRun(config, task, network, start, changes)
 
 
 def _together(*parts: Callable[[], Any]) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.models.builder import resolved_positions
 from minitx.training.folder import is_first_process, run_root
+from minitx.training.resume import data_digest
 
 RESHAPABLE = ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
 """Keys of `model` that a run initialized from other weights may change: no weight depends on them in shape."""
@@ -149,12 +149,15 @@ class Start:
             lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
         return lines
 
-    def finished(self, found: Changes, results: Path) -> dict[str, Any]:
-        """The figures of a run that has nothing left to do.
+    def finished(self, config: Config, found: Changes) -> dict[str, Any] | None:
+        """The figures of a run to resume that has nothing left to do; None where steps are left.
 
         Raises:
             ConfigError: changed settings, and no steps left to be done with them.
         """
+        results = self.file.with_name("results.json")
+        if not self.resumes or self.step < config.trainer.max_steps or not results.exists():
+            return None
         done = f"{self.file.parent} has done its {self.step:,} steps already; a larger trainer.max_steps continues"
         if found:
             raise ConfigError(f"--resume: {done} with {described(found)}")
@@ -232,12 +235,6 @@ def _alternative(damaged: Path) -> str:
 def described(found: Mapping[str, tuple[Any, Any]]) -> str:
     """Changed settings in a line: trainer.max_steps 500 -> 800, optimizer.lr 0.005 -> 0.001."""
     return ", ".join(f"{key} {old} -> {new}" for key, (old, new) in found.items())
-
-
-def data_digest(task: Task) -> str:
-    """A hash of a few training examples: other data, or another way of sampling it, has another one."""
-    tensors = [tensor for tensor in task.batch(generator(0), 8) if isinstance(tensor, torch.Tensor)]
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
 
 
 def _unknown_share(config: Config, task: Task) -> float:

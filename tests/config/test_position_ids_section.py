@@ -10,9 +10,8 @@ import pytest
 
 from minitx.cli.listing import listing
 from minitx.config.parser import config_from_words
-from minitx.config.schema import config_from_dict
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, ModelConfig
+from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.nn import POSITION_IDS
 
 CONTEXT = ("causal",)

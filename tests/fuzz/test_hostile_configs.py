@@ -16,8 +16,7 @@ from asking import FINE, REFUSED, Asked
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from minitx.config.schema import config_from_dict
-from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
+from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig, config_from_dict
 from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
@@ -280,8 +279,9 @@ WORDS = [
 
 def lines(trained: str, count: int, seed: int) -> Asked:
     """Random words behind the commands that do not train; the keys are those that there are."""
-    from minitx.cli.main import COMMANDS
     from minitx.config.messages import keys
+
+    from minitx.cli.main import COMMANDS
     from minitx.config.parser import Parser, config_parser
 
     chance, asked = random.Random(seed), Asked()

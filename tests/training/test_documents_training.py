@@ -13,8 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.schema import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.framing import frame
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train

@@ -323,5 +323,7 @@ def check_range(name: str, value: tuple[int, int], least: int) -> None:
     """
     shortest, longest = value
     if not least <= shortest <= longest:
-        raise ConfigError(f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}")
+        raise ConfigError(
+            f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}"
+        )
     check_at_least(name, longest, least, MOST)

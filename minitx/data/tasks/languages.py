@@ -44,7 +44,9 @@ class LanguageTask(QuestionTask):
         check_names("languages", self.languages)
         for language in self.languages:
             if language not in self.known:
-                raise ConfigError(f"data.languages: unknown language {language!r}; {did_you_mean(language, self.known)}")
+                raise ConfigError(
+                    f"data.languages: unknown language {language!r}; {did_you_mean(language, self.known)}"
+                )
 
     @cached_property
     def texts(self) -> list[str]:

@@ -36,7 +36,9 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
     """
     place = Path(folder).expanduser()
     if not place.is_dir():
-        raise ConfigError(f"data.path: there is no folder {folder}; give one that holds {_wanted(name, source, target)}")
+        raise ConfigError(
+            f"data.path: there is no folder {folder}; give one that holds {_wanted(name, source, target)}"
+        )
     file = place / name
     if file.suffix in SEPARATORS:
         pairs = _table(file, source, target, key)
