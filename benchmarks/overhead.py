@@ -116,7 +116,7 @@ class Trained:
 
         run._trainer = in_turns
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            run.train(config(folder))
+            train_config(config(folder))
 
 
 class Turns(Callback):

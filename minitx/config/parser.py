@@ -94,7 +94,7 @@ def explanations(kind: Any, within: str = "") -> dict[str, str]:
     import textwrap
 
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
-    found = {}
+    found: dict[str, str] = {}
     hints = get_type_hints(kind)
     for field, text in zip(body, body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
@@ -194,10 +194,11 @@ def nested(key: str, value: Any) -> Values:
     """A value under its dotted key: {"trainer": {"max_steps": 300}} for trainer.max_steps."""
     for name in reversed(key.split(".")):
         value = {name: value}
-    return value  # type: ignore[no-any-return]
+    nested_values: Values = value
+    return nested_values
 
 
-def overridden(values: Values, settings: Mapping[str, Any]) -> Values:
+def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values:
     """Set keys in values, by dotted key; a text is read as on the command line.
 
     A `name` is set first, since naming another class drops the options of the one before.
@@ -206,7 +207,7 @@ def overridden(values: Values, settings: Mapping[str, Any]) -> Values:
         if isinstance(value, str) and (key not in _texts() or value == "null"):
             value = yaml_checks.parse(value)
         values = merged(values, nested(key, value))
-    return values
+    return dict(values)
 
 
 @cache

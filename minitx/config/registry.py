@@ -81,10 +81,10 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
     if not isinstance(name, str) or name not in registry:
         raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registry)}")
-    adapter, fields = _checked(registry[name], frozenset(given))
+    adapter, fields = _checked(registry[name], frozenset(given))  # type: ignore[arg-type]
     own = {key: value for key, value in options.items() if key != "name"}
     try:
-        return {"name": name, **dict(validate(adapter, own, fields, section))}
+        return {"name": name, **vars(validate(adapter, own, fields, section))}
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None

@@ -42,7 +42,8 @@ def resolved_positions(config: ModelConfig) -> ModelConfig:
     Raises:
         ConfigError: with a line for each option that is unknown or does not fit.
     """
-    found, mistakes = {}, []
+    found: dict[str, Any] = {}
+    mistakes: list[str] = []
     for section, registry in (("position", POSITIONS), ("position_ids", POSITION_IDS)):
         try:
             found[section] = resolve(registry, getattr(config, section), f"model.{section}", GIVEN)
@@ -184,12 +185,11 @@ def _encoder_only(config: ModelConfig) -> EncoderOnly:
     return EncoderOnly(table, encoder(config), head(config, table))
 
 
-ARCHITECTURES: dict[str, Callable[[ModelConfig], Transformer]] = {
+_BUILDERS: dict[str, Callable[[ModelConfig], Transformer]] = {
     "encoder_decoder": _encoder_decoder,
     "decoder_only": _decoder_only,
     "encoder_only": _encoder_only,
 }
-"""What builds a model, by model.architecture."""
 
 
 def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
@@ -205,7 +205,7 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
     if config.vocab_size is None and vocab_size is not None:
         config = dataclasses.replace(config, vocab_size=vocab_size)
     try:
-        model = ARCHITECTURES[config.architecture](config)
+        model = _BUILDERS[config.architecture](config)
     except OptionError as error:  # refused by the constructor of a position scheme
         raise ConfigError(str(error)) from None
     init_weights(model, config)

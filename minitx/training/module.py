@@ -222,7 +222,7 @@ class TransformerModule(pl.LightningModule):
 
     def _is_scaled(self) -> bool:
         """Whether gradients are scaled, as fp16 needs."""
-        return str(self.trainer.precision) == "16-hash_seed"
+        return str(self.trainer.precision) == "16-mixed"
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a schedule counted in optimiser steps."""

@@ -77,9 +77,9 @@ class Start:
         Args:
             config: of the run, its `data` resolved.
         """
-        model, data, init_from = config.model, config.data, self.path
+        model, data = config.model, config.data
+        init_from = self.config.run.init_from if self.resumes else self.path
         if self.resumes:
-            init_from = self.config.run.init_from
             shares = init_from and data["name"] == self.config.data["name"]
         else:
             shares = True
