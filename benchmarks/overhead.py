@@ -30,10 +30,12 @@ from benchmarks.training import Racer, races, ratio, timed
 from minitx.config.schema import Config, config_from_dict
 from minitx.data.loader import TrainingBatches
 from minitx.training import run
+from minitx.training.api import train_config
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.precision import MIXED_DTYPES, resolve_precision
 from minitx.training.resilience.memory import kept_memory
+from minitx.training.resolve import resolve
 
 TURN = 100
 """Steps of a turn: those from one line of the log to the next."""

@@ -62,6 +62,5 @@ def sweep(parsed: Namespace) -> None:
 
 def _check(values: Mapping[str, Any]) -> None:
     """Refuse a missing or mistyped config before torch is loaded."""
-    if not values.get("data"):
+    if not config_from_dict(values).data:
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
-    config_from_dict(values)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,18 @@ EVALUATED = ("num_beams", "length_penalty", "early_stopping")
 """The options of writing that `evaluate` takes, for tasks whose answers are judged as texts."""
 
 
+def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
+    """The options of generation on the command line.
+
+    Raises:
+        ConfigError: a number out of its range, or options that contradict each other.
+    """
+    try:
+        return GenerationOptions(**{name: getattr(parsed, name) for name in names})
+    except ValueError as error:  # generation knows no errors but Python's
+        raise ConfigError(str(error)) from None
+
+
 def evaluate_arguments(parser: Parser) -> None:
     """Of `minitx evaluate`."""
     _checkpoint_argument(parser)
@@ -45,7 +57,7 @@ def evaluate(parsed: Namespace) -> None:
     import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
-    options = GenerationOptions(**{name: getattr(parsed, name) for name in EVALUATED})
+    options = _options(parsed, EVALUATED)
     out = writable(parsed.json) if parsed.json else None
     if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
         raise ConfigError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")

@@ -7,9 +7,13 @@ The words of a command line are read in their order: `--config FILE` merges a fi
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
+import inspect
+import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -89,14 +93,10 @@ def config_parser(**kwargs: Any) -> Parser:
 
 def explanations(kind: Any, within: str = "") -> dict[str, str]:
     """The docstring of every field of a dataclass, by dotted key; fields that are sections are followed."""
-    import ast
-    import inspect
-    import textwrap
-
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
     found: dict[str, str] = {}
     hints = get_type_hints(kind)
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             name = field.target.id  # type: ignore[union-attr]
             key = f"{within}.{name}" if within else name

@@ -75,8 +75,8 @@ class Predictor:
             A text for a text, a list for a list; lists of texts instead of texts with num_return_sequences above 1.
 
         Raises:
-            ConfigError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than the positions
-                reach, options that do not fit.
+            ConfigError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than the
+                positions reach, options that do not fit.
             TypeError: an option that is not known.
         """
         chosen = GenerationOptions.of(options)

@@ -108,9 +108,9 @@ def _alone(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _unwritable(folder: Path, error: Exception) -> ValueError:
+def _unwritable(folder: Path, error: Exception) -> ConfigError:
     reason = error.strerror if isinstance(error, OSError) else error
-    return ValueError(f"run.folder: {str(folder)!r} cannot be written ({reason})")
+    return ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})")
 
 
 def is_first_process() -> bool:

@@ -85,7 +85,7 @@ def test_nothing_said_is_consecutive() -> None:
         ),
         (
             {"name": "randomized", "range": "wide"},
-            "model.position_ids.range: expected int, got 'wide' (for model.position_ids.name randomized)",
+            "model.position_ids.range: expected an integer, got 'wide' (for model.position_ids.name randomized)",
         ),
         ({"range": 9}, "model.position_ids.name is missing: it is one of consecutive, coupled, offset, randomized"),
     ],
