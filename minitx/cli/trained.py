@@ -84,9 +84,7 @@ def generate_arguments(parser: Parser) -> None:
 
 def generate(parsed: Namespace) -> None:
     """Let a trained model write."""
-    options = GenerationOptions(
-        **{field.name: getattr(parsed, field.name) for field in dataclasses.fields(GenerationOptions)}
-    )
+    options = _options(parsed, [field.name for field in dataclasses.fields(GenerationOptions)])
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
         raise ConfigError(
             "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"

@@ -338,25 +338,6 @@ def keys(kind: Any = Config, within: str = "") -> Iterator[tuple[str, FieldInfo]
             yield key, field
 
 
-def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> dict[str, tuple[Any, Any]]:
-    """List the differences of two plain configs, or two of their sections, by dotted key: value before, value now.
-
-    Args:
-        before: as Config.to_dict gives it.
-        now: likewise.
-        within: the dotted key of the section.
-    """
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys((*before, *now)):
-        old, new = before.get(key), now.get(key)
-        dotted = f"{within}.{key}" if within else key
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= changes(old, new, dotted)
-        elif old != new:
-            found[dotted] = (old, new)
-    return found
-
-
 def _plain(value: Any) -> Any:
     """Turn tuples into lists, through all levels."""
     if isinstance(value, dict):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from minitx.config.errors import ConfigError
 from minitx.config.schema import OptimizerConfig, ScheduleConfig
 from minitx.nn import Head
 
@@ -26,15 +25,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
         config: how.
         fused: whether AdamW may be torch's fused one.
 
-    Raises:
-        ConfigError: a number out of its range.
     """
-    if not 0.0 < config.lr < math.inf:
-        raise ConfigError(f"optimizer.lr must be larger than 0, got {config.lr}")
-    if not 0.0 <= config.weight_decay < math.inf:
-        raise ConfigError(f"optimizer.weight_decay must not be negative, got {config.weight_decay}")
-    if not all(0.0 <= beta < 1.0 for beta in config.betas):
-        raise ConfigError(f"optimizer.betas must lie in [0, 1), got {[*config.betas]}")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     orthogonal: set[Tensor] = set(_layer_matrices(model)) if config.name == "muon" else set()
     others = [parameter for parameter in parameters if parameter not in orthogonal]
@@ -99,14 +90,8 @@ def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
     max_steps; `noam` falls with 1 / sqrt(step) (Vaswani et al. 2017, 5.3; their formula has its peak at
     d_model^-0.5 * warmup_steps^-0.5, which here is optimizer.lr).
 
-    Raises:
-        ConfigError: a number out of its range.
     """
     warmup = config.warmup_steps
-    if warmup < 0:
-        raise ConfigError(f"optimizer.schedule.warmup_steps must not be negative, got {warmup}")
-    if not 0.0 <= config.final_ratio <= 1.0:
-        raise ConfigError(f"optimizer.schedule.final_ratio must lie in [0, 1], got {config.final_ratio}")
 
     def ratio(step: int) -> float:
         step += 1  # the first step already learns

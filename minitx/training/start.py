@@ -15,7 +15,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import check_weights
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, ModelConfig, changes, config_from_dict
+from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.data.batch import IGNORE
 from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Task, generator
@@ -230,6 +230,25 @@ def _alternative(damaged: Path) -> str:
     if best.is_file():
         return f"the weights of the best validation lie beside it: initialize a new run with --init_from {best}"
     return "there is no other checkpoint beside it: start a new run"
+
+
+def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> dict[str, tuple[Any, Any]]:
+    """List the differences of two plain configs, or two of their sections, by dotted key: value before, value now.
+
+    Args:
+        before: as Config.to_dict gives it.
+        now: likewise.
+        within: the dotted key of the section.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*before, *now)):
+        old, new = before.get(key), now.get(key)
+        dotted = f"{within}.{key}" if within else key
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= changes(old, new, dotted)
+        elif old != new:
+            found[dotted] = (old, new)
+    return found
 
 
 def described(found: Mapping[str, tuple[Any, Any]]) -> str:

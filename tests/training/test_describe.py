@@ -23,7 +23,7 @@ def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
         "position": {"name": scheme, **OPTIONS.get(scheme, {})},
         "position_ids": {"name": ids, **OPTIONS.get(ids, {})},
     }
-    assert "GFLOP" in describe(small(model=model))
+    assert "GFLOP" in describe(resolve(small(model=model)))
 
 
 def test_a_second_layer_doubles_what_layers_cost(small: Any) -> None:

@@ -132,7 +132,7 @@ def test_a_longer_plan_goes_on_behind_the_end(small: Any, tmp_path: Path, capsys
     capsys.readouterr()
     train(longer, resume=True)
     out = capsys.readouterr().out
-    assert "--resume: goes on behind step 3" in out
+    assert "--resume: continues after step 3" in out
     assert "--resume: trainer.max_steps 3 -> 9\n" in out
     straight, found = (tmp_path / f"runs/{name}/v0" for name in ("straight", "longer"))
     assert_same_run(straight, found)
@@ -205,7 +205,7 @@ def test_a_damaged_checkpoint_is_named_and_what_stands_beside_it(small: Any, tmp
     (folder / "results.json").unlink()
     assert train(config, resume=True)["steps"] == 7
     last.write_bytes((folder / "best.ckpt").read_bytes())
-    with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone, no state of a training to go on from"):
+    with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone, no state of a training to resume"):
         train(config, resume=True)
     last.write_bytes(b"nothing")
     (folder / "step_00000006.ckpt").unlink()
@@ -241,7 +241,7 @@ def test_every_nth_checkpoint_stays_and_is_whole(small: Any, tmp_path: Path) -> 
     train(other, resume=True)
     ours, theirs = (state(tmp_path / f"runs/{name}/v0")["state_dict"] for name in ("straight", "other"))
     assert all(torch.equal(weight, theirs[key]) for key, weight in ours.items())
-    with pytest.raises(ValueError, match=r"trainer\.keep_every_n_steps must be a number of steps, or 0, got -1"):
+    with pytest.raises(ValueError, match=r"trainer\.keep_every_n_steps: expected an integer of at least 0, got -1"):
         train(named(small, "bad", trainer={"keep_every_n_steps": -1}))
 
 
