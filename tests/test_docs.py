@@ -234,7 +234,7 @@ def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path:
         "-k",
         "kerple",
         "tests/nn",
-        "tests/test_report.py",
+        "tests/evaluation/test_report.py",
     ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:]

@@ -24,8 +24,7 @@ from minitx.generation.decode import DecodeStep, steps
 from minitx.generation.logits_processors import combine_processors
 from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import Sampler, greedy, sampler
-from minitx.interpret.attention_maps import AttentionMaps
-from minitx.interpret.stepwise import StepwiseMaps
+from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, max_positions
 
 DEFAULT_NEW_TOKENS = 200

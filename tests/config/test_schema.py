@@ -26,9 +26,11 @@ def bounds(field: FieldInfo) -> list[Any]:
 
 def beyond(constraint: Any) -> float | None:
     """A value just outside a constraint."""
-    return {Ge: lambda: constraint.ge - 1, Gt: lambda: constraint.gt, Lt: lambda: constraint.lt, Le: lambda: constraint.le + 1}.get(
-        type(constraint), lambda: None
-    )()  # fmt: skip
+    values = {Ge: ("ge", -1), Gt: ("gt", 0), Lt: ("lt", 0), Le: ("le", 1)}
+    for kind, (name, step) in values.items():
+        if isinstance(constraint, kind):
+            return getattr(constraint, name) + step  # type: ignore[no-any-return]
+    return None
 
 
 RANGES = [
