@@ -51,12 +51,6 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(nav) == sorted(map(named, PAGES))
 
 
-def test_the_readme_links_to_the_guide() -> None:
-    for page in re.findall(r"\]\((docs/[^)#]+\.md)", readme := (ROOT / "README.md").read_text()):
-        assert (ROOT / page).exists(), page
-    assert "docs/index.md" in readme
-
-
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_yaml_is_understood(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(block for block in blocks(page) if block.language == "yaml"):
