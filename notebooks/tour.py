@@ -34,7 +34,8 @@ figures["exact_match"]
 minitx.curves("runs/tour").of("training/loss", "training/learning_rate", "validation/*")
 
 # %% [markdown]
-# The loss is constant for a while and then falls quickly. The share of each head's weight on the mirrored position shows why:
+# The loss is constant for a while and then falls quickly. The share of each head's weight on the mirrored position shows
+# why:
 
 # %%
 minitx.curves("runs/tour").of("heads_cross/antidiagonal/*", "heads_cross/entropy/*")
@@ -75,8 +76,8 @@ print(table(ablate(model, "test", 200)))
 # %% [markdown]
 # ## Position schemes
 #
-# An encoder alone, three seconds each. Without positions every token of an encoder attends to the same set of tokens, so
-# the model cannot distinguish the first from the last.
+# An encoder alone, three seconds each. Without positions every token of an encoder attends to the same set of tokens,
+# so the model cannot distinguish the first from the last.
 
 # %%
 for scheme in ("sinusoidal", "learned", "none"):

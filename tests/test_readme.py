@@ -1,5 +1,6 @@
 """The README is short and true: its Python runs, its commands parse, its files exist."""
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -27,7 +28,7 @@ def commands() -> list[list[str]]:
 
 def option(words: list[str], name: str) -> list[str]:
     """The values of an option that may be given several times."""
-    return [value for key, value in zip(words, words[1:], strict=False) if key == name]
+    return [value for key, value in itertools.pairwise(words) if key == name]
 
 
 def test_it_is_short() -> None:
@@ -58,7 +59,7 @@ def test_commands_parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_commands_use_the_runs_of_earlier_commands() -> None:
-    """Typed in order after `make train`: a run is trained before its use, and never into the folder of another config."""
+    """Typed in order after `make train`: a run is trained before it is used, and each config has its own run."""
     runs = {"reverse": ["configs/reverse.yaml"]}
     for words in commands():
         for run in re.findall(r"\bruns/(\w+)", " ".join(words)):
