@@ -34,8 +34,8 @@ figures["exact_match"]
 minitx.curves("runs/tour").of("training/loss", "training/learning_rate", "validation/*")
 
 # %% [markdown]
-# The loss is constant for a while and then falls quickly. The share of each head's weight on the mirrored position shows
-# why:
+# The loss is constant for a while and then falls quickly. The share of each head's weight on the mirrored
+# position shows why:
 
 # %%
 minitx.curves("runs/tour").of("heads_cross/antidiagonal/*", "heads_cross/entropy/*")

@@ -9,7 +9,7 @@ import pytest
 
 from minitx.cli import main
 from pages import ROOT, blocks, typed
-from test_docs import understand
+from test_docs import parse
 
 README = ROOT / "README.md"
 TEXT = README.read_text()
@@ -44,7 +44,7 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (tmp_path / "maps.png").exists()
 
 
-def test_every_line_of_its_shell_blocks_is_known() -> None:
+def test_shell_blocks_have_known_programs() -> None:
     lines = [shlex.split(line, comments=True) for text in code("bash") for line in text.splitlines()]
     for words in filter(None, lines):
         assert words[0] in ("make", "minitx") or words == ["source", ".venv/bin/activate"], words
@@ -55,7 +55,7 @@ def test_every_line_of_its_shell_blocks_is_known() -> None:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_commands_parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    understand(words)
+    parse(words)
 
 
 def test_commands_use_the_runs_of_earlier_commands() -> None:
@@ -72,7 +72,7 @@ def test_commands_use_the_runs_of_earlier_commands() -> None:
             runs[name] = configs
 
 
-def test_files_are_there() -> None:
+def test_its_links_lead_to_files() -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", TEXT)
     assert "docs/index.md" in targets
     for path in targets:
