@@ -12,6 +12,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from chromium import CHROMIUM, QUIET
 from minitx.config.schema import ModelConfig
@@ -24,6 +26,39 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device", default="cpu", help="where tests of nn, models and generation make their tensors: cuda"
+    )
+
+
+class OnDevice(TorchFunctionMode):
+    """Tensors are made on a device unless the call names another one; random ones from a CPU generator are moved."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function not in _device_constructors() or kwargs.get("device") is not None:
+            return function(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            return function(*args, **kwargs).to(self.device)
+        return function(*args, **{**kwargs, "device": self.device})
+
+
+@pytest.fixture(autouse=True)
+def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What --device asks for. Training finds a GPU by itself, and draws its batches on the CPU."""
+    device = request.config.getoption("--device")
+    if device == "cpu" or "training" in request.path.parts:
+        yield
+        return
+    with OnDevice(device):
+        yield
 
 
 def roughen_weights(module: Module) -> Module:
