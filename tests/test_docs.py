@@ -112,7 +112,7 @@ def test_python_runs(page: Path, project: Path) -> None:
 @pytest.mark.parametrize("page", CONSOLE_PAGES, ids=named)
 def test_the_page_runs_from_top_to_bottom(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
-    monkeypatch.setattr("minitx.sweeps.run.sweep", lambda planned, jobs, out: (None, []))
+    monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out: (None, []))
     run_page(
         page, project, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch
     )
@@ -232,7 +232,7 @@ def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path:
         "-k",
         "kerple",
         "tests/nn",
-        "tests/test_report.py",
+        "tests/evaluation/test_report.py",
     ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:]
