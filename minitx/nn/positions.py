@@ -46,9 +46,19 @@ class NoPositions(nn.Module):
     """Whether adding a constant to every id changes the result."""
     shared: ClassVar[bool] = True
     """Whether one object serves a whole stack; otherwise each layer has its own."""
+    score_biases: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that are biases of attention scores, whatever their shape: they get no weight decay."""
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoPositions:
+        """Move with the model, but keep the dtype of buffers: in half precision large angles would be far off."""
+        buffers = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)
+        for name, buffer in buffers.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Mark the token embeddings. x [B, T, D], pos [B, T] or [1, T]; returns [B, T, D]."""
@@ -64,7 +74,7 @@ class NoPositions(nn.Module):
 
 
 class WavePositions(NoPositions):
-    """What schemes made of sines and cosines share: frequencies that are computed once and stay exact.
+    """What schemes made of sines and cosines share: frequencies that are computed once.
 
     Args:
         frequencies: radians per position, fp32 [W].
@@ -74,13 +84,6 @@ class WavePositions(NoPositions):
         super().__init__(d_model, n_heads, d_head, causal)
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WavePositions:
-        """Follow the model to its device, but not to half precision: there, large angles would be far off."""
-        exact = self.frequencies
-        super()._apply(fn, recurse)
-        self.frequencies = exact.to(self.frequencies.device)
-        return self
 
     def angles(self, pos: Tensor) -> Tensor:
         """The angle of each wave at each id: pos [...] to fp32 [..., W]."""
@@ -242,7 +245,7 @@ class AlibiPositions(NoPositions):
 
     def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """-slope x distance."""
-        return -self.slopes[:, None, None].float() * _distance(q_pos, k_pos).abs()[:, None]
+        return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]
 
 
 @register("t5")
@@ -253,6 +256,8 @@ class T5Positions(NoPositions):
         buckets: number of distances told apart; without causality half of them for each direction.
         max_distance: where the last bucket begins.
     """
+
+    score_biases = ("table.weight",)
 
     def __init__(
         self, d_model: int, n_heads: int, d_head: int, causal: bool, buckets: int = 32, max_distance: int = 128
@@ -294,6 +299,7 @@ class TransformerXLPositions(WavePositions):
     """
 
     shared = False
+    score_biases = ("content", "distance")
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
         super().__init__(d_model, n_heads, d_head, causal, over_width("transformer_xl", base, d_model))
@@ -302,16 +308,28 @@ class TransformerXLPositions(WavePositions):
         self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)
 
     def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """(u k + (q + v) r) / sqrt(K)."""
+        """(u k + (q + v) r) / sqrt(K).
+
+        The sines and cosines of (p - k) w are expanded into those of p w and k w, so that nothing depends on which
+        distances occur: the queries, once projected and rotated by their own angles, meet the waves of the keys in one
+        product.
+        """
         heads, d_head = self.content.shape
-        distance = _distance(q_pos, k_pos)  # [B, T, S]
-        lowest = distance.min()
-        steps = lowest + torch.arange(int(distance.max() - lowest) + 1, device=q.device)  # every distance once
-        r = self.r_proj(_waves(self.angles(steps)).to(self.r_proj.weight.dtype)).unflatten(-1, (heads, d_head))
-        by_step = (q + self.distance[:, None].to(q.dtype)) @ r.permute(1, 2, 0).to(q.dtype)  # [B, H, T, steps]
-        index = (distance - lowest)[:, None].expand(q.size(0), heads, -1, -1)
+        maps = self.r_proj.weight.to(q.dtype).unflatten(0, (heads, d_head))
+        maps = torch.cat((maps[..., 0::2], maps[..., 1::2]), dim=-1)  # [H, K, D], all sines first
+        preferring = (q + self.distance[:, None].to(q.dtype)).transpose(0, 1)  # [H, B, T, K]
+        of_sin, of_cos = (preferring.flatten(1, 2) @ maps).unflatten(1, preferring.shape[1:3]).chunk(2, dim=-1)
+        q_sin, q_cos = self._sines_and_cosines(q_pos, q.dtype)
+        rotated = torch.cat((of_cos * q_sin - of_sin * q_cos, of_sin * q_sin + of_cos * q_cos), dim=-1)  # [H, B, T, D]
+        waves = torch.cat(self._sines_and_cosines(k_pos, q.dtype), dim=-1)  # [B or 1, S, D]
+        by_distance = rotated @ (waves[0] if len(waves) == 1 else waves).mT  # [H, B, T, S]
         k = k.repeat_interleave(heads // k.size(1), dim=1)
-        return (self.content[:, None].to(k.dtype) @ k.mT + by_step.gather(-1, index)) / math.sqrt(d_head)
+        return (self.content[:, None].to(k.dtype) @ k.mT + by_distance.transpose(0, 1)) / math.sqrt(d_head)
+
+    def _sines_and_cosines(self, pos: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Of each wave at each id: pos [B, T] to twice [B, T, W]."""
+        angles = self.angles(pos)
+        return angles.sin().to(dtype), angles.cos().to(dtype)
 
 
 def _waves(angles: Tensor) -> Tensor:
