@@ -77,6 +77,12 @@ def prepare(
     if trainer.compile_mode != "default" and trainer.compile is not True:
         told = "auto" if trainer.compile else "false"
         raise ValueError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got {told}")
+    if trainer.compile_mode != "default" and trainer.accumulate_grad_batches > 1:
+        # CUDA graphs overwrite the gradients of the batch before (pytorch issues 169545 and 96693).
+        raise ValueError(
+            f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {trainer.compile_mode}, "
+            f"got {trainer.accumulate_grad_batches}"
+        )
     if config.log.every_n_steps < 1:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
     config = dataclasses.replace(config, data=resolve(TASKS, config.data, "data"))

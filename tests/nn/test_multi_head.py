@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import Cache, MultiHeadAttention
 from minitx.nn.cache import LayerCache
@@ -121,3 +122,21 @@ def test_gradients_under_autocast_are_those_of_each_map(options: dict, memory: T
     for (name, _), one, other in zip(part.named_parameters(), gradients(True), gradients(False), strict=True):
         if name != "k_proj.bias":  # moves all scores of a query alike: nothing but noise
             close(one / other.norm(), other / other.norm(), 5e-2)
+
+
+def test_queries_keys_and_values_share_a_dtype_under_cuda_autocast() -> None:
+    """Autocast's rules for CUDA, without a GPU: its RMSNorm returns fp32, whatever it is given."""
+    attention = MultiHeadAttention(16, 4, n_kv_heads=2, qk_norm=True)
+    found = []
+    attention.attention = lambda q, k, v, **options: found.append((q.dtype, k.dtype, v.dtype)) or q
+    with FakeTensorMode():
+        x = torch.empty(2, 5, 16, device="cuda")
+        weights = {name: torch.empty(weight.shape, device="cuda") for name, weight in attention.named_parameters()}
+        torch.set_autocast_enabled("cuda", True)  # torch.autocast itself insists on a GPU
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            torch.func.functional_call(attention, weights, (x,), {"pos": torch.empty(1, 5, device="cuda")})
+            torch.func.functional_call(attention, weights, (x, x))
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+    assert found == [(torch.bfloat16,) * 3] * 2

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
+from minitx.nn.position_ids import ConsecutiveIds, CoupledIds, OffsetIds, RandomizedIds
 from minitx.nn.positions import (
     AlibiPositions,
     RotaryPositions,
@@ -152,6 +153,56 @@ def test_transformer_xl_equals_its_formula(groups: int) -> None:
                 u, v = scheme.content[head], scheme.distance[head]
                 expected = (k[:, key_head, j] @ u + (q[:, head, i] + v) @ r) / math.sqrt(K)
                 torch.testing.assert_close(bias[:, head, i, j], expected, atol=1e-5, rtol=1e-5)
+
+
+def ids_of(kind: str) -> Tensor:
+    """Position ids [2, 9] as the numberings give them."""
+    numbering = {
+        "consecutive": lambda: ConsecutiveIds(causal=True),
+        "offset": lambda: OffsetIds(causal=True, largest=100).train(),
+        "randomized": lambda: RandomizedIds(causal=False, range=64).train(),
+        "coupled": lambda: CoupledIds(causal=True, after=(3,)),
+    }[kind.split()[0]]()
+    ids = torch.tensor([[1, 3, 2, 2, 3, 1, 1, 2, 3], [2, 2, 3, 1, 1, 1, 3, 3, 2]])
+    keep = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9]).bool() if "padded" in kind else None
+    return numbering(ids, keep)
+
+
+def by_every_distance(scheme: TransformerXLPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """The bias with the waves of each pair's own distance, in float64."""
+    steps = (q_pos[:, :, None] - k_pos[:, None, :]).double()
+    angles = steps[..., None] * scheme.frequencies.double()
+    waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+    r = (waves @ scheme.r_proj.weight.double().mT).unflatten(-1, (H, K))  # [B, T, S, H, K]
+    asked = (q + scheme.distance[:, None]).double()
+    scores = torch.einsum("bhtk,btshk->bhts", asked, r.expand(len(q), -1, -1, -1, -1))
+    k = k.repeat_interleave(H // k.size(1), dim=1).double()
+    return (scores + scheme.content[:, None].double() @ k.mT) / math.sqrt(K)
+
+
+@pytest.mark.parametrize("kind", ["consecutive", "offset", "randomized", "coupled", "consecutive padded"])
+def test_transformer_xl_and_its_gradients_are_those_of_every_distance(kind: str) -> None:
+    torch.manual_seed(0)
+    scheme = TransformerXLPositions(D, H, K, True)
+    for parameter in scheme.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    pos = ids_of(kind)
+    q, k = heads(4).requires_grad_(), heads(groups=2).requires_grad_()
+    given = [q, k, *scheme.parameters()]
+    towards = torch.randn(2, H, 4, 9)
+    bias, expected = (
+        scheme.bias(q, k, pos[:, 5:], pos),
+        by_every_distance(scheme, q, k, pos[:, 5:], pos),
+    )
+    torch.testing.assert_close(bias, expected.float(), atol=1e-5, rtol=1e-5)
+    found = torch.autograd.grad(bias, given, towards)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, given, towards.double()), atol=2e-5, rtol=1e-4)
+
+
+def test_transformer_xl_looks_at_no_value() -> None:
+    """What a GPU would have to be waited for, and what a compiler could not follow."""
+    scheme, q = TransformerXLPositions(D, H, K, True).to("meta"), heads().to("meta")
+    assert scheme.bias(q, q, POS.to("meta"), POS.to("meta")).shape == (2, H, 9, 9)
 
 
 def test_transformer_xl_has_its_weights_in_every_layer_and_none_in_the_stack() -> None:
