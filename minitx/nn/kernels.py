@@ -196,10 +196,10 @@ def fold(
         mask = masks.combine(mask, masks.build(*rules, queries=queries, keys=keys, device=device))
     if kernel == "fused":
         if bias is not None:
-            bias = bias.to(_fused_dtype(dtype, device, queries, keys))
+            bias = bias.to(fused_dtype(dtype, device, queries, keys))
             mask = bias if mask is None else torch.where(mask, bias, -math.inf)
         elif mask is not None and not mask.is_floating_point():
-            zero = torch.zeros((), dtype=_fused_dtype(dtype, device, queries, keys), device=device)
+            zero = torch.zeros((), dtype=fused_dtype(dtype, device, queries, keys), device=device)
             mask = torch.where(mask, zero, -math.inf)
         bias = None
     return MaskAndBias(mask, bias)
@@ -208,7 +208,7 @@ def fold(
 def _fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
     """Compute attention with torch's fused kernels; mask is float, as fold makes it."""
     dtype, grouped = q.dtype, k.dim() == 4 and k.size(1) != q.size(1)
-    inside = _fused_dtype(dtype, q.device, q.size(-2), k.size(-2))
+    inside = fused_dtype(dtype, q.device, q.size(-2), k.size(-2))
     if inside == dtype:
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
     with torch.autocast("cpu", enabled=False):
@@ -216,7 +216,7 @@ def _fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped).to(dtype)
 
 
-def _fused_dtype(dtype: torch.dtype, device: torch.device, queries: int, keys: int) -> torch.dtype:
+def fused_dtype(dtype: torch.dtype, device: torch.device, queries: int, keys: int) -> torch.dtype:
     """The dtype in which a fused kernel computes: fp32 for short sequences in half precision on a CPU."""
     short = device.type == "cpu" and dtype in HALF and queries * keys <= FP32_UP_TO_SCORES
     return torch.float32 if short else dtype
