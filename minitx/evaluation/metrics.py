@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,15 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly,
 
 BATCH = 500
 """Examples evaluated at once."""
+
+
+TEXT_SCORERS = {"bleu": "minitx.evaluation.bleu", "chrf": "minitx.evaluation.bleu"}
+"""The module that computes a score of whole texts, by the name in Task.metrics; imported when a task asks for it."""
+
+
+def text_scorer(name: str) -> Any:
+    """The module in TEXT_SCORERS."""
+    return import_module(TEXT_SCORERS[name])
 
 
 @contextmanager

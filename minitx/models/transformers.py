@@ -191,6 +191,12 @@ class EncoderOnly(_Encoding):
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
+ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[EncoderOnly]] = {
+    "encoder_decoder": EncoderDecoder,
+    "decoder_only": DecoderOnly,
+    "encoder_only": EncoderOnly,
+}
+"""Models by model.architecture."""
 
 ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[EncoderOnly]] = {
     "encoder_decoder": EncoderDecoder,

@@ -34,17 +34,10 @@ TASKS = LazyRegistry(
         },
         "minitx.data.tasks.markov": {"markov": "Markov"},
         "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
-        "minitx.data.tasks.sequences": {
-            "copy": "Copy",
-            "reverse": "Reverse",
-            "copy_twice": "CopyTwice",
-            "sort": "Sort",
-            "parity": "Parity",
-            "dyck": "Dyck",
-        },
     }
 )
-"""Every task by its name in the YAML; a module is imported when one of its tasks is first asked for."""
+"""Every task by its name in the YAML: those in this table, whose modules are imported when first asked
+for, and whatever else has been registered."""
 
 MOST = 2**20
 """The largest vocabulary, batch, set or length of a task: more is a slip of the keyboard, and would fill the memory."""
