@@ -198,13 +198,6 @@ ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[Encoder
 }
 """Models by model.architecture."""
 
-ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[EncoderOnly]] = {
-    "encoder_decoder": EncoderDecoder,
-    "decoder_only": DecoderOnly,
-    "encoder_only": EncoderOnly,
-}
-"""Models by model.architecture."""
-
 
 def max_positions(model: nn.Module) -> int | None:
     """The longest sequence whose positions the model can tell apart; None for any length."""
