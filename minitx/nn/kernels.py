@@ -183,8 +183,9 @@ def fold(
     mask, bias, causal, window = masking
     if kernel == "flex":
         return masking
-    if not rules and mask is None and bias is None and window is None and queries == keys and kernel == "fused":
-        return masking
+    if kernel == "fused" and not rules and bias is None and window is None:
+        if mask is None and (not causal or queries == keys) or mask is not None and mask.is_floating_point() and not causal:
+            return masking  # in that form already
     if causal and queries == 1 and (window is None or keys <= window):
         causal, window = False, None  # the last query may attend to all of these keys
     rules = [*masks.rules(causal, window), *rules]

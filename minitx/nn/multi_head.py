@@ -204,7 +204,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, heads * K] to [B, heads, T, K]."""
-        return x.unflatten(2, (-1, self.d_head)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
 
 
 def _normalize(x: Tensor, norm: nn.Module | None) -> Tensor:
