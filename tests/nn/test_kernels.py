@@ -121,19 +121,17 @@ def test_what_is_folded_once_gives_the_same_attention(
     whole = {"mask": by_rule if mask is None else mask & by_rule, "bias": bias, "causal": causal, "window": window}
     for rules, options in (((), masking._asdict()), ((same_document(documents),), whole)):
         folded = fold(masking, kernel, 7, 7, q.dtype, q.device, rules)
-        assert all(one is other for one, other in zip(fold(folded, kernel, 7, 7, q.dtype, q.device), folded))
+        again = fold(folded, kernel, 7, 7, q.dtype, q.device)
+        assert all(one is other for one, other in zip(again, folded, strict=True))
         assert folded.window is None
         assert not (folded.causal and (window or padded or biased or rules or kernel == "explicit"))
-        again = folded._asdict()
-        assert torch.equal(
-            scaled_dot_product_attention(q, k, v, **again), scaled_dot_product_attention(q, k, v, **options)
-        )
-        for one, other in zip(
-            scaled_dot_product_attention(q, k, v, return_weights=True, **again),
-            scaled_dot_product_attention(q, k, v, return_weights=True, **options),
-            strict=True,
-        ):
-            assert torch.equal(one, other)
+        for weights in (False, True):
+            results = [
+                scaled_dot_product_attention(q, k, v, return_weights=weights, **given)
+                for given in (folded._asdict(), options)
+            ]
+            one, other = results if weights else [(result,) for result in results]
+            assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
 def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:
