@@ -47,10 +47,11 @@ class AllHooks(NoPositions):
         return x + torch.sin(pos[..., None] * torch.arange(1, x.size(-1) + 1, dtype=x.dtype))
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
-        return q_pos, (q_pos[:, :, None] - k_pos[:, None, :]).abs()[:, None]  # [B or 1, 1, T, S]
+        turns = 1 + 0.5 * torch.sin(q_pos.float())
+        return turns[:, None, :, None], (q_pos[:, :, None] - k_pos[:, None, :]).abs()[:, None]  # [B or 1, 1, T, S]
 
     def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        return x * (1 + 0.5 * torch.sin(prepared[0].to(x.dtype)))[:, None, :, None]
+        return x * prepared[0].to(x.dtype)
 
     def bias(self, q: Tensor | None, k: Tensor | None, prepared: tuple[Tensor, Tensor]) -> Tensor:
         return self.slopes[:, None, None] * prepared[1]

@@ -79,7 +79,7 @@ class Beams:
 
 
 @given(st.data(), st.integers(1, 4), st.sampled_from([None, 1, 2, 5, 40]), st.integers(1, 45), st.integers(0, 3))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_reordering_is_selecting_where_rows_differ_no_earlier(
     data: st.DataObject, rows: int, window: int | None, prompt: int, spare: int
 ) -> None:
