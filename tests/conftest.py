@@ -81,12 +81,15 @@ class AllHooks(NoPositions):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x + torch.sin(pos[..., None] * torch.arange(1, x.size(-1) + 1, dtype=x.dtype))
 
-    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x * (1 + 0.5 * torch.sin(pos.to(x.dtype)))[:, None, :, None]
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
+        turns = 1 + 0.5 * torch.sin(q_pos.float())
+        return turns[:, None, :, None], (q_pos[:, :, None] - k_pos[:, None, :]).abs()[:, None]  # [B or 1, 1, T, S]
 
-    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        distance = (q_pos[:, :, None] - k_pos[:, None, :]).abs().to(q.dtype)  # [B or 1, T, S]
-        return self.slopes[:, None, None] * distance[:, None]
+    def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return x * prepared[0].to(x.dtype)
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return self.slopes[:, None, None] * prepared[1]
 
 
 SMALL_IDS: dict[str, dict[str, Any]] = {"randomized": {"range": 64, "longest": 40}, "coupled": {"after": (3, 5)}}

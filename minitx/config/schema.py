@@ -236,10 +236,11 @@ class TrainerConfig:
         if self.compile_mode != "default" and self.compile is not True:
             setting = "auto" if self.compile else "false"
             raise ValueError(f"trainer.compile_mode {self.compile_mode} needs trainer.compile true, got {setting}")
-        if self.compile_mode == "reduce-overhead" and self.accumulate_grad_batches > 1:
+        if self.compile_mode != "default" and self.accumulate_grad_batches > 1:
+            # CUDA graphs overwrite the gradients of the batch before (pytorch issues 169545 and 96693).
             raise ValueError(
-                "trainer.compile_mode reduce-overhead needs trainer.accumulate_grad_batches 1, got "
-                f"{self.accumulate_grad_batches}: a CUDA graph reuses the memory of the gradients"
+                f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {self.compile_mode}, got "
+                f"{self.accumulate_grad_batches}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Writing with a compiled step: torch makes a program for one token, which then runs for each. It knows ids only."""
+"""Decoding with a compiled step: torch compiles a program for one token, which then runs for each. Ids only."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FIRST_ROOM = 64
-"""Tokens for which a compiled step makes room at first, and its unit: so one program serves texts of many lengths."""
-PROGRAMS = 64
-"""The most programs kept for one class of models: one for each model, batch size and room."""
+CAPACITY_UNIT = 64
+"""Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
+MAX_PROGRAMS = 64
+"""The most programs kept for one class of models: one for each model, batch size and capacity."""
 
 
 class CompiledStep:
-    """The step of a model for one token a row and call.
+    """The compiled step of a model: one token per row and call.
 
-    Attention over room that is not used yet costs as much as over room that is, so the room begins small and doubles;
-    each size is another program, made once and kept on disk by torch.
+    Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
+    capacity has its own program, compiled once and kept on disk by torch.
 
     Args:
-        model: has `step`, and `fix` for its cache.
-        cache: has read the prompt; left as it is.
-        total: tokens that there will ever be, the prompt's included.
+        model: has `step` and `static_cache`.
+        cache: holds the prompt; not changed.
+        total: the most tokens of a row, the prompt's included.
 
     Raises:
-        ValueError: the model's cache cannot be fixed.
+        ValueError: a model without a static cache.
     """
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
         self._model, self._used = model, cache.length
         self._kind: Any = type(model)
-        self._whole = _multiple(total)
-        self._room = min(self._whole, _multiple(cache.length + 1))
-        self._cache = model.fix(cache, self._room)
-        self._known = False  # whether this model, batch and room have been through the compiler's checks
+        self._total = _multiple(total)
+        self._capacity = min(self._total, _multiple(cache.length + 1))
+        self._cache = model.static_cache(cache, self._capacity)
+        self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]."""
-        if self._used == self._room:
-            self._room = min(self._whole, 2 * self._room)
-            self._cache.grow(self._room)
-            self._known = False
+        if self._used == self._capacity:
+            self._capacity = min(self._total, 2 * self._capacity)
+            self._cache.grow(self._capacity)
+            self._checked = False
         self._used += 1
         step = program(self._kind, ids.device.type)
-        if self._known:
-            # Nothing has changed since the call before: the program need not check that again (a tenth of its time).
+        if self._checked:
+            # Nothing has changed since the last call, and checking that takes a tenth of the time.
             with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
                 return step(self._model, ids, self._cache)
-        self._known = True
-        with torch._dynamo.config.patch(recompile_limit=PROGRAMS):
+        self._checked = True
+        with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             return step(self._model, ids, self._cache)
 
 
 @functools.cache
 def program(kind: Any, device: str) -> Any:
-    """The step of a class of models, compiled, with a driver in C++ on a CPU, where Python's share would count."""
+    """Compile the step of a class of models; on a CPU with a C++ wrapper, because Python would take a visible share."""
     return torch.compile(kind.step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)
 
 
 def _multiple(tokens: int) -> int:
-    return -(-tokens // FIRST_ROOM) * FIRST_ROOM
+    return -(-tokens // CAPACITY_UNIT) * CAPACITY_UNIT

@@ -1,7 +1,5 @@
-"""What a constructor of this folder refuses."""
-
-from __future__ import annotations
+"""The error of a constructor that refuses its arguments."""
 
 
 class OptionError(ValueError):
-    """Arguments that a constructor cannot take; the message names the config key to change."""
+    """An argument is out of range or does not fit the others; the message names the config key to change."""

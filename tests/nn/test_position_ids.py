@@ -1,4 +1,4 @@
-"""Which id each token is told."""
+"""Position ids of every numbering."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def policy(name: str, causal: bool = True, **options) -> ConsecutiveIds:
     return POSITION_IDS[name](causal, **(options or OPTIONS.get(name, {}))).eval()
 
 
-def laid_out(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[Tensor, Tensor]:
+def padded(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[Tensor, Tensor]:
     """ids and keep [B, T], row b with lefts[b] padding before it; the padding holds any tokens, boundaries among them.
 
     The rest of the width is padding on the right."""
@@ -94,18 +94,13 @@ def laid_out(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[T
     return ids, keep
 
 
-def test_the_named_policies_are_there() -> None:
-    assert {"consecutive", "offset", "randomized", "coupled"} <= set(POSITION_IDS)
-    assert all(issubclass(numbering, ConsecutiveIds) for numbering in POSITION_IDS.values())
-
-
 @every_direction
 @every_policy
 @given(rows_of_tokens, st.data())
 @settings(deadline=None, max_examples=40)
 def test_ids_of_a_row_know_neither_padding_nor_neighbours(name: str, causal: bool, rows, data) -> None:
     lefts = data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows)))
-    ids, keep = laid_out(rows, lefts, data.draw(st.integers(0, 3)))
+    ids, keep = padded(rows, lefts, data.draw(st.integers(0, 3)))
     numbering = policy(name, causal)
     together = numbering(ids, keep)
     assert together.shape == ids.shape
@@ -179,10 +174,10 @@ def test_policies_carry_nothing_in_a_checkpoint(name: str, causal: bool) -> None
 @every_policy
 @given(st.integers(1, 60), st.integers(0, 2**16), st.data())
 @settings(deadline=None, max_examples=40)
-def test_room_is_a_promise(name: str, causal: bool, table: int, seed: int, data) -> None:
-    """A sequence of as many tokens as there is room for never asks for an id past the table."""
+def test_max_tokens_is_kept(name: str, causal: bool, table: int, seed: int, data) -> None:
+    """A sequence of max_tokens never has an id beyond the table."""
     numbering = policy(name, causal).train(data.draw(st.booleans()))
-    longest = min(numbering.room(table), numbering.max_len or table)
+    longest = min(numbering.max_tokens(table), numbering.max_len or table)
     if longest < 1:
         return
     torch.manual_seed(seed)
@@ -196,9 +191,9 @@ def test_room_is_a_promise(name: str, causal: bool, table: int, seed: int, data)
 
 
 @pytest.mark.parametrize(("name", "table"), [("consecutive", 9), ("offset", LARGEST + 5), ("coupled", 9)])
-def test_room_is_no_smaller_than_it_must_be(name: str, table: int) -> None:
+def test_max_tokens_is_not_smaller_than_necessary(name: str, table: int) -> None:
     numbering = policy(name).train()
-    ids = torch.zeros(2000, numbering.room(table) + 1, dtype=torch.long)
+    ids = torch.zeros(2000, numbering.max_tokens(table) + 1, dtype=torch.long)
     assert int(numbering(ids).max()) == table
 
 

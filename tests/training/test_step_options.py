@@ -133,6 +133,15 @@ def test_a_mode_of_compiling_needs_compiling(small: Any) -> None:
         train(small(trainer={"compile_mode": "reduce-overhead"}))
 
 
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_do_not_accumulate_gradients(small: Any, mode: str) -> None:
+    trainer = {"compile": True, "compile_mode": mode}
+    told = rf"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode {mode}, got 4"
+    with pytest.raises(ValueError, match=told):
+        resolve(small(trainer={**trainer, "accumulate_grad_batches": 4}))
+    resolve(small(trainer={"compile": True, "accumulate_grad_batches": 4}))
+
+
 def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: modes.append(mode))
