@@ -55,8 +55,8 @@ LOGS = (50, 500)
 def run(words: list[str], logged: bool) -> dict[str, Any]:
     """Train in this process, and look at the clock and at the memory beside it."""
     from minitx.config.parser import config_parser, to_config
-    from minitx.training.callbacks import log_attention as callbacks
     from minitx.training import run as training
+    from minitx.training.callbacks import log_attention as callbacks
 
     found: dict[str, Any] = {"logs": 0, "logging": 0.0, "memory": {}}
 

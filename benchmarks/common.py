@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minitx.config.schema import Config
-from minitx.training.hardware import machine
 from minitx.config.parser import config_parser, to_config
+from minitx.config.schema import Config
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
+from minitx.training.hardware import machine
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"

@@ -27,14 +27,14 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmarks.common import record, table
 from benchmarks.training import Racer, races, ratio, timed
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config
 from minitx.data.loader import TrainingBatches
-from minitx.config.parser import config_from_dict
 from minitx.training import run
-from minitx.training.resilience.memory import kept_memory
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.precision import MIXED_DTYPES, resolve_precision
+from minitx.training.resilience.memory import kept_memory
 
 TURN = 100
 """Steps of a turn: those from one line of the log to the next."""

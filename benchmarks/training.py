@@ -31,8 +31,8 @@ from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
 from minitx.training.hardware import finished_at
-from minitx.training.resilience.memory import kept_memory
 from minitx.training.precision import resolve_precision
+from minitx.training.resilience.memory import kept_memory
 
 CPU_SIZES = (
     Size("10.6M decoder: 6 layers, d 384, 256 tokens x 8", 6, 384, 6, 256, 8, 65),

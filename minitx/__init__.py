@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minitx.config.schema import Config, ModelConfig
-    from minitx.plotting.history import Curves, curves
+    from minitx.inference.predictor import Predictor, load
     from minitx.interpret.attention_maps import AttentionMaps
     from minitx.interpret.recording import head_mask, record_attention
     from minitx.models.builder import build_model
     from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
-    from minitx.inference.predictor import Predictor, load
+    from minitx.plotting.history import Curves, curves
     from minitx.training.api import train
 
 __version__ = "0.1.0"

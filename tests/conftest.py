@@ -17,7 +17,7 @@ from chromium import CHROMIUM, QUIET
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer
-from minitx.nn import DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention, NoPositions, POSITIONS
+from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, FeedForward, MultiHeadAttention, NoPositions
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)

@@ -11,14 +11,14 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config, ModelConfig
 from minitx.data import tokenizers
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer
+from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 from minitx.models.transformers import ARCHITECTURES
-from minitx.config.parser import config_from_dict
-from minitx.inference.predictor import Predictor
 
 LONGEST, BLOCK = 6, 8
 SYMBOLS = tokenizers.symbols([str(symbol) for symbol in range(7)])

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from minitx.config.schema import Config
 from minitx.config.parser import config_parser, to_config
+from minitx.config.schema import Config
 from parallel_files import write_split
 
 

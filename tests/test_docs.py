@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from minitx.cli.main import COMMANDS, main
+from minitx.config.parser import Parser, config_parser, to_config
 from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
-from minitx.config.parser import Parser, config_parser, to_config
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
 TOLD = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]

@@ -17,7 +17,7 @@ from num2words import num2words
 from torch import Tensor
 
 from minitx.data.examples import Pairs
-from minitx.data.tasks import QuestionTask, SequenceTask, TASKS, Task
+from minitx.data.tasks import TASKS, QuestionTask, SequenceTask, Task
 
 SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
 STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from minitx.models import builder as parts
 from minitx.config.schema import ModelConfig
 from minitx.data.tasks import Task
 from minitx.models.builder import build_model
@@ -116,7 +115,7 @@ def check_batch(task: Task, room: int | None = None) -> None:
 
 def parameters(config: ModelConfig) -> dict[str, int]:
     """Weights by PARTS, counted on a model with at most two layers in each stack; more of them are more of the same."""
-    deep = {"encoder": config.n_layers, "decoder": parts.decoder_layers(config)}
+    deep = {"encoder": config.n_layers, "decoder": config.decoder_layers}
     shallow = dataclasses.replace(
         config,
         n_layers=min(config.n_layers, 2),

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import shtab
 
-from minitx.config import bundled
-from minitx.config.schema import Config
 from minitx.cli.listing import OPEN, own_options
+from minitx.config import bundled
 from minitx.config.messages import keys
 from minitx.config.parser import Parser
+from minitx.config.schema import Config
 
 SHELLS = tuple(shtab.SUPPORTED_SHELLS)
 """The shells that a script can be written for."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 from minitx.checkpoints.atomic_files import writable
-from minitx.config.parser import Parser, to_config
 from minitx.cli import sweeping as sweeps
+from minitx.config.parser import Parser, to_config
 
 
 def train_arguments(parser: Parser) -> None:

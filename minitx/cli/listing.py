@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from minitx.config import bundled
-from minitx.data.text.corpora import CORPORA
 from minitx.data.tasks import TASKS
+from minitx.data.text.corpora import CORPORA
 from minitx.data.text.tokenizer_training import TOKENIZERS
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.nn.positions import GIVEN
 
 OPEN: Mapping[str, Mapping[str, Any]] = {

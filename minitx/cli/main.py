@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from jsonargparse import Namespace
 
-from minitx.cli import experiments, trained
-from minitx.config.errors import RunFailed, is_ours
 from minitx.cli import conversion as huggingface
+from minitx.cli import experiments, trained
+from minitx.cli import sweeping as sweeps
+from minitx.config.errors import RunFailed, is_ours
 from minitx.config.messages import did_you_mean
 from minitx.config.parser import Parser, config_parser
-from minitx.cli import sweeping as sweeps
 
 
 class Command(NamedTuple):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from minitx.config.schema import Config
 from minitx.config.parser import Parser, config_parser, to_config
+from minitx.config.schema import Config
 from minitx.sweeps import grid
 
 

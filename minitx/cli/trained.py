@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from minitx.config.errors import is_ours
 from minitx.checkpoints.atomic_files import writable, writable_folder
-from minitx.generation.options import GenerationOptions
+from minitx.config.errors import is_ours
 from minitx.config.parser import Parser, add_options
+from minitx.generation.options import GenerationOptions
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
@@ -180,9 +180,9 @@ def ablate(parser: Parser, parsed: Namespace) -> None:
         raise ValueError(f"--out must end in .png, got {parsed.out}")
     picture, figures = (writable(path) if path else None for path in (parsed.out, parsed.json))
     import minitx
+    from minitx.evaluation.report import held_out_split, on_file
     from minitx.interpret.ablation import ablate, parse_heads, table
     from minitx.plotting.ablation_heatmap import draw_ablation
-    from minitx.evaluation.report import held_out_split, on_file
 
     together = parse_heads(parsed.heads) if parsed.heads else []
     predictor = minitx.load(parsed.checkpoint, parsed.device)

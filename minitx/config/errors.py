@@ -13,4 +13,4 @@ class RunFailed(Exception):
 def is_ours(error: ValueError) -> bool:
     """Whether a ValueError was raised by our own code, on purpose; any other is a bug and keeps its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    return Path(frames[-1].filename).resolve().is_relative_to(Path(__file__).resolve().parent)
+    return Path(frames[-1].filename).resolve().is_relative_to(Path(__file__).resolve().parents[1])

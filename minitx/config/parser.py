@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from types import UnionType
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import docstring_parser
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
 
-from minitx.config import bundled, yaml_checks as plain
+from minitx.config import bundled
+from minitx.config import yaml_checks as plain
+from minitx.config.messages import check_none, did_you_mean, explain, keys, unknown_key
 from minitx.config.schema import Config, Options
-
-# What is written is never imported and never called, on the command line as little as in a file.
-set_parsing_settings(
-    docstring_parse_attribute_docstrings=True, import_path_denylist=["*"], instantiate_subclass_spec_in_any=False
-)
-
-T = TypeVar("T")
 
 OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
 """The sections that hold a registered name and the options of its class."""
@@ -68,16 +61,6 @@ class Parser(ArgumentParser):
         raise ValueError(explain(message, keys(self)))
 
 
-def keys(parser: ArgumentParser) -> list[str]:
-    """Every key that a parser knows, dotted."""
-    return [
-        option.removeprefix("--")
-        for action in parser._actions
-        for option in action.option_strings
-        if option not in ("-h", "--help")
-    ]
-
-
 def _take_inner(args: list[str], sections: Iterable[str]) -> tuple[list[str], list[tuple[str, str, str, str]]]:
     """Take out of the words those about an own option of an option in these sections: --data.tokenizer.size 500.
 
@@ -103,49 +86,6 @@ def _take_inner(args: list[str], sections: Iterable[str]) -> tuple[list[str], li
             raise ValueError(f"{section}.{key}.{option}: expected a value")
         taken.append((section, key, option, value))
     return others, taken
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the nearest known ones, or all when none is near."""
-    known = sorted(known)
-    if not known:
-        return "it has none"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
-
-
-def explain(message: str, known: list[str]) -> str:
-    """Turn what jsonargparse says into a sentence with the key, what was expected and what came."""
-    if unknown := re.search(r"(?:unrecognized arguments: --|Option ')([\w.]+)", message):
-        return _unknown(unknown[1], known)
-    if unknown := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
-        return _unknown(f"{unknown[1]}.{unknown[2]}", known)
-    if wrong := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
-        key, reason = wrong[1], " ".join(wrong[2].split())
-        if value := re.match(r"Expected an? (.+?)\. Got value: (.*)", reason):
-            return f"{key}: expected {_kinds(value[1])}, got {value[2]!r}"
-        if value := re.search(r"Union subtypes Subtypes: \[(.*)\] Errors: .* Given value: (.*)", reason):
-            return f"{key}: expected {_kinds(value[1])}, got {value[2]!r}"
-        return f"{key}: {reason}"
-    return " ".join(message.split())
-
-
-def _kinds(types: str) -> str:
-    """Types as Python writes them, one or several, in words."""
-    words = []
-    for kind, choices, other in re.findall(
-        r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*?)\]|((?:\w+\.)*\w+\[[^\]]*\])", types
-    ):
-        many = f"one of {choices}" if "," in choices else choices
-        words.append("null" if kind == "NoneType" else kind or many or other)
-    return " or ".join(words) or types
-
-
-def _unknown(key: str, known: list[str]) -> str:
-    """The sentence about a key that nobody knows: nearest among its siblings first."""
-    group = key.rpartition(".")[0]
-    siblings = [name for name in known if name.rpartition(".")[0] == group] or known
-    return f"unknown key {key}: {did_you_mean(key, siblings)}"
 
 
 class ConfigFile(ActionConfigFile):
@@ -191,7 +131,7 @@ def _check_sections(written: Any, kind: Any, where: str, section: str = "") -> N
     for name, inner in written.items():
         # jsonargparse tells unknown sections, but takes `config` for its own.
         if not section and name not in known and (name == "config" or not isinstance(inner, dict)):
-            raise ValueError(_unknown(name, list(known)))
+            raise ValueError(unknown_key(name, list(known)))
         if dataclasses.is_dataclass(known.get(name)):
             _check_sections(inner, known[name], where, f"{section}.{name}".lstrip("."))
 
@@ -247,29 +187,8 @@ def to_config(parser: Parser, parsed: Namespace) -> Config:
         "log.embeddings",
     ):
         part = attrgetter(section)(config)
-        _check_none(type(part), vars(part), section)
+        check_none(type(part), vars(part), section)
     return config
-
-
-def _check_none(kind: Any, values: Mapping[str, Any], section: str) -> None:
-    """Refuse null where there must be a value: jsonargparse lets it pass anywhere.
-
-    Args:
-        kind: the class or dataclass whose arguments they are.
-        values: by name.
-        section: their dotted key, for messages.
-
-    Raises:
-        ValueError: with the key.
-    """
-    if not (empty := [name for name, value in values.items() if value is None]):
-        return
-    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
-    for name in empty:
-        if type(None) not in get_args(hints[name]):
-            several = get_origin(hints[name]) in (Union, UnionType)
-            expected = _kinds(", ".join(map(repr, get_args(hints[name]) if several else [hints[name]])))
-            raise ValueError(f"{section}.{name}: expected {expected}, got null")
 
 
 def config_from_dict(values: Mapping[str, Any]) -> Config:
@@ -288,46 +207,3 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
 def _whole_parser() -> Parser:
     """A config_parser for what is no command line and leaves nothing in it; making one is slow, so once is enough."""
     return config_parser()
-
-
-def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:
-    """Check an open section against the constructor of the class that it names, and fill in its defaults.
-
-    Args:
-        registry: classes by name.
-        options: the section as written.
-        section: its dotted key, for messages.
-        given: constructor arguments that do not come from the section.
-
-    Raises:
-        ValueError: no name, an unknown name, an unknown option or a wrong type.
-    """
-    name = options.get("name")
-    if name is None:
-        raise ValueError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
-    if not isinstance(name, str) or name not in registry:
-        raise ValueError(f"{section}.name: unknown name {name!r}; {did_you_mean(str(name), registry)}")
-    parser = _class_parser(registry[name], frozenset(given))  # type: ignore[arg-type]
-    own = {key: value for key, value in options.items() if key != "name"}
-    try:
-        resolved = parser.parse_object(own).as_dict()
-    except ValueError as error:
-        sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
-        sentence = re.sub(r"did you mean ([\w.]+)\?", rf"did you mean {section}.\1?", sentence)
-        raise ValueError(f"{sentence} (for {section}.name {name})") from None
-    _check_none(registry[name], resolved, section)
-    return {"name": name, **resolved}
-
-
-@cache
-def _class_parser(kind: type, given: frozenset[str]) -> Parser:
-    """A parser for a class's own options; reading the class is slow, so once is enough."""
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(kind, skip=set(given))
-    return parser
-
-
-def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:
-    """The object that an open section describes; see resolve."""
-    resolved = resolve(registry, options, section, given)
-    return registry[resolved.pop("name")](**given, **resolved)

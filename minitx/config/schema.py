@@ -93,6 +93,12 @@ class ModelConfig:
     vocab_size: int | None = None
     """Number of tokens. Left out, it is the tokenizer's."""
 
+    @property
+    def decoder_layers(self) -> int:
+        """A decoder alone has n_layers; one beside an encoder may have its own number."""
+        own = self.n_decoder_layers if self.architecture == "encoder_decoder" else None
+        return self.n_layers if own is None else own
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples, Pairs
-from minitx.data.batch import Batch, IGNORE
 from minitx.data.framing import frame, prompt, reference
 from minitx.data.loader import FixedBatches
 from minitx.data.tokenizers import SpecialIds

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from minitx.data.examples import Stream
 from minitx.data.batch import IGNORE
+from minitx.data.examples import Stream
 from minitx.data.framing import frame
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.evaluation.metrics import BATCH, Scores, evaluating, teacher_forced

@@ -6,17 +6,17 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from minitx.evaluation.bleu import text_scores
 from minitx.data.examples import Stream
 from minitx.data.framing import positions
 from minitx.data.splits import SPLITS, Split
-from minitx.data.tasks import QuestionTask, TASKS, Task, Text
+from minitx.data.tasks import TASKS, QuestionTask, Task, Text
+from minitx.evaluation.bleu import text_scores
 from minitx.evaluation.metrics import Scores, evaluate
-from minitx.generation.options import GenerationOptions
-from minitx.models.transformers import max_positions
 from minitx.evaluation.perplexity import strided, text_figures
-from minitx.plotting.curves import Curve, accuracy_by_length
+from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
+from minitx.models.transformers import max_positions
+from minitx.plotting.curves import Curve, accuracy_by_length
 
 PER_LENGTH = 500
 """Examples of each length, where that many different ones are held out."""

@@ -15,8 +15,8 @@ from minitx.huggingface.card import card
 from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.rewriting import Told, rewritten
 from minitx.huggingface.tokenizer_files import generation_settings, write_json, write_tokenizer
-from minitx.models.transformers import max_positions
 from minitx.inference.predictor import Predictor, load
+from minitx.models.transformers import max_positions
 
 LONGEST = 1024
 """Positions that an exported table has at least, where ours are made of sines."""

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.memory_checks import on_meta
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.hub_files import Weights, folder_of, settings
 from minitx.huggingface.tokenizer_files import read_tokenizer
-from minitx.config.parser import config_from_dict
-from minitx.checkpoints.memory_checks import on_meta
 
 
 class Imported(NamedTuple):

@@ -12,19 +12,19 @@ from typing import Any, Literal, overload
 import torch
 
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.memory_checks import check_weights
+from minitx.config.parser import config_from_dict
+from minitx.config.registry import build
 from minitx.config.schema import Config
-from minitx.data.batch import Batch, IGNORE
-from minitx.data.tasks import TASKS, Task
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed, labels, padded
+from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
+from minitx.inference.text_generation import Generation, TextGenerator
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
 from minitx.models.builder import build_model
 from minitx.models.transformers import EncoderOnly, Transformer
-from minitx.config.parser import config_from_dict
-from minitx.config.registry import build
-from minitx.checkpoints.memory_checks import check_weights
-from minitx.inference.text_generation import Generation, TextGenerator
 
 
 class Predictor:

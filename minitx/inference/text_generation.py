@@ -15,13 +15,13 @@ from torch import Tensor
 from minitx.config.schema import ModelConfig
 from minitx.data.framing import Prompt, right_aligned
 from minitx.data.framing import prompt as prompt_for
-from minitx.data.tasks import Task, generator, hash_seed
 from minitx.data.prompts import padded
+from minitx.data.tasks import Task, generator, hash_seed
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep, steps
-from minitx.generation.options import GenerationOptions
 from minitx.generation.logits_processors import combine_processors
+from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import Sampler, greedy, sampler
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.stepwise import StepwiseMaps

@@ -14,11 +14,11 @@ from minitx.data.examples import Examples
 from minitx.data.splits import Split
 from minitx.data.text.work_progress import told
 from minitx.evaluation.metrics import evaluate
-from minitx.interpret.task_statistics import task_statistics
+from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import kind_of
 from minitx.interpret.recording import attention_modules, head_mask
+from minitx.interpret.task_statistics import task_statistics
 from minitx.models.transformers import Transformer
-from minitx.inference.predictor import Predictor
 from minitx.tensorboard.map_format import Named, strongest
 
 EXAMPLES = 500

@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from minitx.checkpoints.atomic_files import written_whole
-from minitx.interpret import html, images
-from minitx.interpret.recording import record_attention
-from minitx.interpret.head_statistics import head_statistics
-from minitx.interpret.recording import Map
-from minitx.tensorboard.map_format import encode
+from minitx.interpret.recording import Map, record_attention
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 """Whose tokens ask, and whose are looked at."""
@@ -51,6 +49,8 @@ class AttentionMaps:
 
     def pictures(self, example: int = 0) -> Iterator[Picture]:
         """One picture for each kind and layer."""
+        from minitx.interpret import images
+
         for kind in KINDS:
             for number, layer in enumerate(self.layers(kind, example), start=1):
                 drawn = images.heads(layer.weights.numpy(), list(layer.queries), list(layer.keys))
@@ -64,6 +64,9 @@ class AttentionMaps:
 
     def encoded(self, example: int = 0) -> dict[str, list[bytes]]:
         """Each kind that there is, with the statistics of its heads, as TensorBoard and the offline page take it."""
+        from minitx.interpret.head_statistics import head_statistics
+        from minitx.tensorboard.map_format import encode
+
         found = {}
         for kind, sides in KINDS.items():
             layers: list[Tensor] = getattr(self, kind)
@@ -121,6 +124,8 @@ class AttentionMaps:
 
     def save_png(self, path: str | Path, example: int = 0) -> None:
         """One PNG with all kinds and layers below one another."""
+        from minitx.interpret import images
+
         titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
         images.stacked(titled).save(path)
 
@@ -134,6 +139,8 @@ class AttentionMaps:
         Raises:
             ValueError: there are no maps, or two of one name.
         """
+        from minitx.interpret import html
+
         others = {name: maps._runs()["maps"] for name, maps in (beside or {}).items()}
         if "maps" in others:
             raise ValueError("beside: 'maps' is the name of these maps themselves, choose another")
@@ -143,6 +150,8 @@ class AttentionMaps:
 
     def _repr_html_(self) -> str:
         """The same page in a notebook."""
+        from minitx.interpret import html
+
         runs = self._runs()
         return html.frame(runs) if runs["maps"] else "<p>no attention maps</p>"
 

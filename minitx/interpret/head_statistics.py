@@ -17,16 +17,8 @@ import torch
 from torch import Tensor
 
 from minitx.data.tokenizers import SEPARATOR
+from minitx.interpret.recording import Map
 from minitx.tensorboard.map_format import Statistic
-
-
-class Map(NamedTuple):
-    """The heads of one layer for one example, without padding."""
-
-    weights: Tensor  # [H, T, S], float
-    queries: Sequence[str]  # T labels
-    keys: Sequence[str]  # S labels
-    kind: str  # encoder, decoder or cross
 
 
 class Measure(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,15 @@ from minitx.nn.multi_head import AttentionFunction
 
 Wrapper = Callable[[str, AttentionFunction], AttentionFunction]
 """From a module's path and its attention function to what shall stand in its place."""
+
+
+class Map(NamedTuple):
+    """The heads of one layer for one example, without padding."""
+
+    weights: Tensor  # [H, T, S], float
+    queries: Sequence[str]  # T labels
+    keys: Sequence[str]  # S labels
+    kind: str  # encoder, decoder or cross
 
 
 @contextmanager

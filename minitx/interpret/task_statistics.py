@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from minitx.data.examples import Examples, PackedStream, Pairs, Stream, count, rows
 from minitx.data.framing import frame
-from minitx.data.splits import Split
 from minitx.data.prompts import labels
+from minitx.data.splits import Split
 from minitx.evaluation.metrics import evaluating
-from minitx.interpret.attention_maps import AttentionMaps, KINDS, attention_maps
-from minitx.interpret.recording import attention_modules
-from minitx.interpret.head_statistics import HeadSums
 from minitx.inference.predictor import Predictor
+from minitx.interpret.attention_maps import KINDS, AttentionMaps, attention_maps
+from minitx.interpret.head_statistics import HeadSums
+from minitx.interpret.recording import attention_modules
 from minitx.tensorboard.map_format import Statistic
 
 EXAMPLES = 256

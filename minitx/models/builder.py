@@ -1,17 +1,37 @@
 """The parts of a model as a config asks for them: the one place that knows config and nn/ together.
 
-The three models in models.py are put together from these.
+The three models in transformers.py are put together from these.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from minitx.config.schema import ModelConfig
-from minitx.nn import ConsecutiveIds, DecoderLayer, DecoderStack, EncoderLayer, EncoderStack, FeedForward, Head, HeadTransform, MultiHeadAttention, NoPositions, POSITIONS, POSITION_IDS, TokenEmbedding, build_norm, masks
 from minitx.config.registry import build
+from minitx.config.schema import ModelConfig
+from minitx.models.initialization import init_weights
+from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
+from minitx.nn import (
+    POSITION_IDS,
+    POSITIONS,
+    ConsecutiveIds,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+    FeedForward,
+    Head,
+    HeadTransform,
+    MultiHeadAttention,
+    NoPositions,
+    TokenEmbedding,
+    build_norm,
+    masks,
+)
 
 
 def vocab_size(config: ModelConfig) -> int:
@@ -101,15 +121,9 @@ def encoder(config: ModelConfig) -> EncoderStack:
     return EncoderStack(layers, position, **_around(config, position, causal=False))
 
 
-def decoder_layers(config: ModelConfig) -> int:
-    """A decoder alone has n_layers; one beside an encoder may have its own number."""
-    own = config.n_decoder_layers if config.architecture == "encoder_decoder" else None
-    return config.n_layers if own is None else own
-
-
 def decoder(config: ModelConfig, cross: bool) -> DecoderStack:
     """Causal layers, with cross-attention to an encoder's output or without."""
-    position, of_layers = _positions(config, True, decoder_layers(config))
+    position, of_layers = _positions(config, True, config.decoder_layers)
     layers = (
         DecoderLayer(
             _attention(config, own),
@@ -136,3 +150,59 @@ def head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
     transform = HeadTransform(config.d_model, config.activation, _norm(config)) if config.head_transform else None
     tied = embedding if config.tie_embeddings else None
     return Head(vocab_size(config), config.d_model, tied, config.head_bias, transform)
+
+
+def _encoder_decoder(config: ModelConfig) -> EncoderDecoder:
+    table = embedding(config)
+    return EncoderDecoder(table, encoder(config), decoder(config, cross=True), head(config, table), config.window)
+
+
+def _decoder_only(config: ModelConfig) -> DecoderOnly:
+    table = embedding(config)
+    return DecoderOnly(table, decoder(config, cross=False), head(config, table), config.window, config.prefix_lm)
+
+
+def _encoder_only(config: ModelConfig) -> EncoderOnly:
+    table = embedding(config)
+    return EncoderOnly(table, encoder(config), head(config, table))
+
+
+ARCHITECTURES: dict[str, Callable[[ModelConfig], Transformer]] = {
+    "encoder_decoder": _encoder_decoder,
+    "decoder_only": _decoder_only,
+    "encoder_only": _encoder_only,
+}
+"""What builds a model, by model.architecture."""
+
+
+def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
+    """Build and initialise the model that a config describes.
+
+    Args:
+        config: what to build.
+        vocab_size: number of tokens V, where config.vocab_size leaves it open.
+
+    Raises:
+        ValueError: numbers that do not fit together, naming the key to change.
+    """
+    if config.vocab_size is None and vocab_size is not None:
+        config = dataclasses.replace(config, vocab_size=vocab_size)
+    if not 0.0 <= config.dropout < 1.0:
+        raise ValueError(f"model.dropout must lie in [0, 1), got {config.dropout}")
+    for name in ("d_model", "n_heads", "n_layers"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"model.{name} must be at least 1, got {getattr(config, name)}")
+    if config.n_decoder_layers is not None:
+        if config.architecture != "encoder_decoder":
+            raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {config.architecture} has n_layers only")
+        if config.n_decoder_layers < 1:
+            raise ValueError(f"model.n_decoder_layers must be at least 1, got {config.n_decoder_layers}")
+    if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
+        told = f"got {config.architecture} with model.window {config.window}"
+        raise ValueError(f"model.prefix_lm is for decoder_only without model.window, {told}")
+    if config.architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
+    model = ARCHITECTURES[config.architecture](config)
+    init_weights(model, config)
+    return model

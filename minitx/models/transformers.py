@@ -6,26 +6,27 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from minitx.models import builder as parts
-from minitx.config.schema import ModelConfig
-from minitx.nn import Cache, Head, NoPositions, Stack, StaticCache, TokenEmbedding, masks
+from minitx.nn import Cache, DecoderStack, EncoderStack, Head, NoPositions, Stack, StaticCache, TokenEmbedding, masks
 
 
 class EncoderDecoder(nn.Module):
     """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017); source and target share one embedding."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        embedding: TokenEmbedding,
+        encoder: EncoderStack,
+        decoder: DecoderStack,
+        head: Head,
+        window: int | None = None,
+    ) -> None:
         super().__init__()
-        self.embedding = parts.embedding(config)
-        self.encoder = parts.encoder(config)
-        self.decoder = parts.decoder(config, cross=True)
-        self.head = parts.head(config, self.embedding)
-        self.window = config.window
+        self.embedding, self.encoder, self.decoder, self.head = embedding, encoder, decoder, head
+        self.window = window
 
     def forward(
         self,
@@ -77,12 +78,17 @@ class EncoderDecoder(nn.Module):
 class DecoderOnly(nn.Module):
     """A causal language model (GPT; Radford et al. 2018)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        embedding: TokenEmbedding,
+        decoder: DecoderStack,
+        head: Head,
+        window: int | None = None,
+        prefix_lm: bool = False,
+    ) -> None:
         super().__init__()
-        self.embedding = parts.embedding(config)
-        self.decoder = parts.decoder(config, cross=False)
-        self.head = parts.head(config, self.embedding)
-        self.prefix_lm, self.window = config.prefix_lm, config.window
+        self.embedding, self.decoder, self.head = embedding, decoder, head
+        self.prefix_lm, self.window = prefix_lm, window
 
     def forward(
         self,
@@ -141,11 +147,9 @@ class DecoderOnly(nn.Module):
 class EncoderOnly(nn.Module):
     """A bidirectional encoder with an output at each position (BERT; Devlin et al. 2019)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, embedding: TokenEmbedding, encoder: EncoderStack, head: Head) -> None:
         super().__init__()
-        self.embedding = parts.embedding(config)
-        self.encoder = parts.encoder(config)
-        self.head = parts.head(config, self.embedding)
+        self.embedding, self.encoder, self.head = embedding, encoder, head
 
     def forward(
         self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None, *, head: bool = True
@@ -156,45 +160,6 @@ class EncoderOnly(nn.Module):
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
-ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[EncoderOnly]] = {
-    "encoder_decoder": EncoderDecoder,
-    "decoder_only": DecoderOnly,
-    "encoder_only": EncoderOnly,
-}
-"""Models by model.architecture."""
-
-
-def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
-    """Build and initialise the model that a config describes.
-
-    Args:
-        config: what to build.
-        vocab_size: number of tokens V, where config.vocab_size leaves it open.
-
-    Raises:
-        ValueError: numbers that do not fit together, naming the key to change.
-    """
-    if config.vocab_size is None and vocab_size is not None:
-        config = dataclasses.replace(config, vocab_size=vocab_size)
-    if not 0.0 <= config.dropout < 1.0:
-        raise ValueError(f"model.dropout must lie in [0, 1), got {config.dropout}")
-    for name in ("d_model", "n_heads", "n_layers"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"model.{name} must be at least 1, got {getattr(config, name)}")
-    if config.n_decoder_layers is not None:
-        if config.architecture != "encoder_decoder":
-            raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {config.architecture} has n_layers only")
-        if config.n_decoder_layers < 1:
-            raise ValueError(f"model.n_decoder_layers must be at least 1, got {config.n_decoder_layers}")
-    if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
-        told = f"got {config.architecture} with model.window {config.window}"
-        raise ValueError(f"model.prefix_lm is for decoder_only without model.window, {told}")
-    if config.architecture not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
-    model = ARCHITECTURES[config.architecture](config)
-    init_weights(model, config)
-    return model
 
 
 def max_positions(model: nn.Module) -> int | None:
@@ -208,38 +173,6 @@ def max_positions(model: nn.Module) -> int | None:
             if isinstance(part, NoPositions) and part.max_len is not None
         ]
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def init_weights(model: nn.Module, config: ModelConfig) -> None:
-    """Draw the first weights.
-
-    | what                       | how                         | why                                                |
-    |----------------------------|-----------------------------|----------------------------------------------------|
-    | token embedding, tied head | normal, std 1 / sqrt(D)     | unit variance once scaled; logits of size one      |
-    | head with its own table    | normal, std 1 / sqrt(D)     | logits of size one                                 |
-    | tables of positions        | normal, std 0.02            | small beside the tokens until trained              |
-    | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
-    | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
-    |                            | unless scale_residual: false|                                                    |
-    | biases                     | 0                           |                                                    |
-    | norms                      | weight 1, bias 0            | the identity                                       |
-    """
-    for name, part in model.named_modules():
-        if isinstance(part, Head):
-            nn.init.normal_(part.weight, std=part.in_features**-0.5)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Linear):
-            into_residual = config.scale_residual and name.endswith(("o_proj", "down_proj"))
-            layers = parts.decoder_layers(config) if name.startswith("decoder.") else config.n_layers
-            nn.init.xavier_uniform_(part.weight, gain=(2 * layers) ** -0.5 if into_residual else 1.0)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, TokenEmbedding):
-            nn.init.normal_(part.table.weight, std=part.table.embedding_dim**-0.5)
-        elif isinstance(part, NoPositions):
-            for table in part.parameters():
-                nn.init.normal_(table, std=0.02)  # linear maps among them come later in this walk, as any other
 
 
 def _encode(

@@ -7,9 +7,9 @@ from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
 from minitx.nn.feed_forward import ACTIVATIONS, FeedForward
 from minitx.nn.layers import DecoderLayer, EncoderLayer
 from minitx.nn.multi_head import MultiHeadAttention
-from minitx.nn.norms import AddNorm, NORMS, build_norm
-from minitx.nn.position_ids import ConsecutiveIds, POSITION_IDS
-from minitx.nn.positions import NoPositions, POSITIONS
+from minitx.nn.norms import NORMS, AddNorm, build_norm
+from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds
+from minitx.nn.positions import POSITIONS, NoPositions
 from minitx.nn.stacks import DecoderStack, EncoderStack, Stack
 
 __all__ = [
@@ -25,12 +25,12 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "FeedForward",
-    "StaticCache",
     "Head",
     "HeadTransform",
     "MultiHeadAttention",
     "NoPositions",
     "Stack",
+    "StaticCache",
     "TokenEmbedding",
     "build_norm",
     "masks",

@@ -69,3 +69,15 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     """The AND of the masks that are there; None when none is (everybody sees everybody)."""
     present = [mask for mask in masks if mask is not None]
     return reduce(torch.logical_and, present) if present else None
+
+
+def visible(queries: int, keys: int, causal: bool, window: int | None, device: torch.device) -> Tensor | None:
+    """The mask [T, S] of causality and window; None without either, and where the last query sees every key."""
+    if window is not None:
+        rules = [_window(window, causal=causal)]
+    else:
+        rules = [_causal] if causal and queries > 1 else []
+    return build(*rules, queries=queries, keys=keys, device=device) if rules else None
+
+
+_window, _causal = window, causal  # arguments have these names, too

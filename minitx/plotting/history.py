@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from minitx.checkpoints.format import versions
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.checkpoints.format import versions
 from minitx.config.messages import did_you_mean
 from minitx.plotting.panels import Lines, png
 

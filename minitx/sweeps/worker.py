@@ -17,13 +17,13 @@ from typing import Any
 import yaml
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.schema import Config
 from minitx.config.errors import RunFailed
-from minitx.training.hardware import machine
 from minitx.config.parser import config_from_dict
-from minitx.inference.predictor import load
+from minitx.config.schema import Config
 from minitx.evaluation.report import length_report
+from minitx.inference.predictor import load
 from minitx.sweeps.rows import Row, fingerprint
+from minitx.training.hardware import machine
 from minitx.training.run import train
 
 COUNTED = ("steps", "seconds", "precision", "split", "examples")

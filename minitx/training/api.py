@@ -11,7 +11,8 @@ from typing import Any
 from jsonargparse import Namespace
 
 from minitx.config.parser import Parser, config_parser, to_config
-from minitx.training import init_from as initial, run
+from minitx.training import init_from as initial
+from minitx.training import run
 from minitx.training.resume import resumed
 
 

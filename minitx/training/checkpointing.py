@@ -11,8 +11,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import TrainerConfig
-from minitx.training.resilience.disk import Disk
 from minitx.training.module import SELECTION, TransformerModule
+from minitx.training.resilience.disk import Disk
 from minitx.training.resume import validation_is_due
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from minitx.config.schema import Config, TrainerConfig
-from minitx.data.batch import Batch, IGNORE
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
 from minitx.interpret.kernel_names import attention_kernels

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.schema import Config
 from minitx.checkpoints.atomic_files import remove_unfinished
+from minitx.config.schema import Config
 
 
 def run_root(config: Config) -> Path:

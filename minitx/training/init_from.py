@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from minitx.config.registry import resolve
 from minitx.config.schema import Config, ModelConfig, changes
 from minitx.data.batch import IGNORE
 from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
-from minitx.nn import POSITIONS, POSITION_IDS
-from minitx.nn.positions import GIVEN
-from minitx.config.registry import resolve
 from minitx.inference.predictor import Predictor, load
+from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.nn.positions import GIVEN
 
 MAY_CHANGE = ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
 """Keys of `model` that need not be those of the weights: they shape no weight, and training adapts to them."""

@@ -15,20 +15,20 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitx.checkpoints import format as checkpoint
-from minitx.evaluation import bleu
 from minitx.config.schema import Config
-from minitx.data.examples import Examples
 from minitx.data.batch import Batch
+from minitx.data.examples import Examples
 from minitx.data.tasks import Task, hash_seed
+from minitx.evaluation import bleu
 from minitx.evaluation.metrics import Scores, score
-from minitx.models.transformers import Transformer
 from minitx.inference.predictor import Predictor
-from minitx.training.resilience.nonfinite import FiniteSteps
+from minitx.models.transformers import Transformer
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
+from minitx.training.resilience.nonfinite import FiniteSteps
+from minitx.training.resilience.signals import let_through
 from minitx.training.resume import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
-from minitx.training.resilience.signals import let_through
 
 SELECTION = "validation/selection"
 """What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""

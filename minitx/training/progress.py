@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from minitx.data.batch import Batch, IGNORE
+from minitx.data.batch import IGNORE, Batch
 from minitx.training.folder import say
 from minitx.training.module import TransformerModule
 

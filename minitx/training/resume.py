@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.memory_checks import check_weights
+from minitx.config.parser import config_from_dict
+from minitx.config.registry import resolve
 from minitx.config.schema import Config, changes
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
-from minitx.config.parser import config_from_dict
-from minitx.config.registry import resolve
-from minitx.checkpoints.memory_checks import check_weights
 from minitx.training.folder import is_first_process, run_root
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import yaml
 
+from minitx.checkpoints.memory_checks import check_batch, check_memory
+from minitx.config.registry import build, resolve
 from minitx.config.schema import Config
 from minitx.data import framing
 from minitx.data.examples import Examples
@@ -20,13 +22,11 @@ from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import BATCH
+from minitx.evaluation.report import evaluation_report, table
+from minitx.inference.predictor import Predictor, load
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer, max_positions
 from minitx.nn import Stack
-from minitx.config.registry import build, resolve
-from minitx.inference.predictor import Predictor, load
-from minitx.evaluation.report import evaluation_report, table
-from minitx.checkpoints.memory_checks import check_batch, check_memory
 from minitx.training import init_from as initial
 from minitx.training.folder import new_folder, old_folder
 from minitx.training.optim import build_optimizer, schedule
@@ -169,21 +169,21 @@ def _train(
     notes: list[str],
 ) -> dict[str, Any]:
     """Train what has been prepared, in a folder that is there; see train."""
-    from minitx.training.resilience.memory import kept_memory
+    from minitx.training.callbacks.auto_compile import AutoCompile
     from minitx.training.callbacks.event_logger import RunLogger
     from minitx.training.callbacks.log_attention import LogAttention
-    from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
-    from minitx.training.callbacks.auto_compile import AutoCompile
-    from minitx.training.folder import say
-    from minitx.training.resilience.disk import Disk
-    from minitx.training.resilience.divergence import StopOnDivergence
     from minitx.training.callbacks.log_embeddings import LogEmbeddings
+    from minitx.training.callbacks.profiling import ProfileSteps
+    from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
+    from minitx.training.folder import say
     from minitx.training.module import TransformerModule
     from minitx.training.precision import TRUE_DTYPES, resolve_precision
-    from minitx.training.callbacks.profiling import ProfileSteps
     from minitx.training.progress import ProgressLine
-    from minitx.training.sharding import ShardedStrategy
+    from minitx.training.resilience.disk import Disk
+    from minitx.training.resilience.divergence import StopOnDivergence
+    from minitx.training.resilience.memory import kept_memory
     from minitx.training.resilience.signals import StopOnSignal
+    from minitx.training.sharding import ShardedStrategy
 
     _quiet()
     settings = config.trainer

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minitx.cli.main import COMMANDS, main
 from minitx.cli.completion import SHELLS
+from minitx.cli.main import COMMANDS, main
 from minitx.data.tasks import TASKS
 from minitx.nn import POSITIONS
 

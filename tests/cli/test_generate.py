@@ -186,7 +186,9 @@ def test_early_stopping_in_words(
 # ---- at a terminal ---------------------------------------------------------------------------------------------------
 
 
-RUN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from minitx.cli.main import main; main()"
+RUN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from minitx.cli.main import main; main()"
+)
 
 
 def command(*arguments: str) -> list[str]:

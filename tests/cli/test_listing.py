@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from minitx.config import bundled
-from minitx.data.text.corpora import CORPORA
-from minitx.data.tasks import TASKS
-from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.cli.listing import listing
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.config import bundled
+from minitx.data.tasks import TASKS
+from minitx.data.text.corpora import CORPORA
+from minitx.data.text.tokenizer_training import TOKENIZERS
+from minitx.nn import POSITION_IDS, POSITIONS
 
 
 def entry(name: str) -> str:

@@ -247,7 +247,9 @@ def test_help_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_typos_and_help_load_no_torch() -> None:
-    code = "import sys; from minitx.cli.main import main\ntry: main(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
+    code = (
+        "import sys; from minitx.cli.main import main\ntry: main(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
+    )
     for arguments in (["--help"], ["train", "--help"], ["train", *REVERSE, "--model.d_modl", "3"]):
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert result.stdout.splitlines()[-1] == "False", arguments
@@ -364,8 +366,8 @@ def test_describe_draws_positions_and_learning_rate(
 
 
 def test_list_names_everything_registered(capsys: pytest.CaptureFixture[str]) -> None:
-    from minitx.data.text.corpora import CORPORA
     from minitx.data.tasks import TASKS
+    from minitx.data.text.corpora import CORPORA
     from minitx.nn import POSITIONS
 
     main(["list"])

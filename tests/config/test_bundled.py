@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from minitx.config import bundled
-from minitx.cli.main import main
 from minitx.cli.listing import listing
+from minitx.cli.main import main
+from minitx.config import bundled
 from minitx.config.parser import config_parser, to_config
 
 ROOT = Path(__file__).parent.parent

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.config.schema import Config, ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 from minitx.config.messages import did_you_mean
 from minitx.config.parser import Parser, config_from_dict, config_parser, to_config
 from minitx.config.registry import build, resolve
+from minitx.config.schema import Config, ModelConfig, OptimizerConfig, RunConfig, TrainerConfig
 
 BASE = """
 run: {name: base, seed: 3}

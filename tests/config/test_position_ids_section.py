@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from minitx.config.schema import Config, ModelConfig
 from minitx.cli.listing import listing
-from minitx.nn import POSITION_IDS
 from minitx.config.parser import config_from_dict, config_parser, to_config
 from minitx.config.registry import resolve
+from minitx.config.schema import Config, ModelConfig
+from minitx.nn import POSITION_IDS
 
 CONTEXT = ("causal",)
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.data.examples import Kind, Pairs, Stream
 from minitx.data.batch import IGNORE
+from minitx.data.examples import Kind, Pairs, Stream
 from minitx.data.framing import check, frame, positions, prompt, reference, right_aligned
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.transformers import ARCHITECTURES

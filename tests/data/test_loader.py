@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitx.data.examples import Stream, count
 from minitx.data.batch import Batch
+from minitx.data.examples import Stream, count
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import Reverse
 from minitx.models.transformers import ARCHITECTURES

@@ -9,7 +9,7 @@ import tokenizers as backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data.text.tokenizer_training import CharTokenizer, TOKENIZERS
+from minitx.data.text.tokenizer_training import TOKENIZERS, CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, Tokenizer, symbols
 
 DIGITS = symbols([str(digit) for digit in range(10)])

@@ -12,16 +12,16 @@ import sacrebleu
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from minitx.evaluation import bleu
-from minitx.evaluation.bleu import corpus_scores, described, text_scores, written
 from minitx.cli.main import main
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import Translation
-from minitx.generation.options import GenerationOptions
-from minitx.models.builder import build_model
-from minitx.config.parser import config_from_dict
-from minitx.inference.predictor import Predictor, load
+from minitx.evaluation import bleu
+from minitx.evaluation.bleu import corpus_scores, described, text_scores, written
 from minitx.evaluation.report import evaluation_report, table
+from minitx.generation.options import GenerationOptions
+from minitx.inference.predictor import Predictor, load
+from minitx.models.builder import build_model
 from minitx.training.api import train_config as train
 from parallel_files import HELD_OUT, make_files, write_split
 from predictors import built

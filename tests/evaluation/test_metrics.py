@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minitx.evaluation import metrics as evaluation
 from minitx.config.schema import ModelConfig
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs, Stream, count
-from minitx.data.batch import Batch, IGNORE
 from minitx.data.framing import frame
 from minitx.data.tasks import Reverse, generator
 from minitx.data.tokenizers import SpecialIds
+from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, by_length, evaluate, exact_matches, score, teacher_forced
 from minitx.models.builder import build_model
 from minitx.models.transformers import ARCHITECTURES, Transformer

@@ -13,9 +13,9 @@ from minitx.data.examples import Stream
 from minitx.data.text.tokenizer_training import BPETokenizer
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.evaluation.metrics import Scores, evaluate
+from minitx.evaluation.perplexity import strided, text_figures
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer
-from minitx.evaluation.perplexity import strided, text_figures
 
 SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
 VOCABULARY = 12

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitx.evaluation import report
 from minitx.config.schema import Config, ModelConfig
 from minitx.data import tokenizers
 from minitx.data.framing import frame
 from minitx.data.tasks import SequenceTask
 from minitx.data.text.tokenizer_training import CharTokenizer
+from minitx.evaluation import report
 from minitx.evaluation.metrics import evaluate
-from minitx.models.builder import build_model
-from minitx.inference.predictor import Predictor
 from minitx.evaluation.report import evaluation_report, table
+from minitx.inference.predictor import Predictor
+from minitx.models.builder import build_model
 
 TINY = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from asking import Asked
 
-from minitx.data.text import corpora
 from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
+from minitx.data.text import corpora
 
 ENDINGS = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "")
 

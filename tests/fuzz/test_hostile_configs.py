@@ -16,12 +16,12 @@ from asking import FINE, REFUSED, Asked
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
 from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
-from minitx.nn import POSITIONS, POSITION_IDS
-from minitx.config.parser import config_from_dict
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import build_optimizer
 from minitx.training.run import prepare

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitx.generation.options import BEAMS, GenerationOptions, SAMPLING
+from minitx.generation.options import BEAMS, SAMPLING, GenerationOptions
 
 FIELDS = [field.name for field in dataclasses.fields(GenerationOptions)]
 COUNTS = {
@@ -136,7 +136,9 @@ def test_options_do_not_change() -> None:
 
 
 def test_every_option_is_explained_and_loads_no_torch() -> None:
-    code = "import sys; from minitx.cli.main import main\ntry: main(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
+    code = (
+        "import sys; from minitx.cli.main import main\ntry: main(sys.argv[1:])\nfinally: print('torch' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", code, "generate", "--help"], capture_output=True, text=True)
     assert result.stdout.splitlines()[-1] == "False"
     for name in FIELDS:

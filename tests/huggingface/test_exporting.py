@@ -20,8 +20,8 @@ from minitx.data.tasks import Reverse
 from minitx.data.text.tokenizer_training import BPETokenizer
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
-from minitx.models.builder import build_model
 from minitx.inference.predictor import Predictor
+from minitx.models.builder import build_model
 
 transformers = pytest.importorskip("transformers")
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 import minitx
 from huggingface.theirs import CASES, TEXT, Theirs, saved
 from minitx.checkpoints import format as checkpoint
-from minitx.evaluation.bleu import corpus_scores
 from minitx.cli.main import main
+from minitx.evaluation.bleu import corpus_scores
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 

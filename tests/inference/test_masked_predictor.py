@@ -11,8 +11,8 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.text.tokenizer_training import CharTokenizer
-from minitx.models.builder import build_model
 from minitx.inference.predictor import Predictor
+from minitx.models.builder import build_model
 
 CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
 DATA = {"name": "masked_text", "path": "/was/here/when/it/was/trained.txt", "block": 12}

@@ -14,9 +14,9 @@ from torch import Tensor
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.generation.decode import DecodeStep
-from minitx.models.transformers import ARCHITECTURES
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
+from minitx.models.transformers import ARCHITECTURES
 from predictors import (
     BLOCK,
     CHARACTERS,

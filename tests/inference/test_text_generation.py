@@ -15,9 +15,9 @@ from minitx.config.schema import Config
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
-from minitx.nn import POSITIONS
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import Generation
+from minitx.nn import POSITIONS
 from predictors import BLOCK, LONGEST, built, bytewise, forward, prompts
 
 each_writer = pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from minitx.evaluation.metrics import evaluate
+from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
 from minitx.interpret.ablation import AblatedHeads, Ablation, HeadName, ablate, all_heads, parse_heads, table
 from minitx.plotting.ablation_heatmap import draw_ablation
-from minitx.inference.predictor import Predictor
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, LAYERS, H, built
 
@@ -48,7 +48,10 @@ def test_each_head_in_turn_is_taken_from_the_output_map(architecture: str) -> No
     assert (found.split, found.examples) == ("test", 20)
     assert found.whole == pytest.approx(figures(predictor, 20))
     expected = [
-        HeadName(kind, layer + 1, head + 1) for kind in KINDS[architecture] for layer in range(LAYERS) for head in range(H)
+        HeadName(kind, layer + 1, head + 1)
+        for kind in KINDS[architecture]
+        for layer in range(LAYERS)
+        for head in range(H)
     ]
     assert sorted(row.heads[0] for row in found.heads) == sorted(expected)
     assert found.groups[-1].heads == tuple(together)
@@ -119,9 +122,15 @@ def made(losses: list[float], matches: list[float] | None = None) -> Ablation:
         {"loss": loss, **({"exact_match": match} if matches else {})}
         for loss, match in zip(losses, matches or losses, strict=True)
     ]
-    rows = [AblatedHeads((HeadName("decoder", 1, number),), None, part) for number, part in enumerate(told[1:], start=1)]
+    rows = [
+        AblatedHeads((HeadName("decoder", 1, number),), None, part) for number, part in enumerate(told[1:], start=1)
+    ]
     return Ablation(
-        "test", 1234, told[0], rows, [AblatedHeads((rows[0].heads[0], rows[1].heads[0]), Named("induction", 0.91), told[1])]
+        "test",
+        1234,
+        told[0],
+        rows,
+        [AblatedHeads((rows[0].heads[0], rows[1].heads[0]), Named("induction", 0.91), told[1])],
     )
 
 

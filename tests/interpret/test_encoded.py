@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import KINDS, attention_maps, kind_of
 from minitx.interpret.recording import wrapped_attention
 from minitx.nn import POSITIONS
-from minitx.inference.predictor import Predictor
 from minitx.tensorboard.map_format import decode
 from predictors import EVERY, built
 

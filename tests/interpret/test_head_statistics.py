@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
-from minitx.interpret.head_statistics import HeadSums, MEASURES, head_statistics
+from minitx.interpret.head_statistics import MEASURES, HeadSums, head_statistics
 from minitx.interpret.recording import Map
 from minitx.tensorboard.map_format import strongest
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from minitx.interpret import images
-from minitx.interpret.html import frame, page
 from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.html import frame, page
 from minitx.tensorboard import map_format as maps_format
 
 STATIC = Path(maps_format.__file__).parent / "static"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minitx import record_attention
 from minitx.models.transformers import Transformer
-from minitx.nn import MultiHeadAttention, POSITIONS, scaled_dot_product_attention
+from minitx.nn import POSITIONS, MultiHeadAttention, scaled_dot_product_attention
 
 VOCAB, HEADS = 11, 4
 architectures = pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])

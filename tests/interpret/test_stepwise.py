@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.stepwise import StepwiseMaps
-from minitx.inference.predictor import Predictor
 from predictors import BLOCK, LAYERS, H, built, prompts
 
 CASES: list[tuple[str, bool, dict[str, Any]]] = [

@@ -9,9 +9,9 @@ from minitx.data.examples import Stream, rows
 from minitx.data.framing import frame
 from minitx.data.prompts import labels
 from minitx.interpret import task_statistics as heads
-from minitx.interpret.task_statistics import task_statistics
 from minitx.interpret.attention_maps import KINDS, attention_maps
 from minitx.interpret.head_statistics import MEASURES, head_statistics
+from minitx.interpret.task_statistics import task_statistics
 from predictors import CHARACTERS, EVERY, LAYERS, LONGEST, SYMBOLS, H, built
 
 KINDS_OF = {"encoder_decoder": set(KINDS), "decoder_only": {"decoder"}, "encoder_only": {"encoder"}}

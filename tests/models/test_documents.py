@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS
 
 VOCAB = 11
 DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2], [4, 3, 3, 3, 3, 3, 0, 0, 5]])

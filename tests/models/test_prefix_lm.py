@@ -12,7 +12,7 @@ from minitx.data.framing import frame, prompt
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.builder import build_model
 from minitx.models.transformers import DecoderOnly
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS
 
 VOCAB = 11
 SPECIAL = SpecialIds(*range(6))

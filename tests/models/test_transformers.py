@@ -13,7 +13,7 @@ import minitx
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import ARCHITECTURES, max_positions
-from minitx.nn import AddNorm, FeedForward, POSITIONS, Stack
+from minitx.nn import POSITIONS, AddNorm, FeedForward, Stack
 
 VOCAB, D = 11, 16
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)

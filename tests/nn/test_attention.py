@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.interpret.recording import record_attention
-from minitx.nn import MultiHeadAttention, POSITIONS, masks, scaled_dot_product_attention
+from minitx.nn import POSITIONS, MultiHeadAttention, masks, scaled_dot_product_attention
 from minitx.nn.kernels import SHORT, WRITTEN_OUT
 from minitx.nn.norms import RMSNorm
 

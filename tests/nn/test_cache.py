@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.nn import Cache, POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS, Cache
 from minitx.nn.cache import FIRST_BLOCK
 
 VOCAB = 11

@@ -16,7 +16,7 @@ from minitx.config.schema import ModelConfig
 from minitx.generation.decode import generate
 from minitx.generation.sampling import greedy
 from minitx.models.builder import build_model
-from minitx.nn import Cache, POSITIONS
+from minitx.nn import POSITIONS, Cache
 from minitx.nn.cache import FIRST_BLOCK, LayerCache
 
 VOCAB = 11

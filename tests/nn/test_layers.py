@@ -9,7 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitx.nn import ACTIVATIONS, AddNorm, DecoderLayer, DecoderStack, EncoderLayer, EncoderStack, FeedForward, Head, MultiHeadAttention, NoPositions, TokenEmbedding, masks
+from minitx.nn import (
+    ACTIVATIONS,
+    AddNorm,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+    FeedForward,
+    Head,
+    MultiHeadAttention,
+    NoPositions,
+    TokenEmbedding,
+    masks,
+)
 from minitx.nn.norms import RMSNorm
 
 D, HEADS = 12, 3

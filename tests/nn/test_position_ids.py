@@ -11,7 +11,7 @@ from torch import Tensor
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import max_positions
-from minitx.nn.position_ids import ConsecutiveIds, POSITION_IDS, consecutive
+from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds, consecutive
 
 keep_rows = st.integers(1, 10).flatmap(
     lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=4)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
-from minitx.nn import MultiHeadAttention, NoPositions, POSITIONS
+from minitx.nn import POSITIONS, MultiHeadAttention, NoPositions
 from minitx.nn.positions import register
 
 D_MODEL, N_HEADS, D_HEAD = 16, 4, 4

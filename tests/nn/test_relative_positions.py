@@ -8,7 +8,13 @@ from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
-from minitx.nn.positions import AlibiPositions, RotaryPositions, SinusoidalPositions, T5Positions, TransformerXLPositions
+from minitx.nn.positions import (
+    AlibiPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+    T5Positions,
+    TransformerXLPositions,
+)
 
 D, H, K = 32, 4, 8
 POS = torch.arange(9)[None]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from minitx.models.transformers import ARCHITECTURES
-from minitx.nn import ConsecutiveIds, POSITIONS, POSITION_IDS, Stack
+from minitx.nn import POSITION_IDS, POSITIONS, ConsecutiveIds, Stack
 
 VOCAB = 11
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitx.generation import compiled, decode
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS
 
 PROMPT, NEW, ROOM = 5, 7, 16
 every_pair = pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import nn
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import ARCHITECTURES
-from minitx.nn import ACTIVATIONS, FeedForward, NORMS, build_norm
+from minitx.nn import ACTIVATIONS, NORMS, FeedForward, build_norm
 
 
 def run(model: nn.Module, length: int = 6) -> torch.Tensor:

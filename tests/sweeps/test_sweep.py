@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from minitx.cli.main import main
-from minitx.config.schema import Config
 from minitx.config.parser import config_parser, to_config
+from minitx.config.schema import Config
 from minitx.sweeps import rows
 from minitx.sweeps import sweep as running
 from minitx.sweeps.plan import Plan, plan

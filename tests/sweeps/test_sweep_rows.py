@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from minitx.config.schema import Config
 from minitx.config.parser import config_from_dict
+from minitx.config.schema import Config
 from minitx.sweeps import rows
 
 

@@ -14,8 +14,8 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import NAME
+from minitx.tensorboard.head_figures import SHOWN_ONE_BY_ONE, HeadFigures, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.map_format import Statistic, decode, encode
-from minitx.tensorboard.head_figures import HeadFigures, SHOWN_ONE_BY_ONE, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_maps
 
 

@@ -23,7 +23,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import plugin
 from minitx.tensorboard.map_format import Statistic, encode
-from minitx.tensorboard.plugin_loader import AttentionLoader, STEPS
+from minitx.tensorboard.plugin_loader import STEPS, AttentionLoader
 from minitx.tensorboard.writer import add_maps
 
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}

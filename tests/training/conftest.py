@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from minitx.config.schema import Config
 from minitx.config.parser import config_from_dict
+from minitx.config.schema import Config
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from minitx.config.schema import Config
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
 
 
 class Killed(BaseException):

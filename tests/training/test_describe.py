@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from minitx.nn import POSITIONS, POSITION_IDS
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.describe import cost, describe, first_batch
 from minitx.training.run import prepare
 

@@ -13,13 +13,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import minitx
 from minitx.cli.main import main
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config
 from minitx.data.framing import frame
 from minitx.evaluation.metrics import evaluate
-from minitx.config.parser import config_from_dict
+from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import _longest_document
 from minitx.training.describe import describe
-from minitx.training.api import train_config as train
 from minitx.training.run import prepare
 
 

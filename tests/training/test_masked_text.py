@@ -12,9 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import minitx
 from minitx.cli.main import main
+from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config
 from minitx.data.tasks import MaskedText
-from minitx.config.parser import config_from_dict
 from minitx.training.api import train_config as train
 from minitx.training.run import prepare
 

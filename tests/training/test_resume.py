@@ -13,9 +13,9 @@ import yaml
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.parser import config_from_dict
+from minitx.training.api import train_config as train
 from minitx.training.folder import new_folder
 from minitx.training.module import TransformerModule
-from minitx.training.api import train_config as train
 from tests.training.interrupting import assert_same_run, break_off, scalars, state
 from tests.training.test_run import interrupt_at
 

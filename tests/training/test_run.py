@@ -14,8 +14,8 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
 from minitx.config.parser import config_from_dict
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
 from minitx.training.run import prepare
 
 ARCHITECTURES = {

@@ -11,10 +11,11 @@ from torch import Tensor
 import minitx
 from minitx.data.loader import TrainingBatches
 from minitx.nn import Stack
-from minitx.training.callbacks import auto_compile as compiling, profiling as profile
 from minitx.training import module as training_module
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.callbacks import auto_compile as compiling
+from minitx.training.callbacks import profiling as profile
+from minitx.training.module import TransformerModule
 from minitx.training.run import prepare
 
 ARCHITECTURES = ["encoder_decoder", "decoder_only", "encoder_only"]

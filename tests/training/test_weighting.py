@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.evaluation import metrics as evaluation
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs, count, rows
-from minitx.data.batch import Batch, IGNORE
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import Reverse
+from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, evaluate
+from minitx.training.api import train_config as train
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
-from minitx.training.api import train_config as train
 from minitx.training.run import prepare
 
 ROOT = Path(__file__).parents[2]

@@ -1,19 +1,33 @@
 """Tasks: what there is to learn. A task knows its tokenizer and draws whole batches of ids; no model, no layout.
 
 To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name that goes into
-`data.name`; its fields are the options that YAML may set. A new file of tasks is imported here.
+`data.name`; its fields are the options that YAML may set. A new file of tasks is named in the table of base.py.
 """
 
-from minitx.data.tasks.arithmetic import Addition, ModularAddition
-from minitx.data.tasks.base import LengthTask, QuestionTask, SequenceTask, TASKS, Task, generator, hash_seed, register
-from minitx.data.tasks.dates import Dates
-from minitx.data.tasks.imported import ImportedMaskedText, ImportedPairs, ImportedText
-from minitx.data.tasks.languages import LanguageTask, NumberWords
-from minitx.data.tasks.markov import Markov
-from minitx.data.tasks.recall import AssociativeRecall, Induction
-from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
-from minitx.data.tasks.text import MaskedText, Text
-from minitx.data.tasks.translation import Translation
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from minitx.data.tasks.base import (
+    TASKS,
+    LengthTask,
+    QuestionTask,
+    SequenceTask,
+    Task,
+    generator,
+    hash_seed,
+    register,
+)
+
+if TYPE_CHECKING:
+    from minitx.data.tasks.arithmetic import Addition, ModularAddition
+    from minitx.data.tasks.dates import Dates
+    from minitx.data.tasks.imported import ImportedMaskedText, ImportedPairs, ImportedText
+    from minitx.data.tasks.languages import LanguageTask, NumberWords
+    from minitx.data.tasks.markov import Markov
+    from minitx.data.tasks.recall import AssociativeRecall, Induction
+    from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
+    from minitx.data.tasks.text import MaskedText, Text
+    from minitx.data.tasks.translation import Translation
 
 __all__ = [
     "TASKS",
@@ -45,3 +59,11 @@ __all__ = [
     "hash_seed",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A class of one of the modules that are imported only when they are needed."""
+    module = {**TASKS.classes, "LanguageTask": "minitx.data.tasks.languages"}.get(name)
+    if module is None:
+        raise AttributeError(f"module 'minitx.data.tasks' has no attribute {name!r}")
+    return getattr(import_module(module), name)

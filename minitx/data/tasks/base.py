@@ -14,13 +14,37 @@ from typing import ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
+from minitx.config.registry import LazyRegistry
 from minitx.data import tokenizers
 from minitx.data.examples import Examples, Kind, Pairs
 from minitx.data.splits import Split, draw_split
 from minitx.data.tokenizers import Tokenizer
 
-TASKS: dict[str, type[Task]] = {}
-"""Every task by its name in the YAML."""
+TASKS = LazyRegistry(
+    {
+        "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
+        "minitx.data.tasks.languages": {"number_words": "NumberWords"},
+        "minitx.data.tasks.dates": {"dates": "Dates"},
+        "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
+        "minitx.data.tasks.translation": {"translation": "Translation"},
+        "minitx.data.tasks.imported": {
+            "imported_text": "ImportedText",
+            "imported_masked_text": "ImportedMaskedText",
+            "imported_pairs": "ImportedPairs",
+        },
+        "minitx.data.tasks.markov": {"markov": "Markov"},
+        "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
+        "minitx.data.tasks.sequences": {
+            "copy": "Copy",
+            "reverse": "Reverse",
+            "copy_twice": "CopyTwice",
+            "sort": "Sort",
+            "parity": "Parity",
+            "dyck": "Dyck",
+        },
+    }
+)
+"""Every task by its name in the YAML; a module is imported when one of its tasks is first asked for."""
 
 MOST = 2**20
 """The largest vocabulary, batch, set or length of a task: more is a slip of the keyboard, and would fill the memory."""

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 
 from minitx.data.examples import Examples, Kind
-from minitx.data.text.readers import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text
 from minitx.data.tasks.translation import Translation
+from minitx.data.text.readers import Corpus
 from minitx.data.tokenizers import Tokenizer
 
 NO_DATA = "an imported model brings no data of its own"

@@ -17,12 +17,12 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from minitx.config.messages import did_you_mean
 from minitx.data.examples import Pairs
-from minitx.data.text.pieces import Pieces
 from minitx.data.tasks.base import QuestionTask, register
+from minitx.data.text.pieces import Pieces
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
-from minitx.config.messages import did_you_mean
 
 
 @dataclass(kw_only=True)

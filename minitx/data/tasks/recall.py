@@ -13,7 +13,16 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from minitx.data.tasks.base import FIRST, MOST, QuestionTask, SequenceTask, check_at_least, check_range, numbered, register
+from minitx.data.tasks.base import (
+    FIRST,
+    MOST,
+    QuestionTask,
+    SequenceTask,
+    check_at_least,
+    check_range,
+    numbered,
+    register,
+)
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST, LengthTask, MOST, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import FIRST, MOST, LengthTask, SequenceTask, check_at_least, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from minitx.config.schema import Options
-from minitx.data.text import corpora, masking, token_cache as encoded
 from minitx.data.examples import Examples, Kind, Masked, PackedMasked, PackedStream, Stream
-from minitx.data.text.readers import Corpus
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, generator, register
+from minitx.data.text import corpora, masking
+from minitx.data.text import token_cache as encoded
+from minitx.data.text.readers import Corpus
 from minitx.data.tokenizers import Tokenizer
 
 

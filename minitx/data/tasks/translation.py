@@ -14,16 +14,16 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from minitx.config.registry import build
 from minitx.config.schema import Options
-from minitx.data.text import parallel_files as parallel
-from minitx.data.text.buckets import Buckets, Rows
 from minitx.data.examples import Pairs
-from minitx.data.text.parallel_files import Sentences
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
+from minitx.data.text import parallel_files as parallel
+from minitx.data.text.buckets import Buckets, Rows
+from minitx.data.text.parallel_files import Sentences
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
-from minitx.config.registry import build
 
 ROWS_AT_ONCE = 1000
 

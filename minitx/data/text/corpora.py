@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from minitx.data.text.token_cache import cache_folder
-from minitx.data.text.readers import CHUNK, Chunk, Corpus, DIVISIONS, digest, text_files
 from minitx.config.messages import did_you_mean
+from minitx.data.text.readers import CHUNK, DIVISIONS, Chunk, Corpus, digest, text_files
+from minitx.data.text.token_cache import cache_folder
 
 KINDS = {
     ".txt": "text",

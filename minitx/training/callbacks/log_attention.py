@@ -15,19 +15,19 @@ from lightning.pytorch.loggers.logger import rank_zero_experiment
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import SummaryWriter
 
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.schema import AttentionLogConfig, Config
 from minitx.data.examples import Masked, PackedMasked, Pairs
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
-from minitx.checkpoints.atomic_files import written_whole
-from minitx.interpret.attention_maps import AttentionMaps, KINDS
-from minitx.interpret.head_statistics import HeadSums
 from minitx.inference.predictor import Predictor
+from minitx.interpret.attention_maps import KINDS, AttentionMaps
+from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_attention, add_hyperparameters, add_maps, markdown_table
-from minitx.training.resilience.disk import Disk
 from minitx.training.module import TransformerModule
+from minitx.training.resilience.disk import Disk
 
 
 class Events(SummaryWriter):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minitx.config.errors import RunFailed
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import RunFailed
 
 
 def say(line: str, end: str = "\n", to_errors: bool = False) -> None:

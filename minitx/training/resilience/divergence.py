@@ -20,12 +20,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from minitx.config.schema import Config
 from minitx.config.errors import RunFailed
-from minitx.training.resilience.disk import Disk
+from minitx.config.schema import Config
 from minitx.training.losses import count
 from minitx.training.module import TransformerModule
 from minitx.training.optim import schedule
+from minitx.training.resilience.disk import Disk
 from minitx.training.resilience.signals import launched_by_lightning
 
 MOST_IN_A_ROW = 50

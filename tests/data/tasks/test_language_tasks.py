@@ -287,8 +287,8 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict, senten
     ],
 )
 def test_a_yaml_section_is_checked(options: dict, sentence: str) -> None:
-    from minitx.data.tasks import TASKS
     from minitx.config.registry import build
+    from minitx.data.tasks import TASKS
 
     with pytest.raises(ValueError, match=sentence):
         build(TASKS, options, "data")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.data.examples import PackedMasked, PackedStream, Stream, rows
 from minitx.data.batch import IGNORE
+from minitx.data.examples import PackedMasked, PackedStream, Stream, rows
 from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Text, generator
 from minitx.nn import POSITIONS

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.data.text import corpora
 from minitx.data.examples import Stream, count
 from minitx.data.tasks import Text, generator
+from minitx.data.text import corpora
 
 datasets = pytest.importorskip("datasets")
 

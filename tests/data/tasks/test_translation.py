@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from minitx.config.schema import Config, ModelConfig
-from minitx.data.text import parallel_files as parallel
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Translation, generator
+from minitx.data.text import parallel_files as parallel
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.run import prepare

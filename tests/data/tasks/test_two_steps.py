@@ -11,9 +11,9 @@ from minitx.cli.trained import _answer
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.framing import frame
 from minitx.data.tasks import generator
+from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.evaluation.report import evaluation_report, table
 from minitx.training.losses import count, cross_entropy
 from minitx.training.run import prepare
 from toy import FEW, PAIR_TASKS

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data.text.buckets import Buckets, Rows
 from minitx.data.tasks import generator
+from minitx.data.text.buckets import Buckets, Rows
 
 PAD = 0
 

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from minitx.data import tokenizers
-from minitx.data.text import corpora, readers as reading, token_cache as encoded
+from minitx.data.text import corpora
+from minitx.data.text import readers as reading
+from minitx.data.text import token_cache as encoded
 from minitx.data.text.readers import Chunk, Corpus
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitx.data import framing
-from minitx.data.examples import Masked, count
 from minitx.data.batch import IGNORE
+from minitx.data.examples import Masked, count
 from minitx.data.framing import frame
-from minitx.data.text.masking import AS_MASK, AS_RANDOM, hide
 from minitx.data.tasks import MaskedText, generator
+from minitx.data.text.masking import AS_MASK, AS_RANDOM, hide
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.transformers import ARCHITECTURES

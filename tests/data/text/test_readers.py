@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minitx.data import tokenizers
-from minitx.data.text import readers as reading, token_cache as encoded, work_progress as waiting
-from minitx.data.text.lookup import lookup
 from minitx.data.characters import border, pieces
+from minitx.data.text import readers as reading
+from minitx.data.text import token_cache as encoded
+from minitx.data.text import work_progress as waiting
+from minitx.data.text.lookup import lookup
 from minitx.data.text.readers import Chunk, Corpus, text_files
-from minitx.data.text.tokenizer_training import BPETokenizer, ByteTokenizer, CharTokenizer, TOKENIZERS
+from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 
 TEXTS = st.text(st.sampled_from("ab \n\u00e9"), max_size=60)

@@ -14,10 +14,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 import minitx
 from minitx.cli.main import main
-from minitx.interpret.head_statistics import HeadSums
 from minitx.config.parser import config_from_dict
-from minitx.tensorboard.map_format import decode
+from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import add_heads
+from minitx.tensorboard.map_format import decode
 from minitx.training.api import train_config as train
 
 KINDS = {

@@ -13,8 +13,8 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.examples import Stream
 from minitx.data.framing import frame
-from minitx.training.callbacks.log_embeddings import COLUMNS, token_points, visible
 from minitx.training.api import train_config as train
+from minitx.training.callbacks.log_embeddings import COLUMNS, token_points, visible
 from predictors import CHARACTERS, EVERY, built
 
 STACKS = {"encoder_decoder": ["encoder", "decoder"], "decoder_only": ["decoder"], "encoder_only": ["encoder"]}

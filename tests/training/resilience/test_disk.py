@@ -17,14 +17,14 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.tensorboard.events import EventFile
-from minitx.training.folder import say
-from minitx.training.resilience.disk import Disk
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.folder import say
+from minitx.training.module import TransformerModule
+from minitx.training.resilience.disk import Disk
 
 STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2, "precision": "32-true"}
 

@@ -17,9 +17,9 @@ from torch.optim import SGD, AdamW
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.nn import FeedForward
-from minitx.training.resilience.nonfinite import FiniteSteps
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
+from minitx.training.resilience.nonfinite import FiniteSteps
 
 PLAIN = {"precision": "32-true"}
 

@@ -27,7 +27,9 @@ SAVE_EVERY = 2
 MEMORY = Path("/dev/shm")
 LONGEST_WAIT = 120.0
 SERVER = multiprocessing.get_context("forkserver")  # processes that need not import everything first
-SERVER.set_forkserver_preload(["minitx.training.run", "minitx.training.callbacks.log_attention", "minitx.training.checkpointing"])
+SERVER.set_forkserver_preload(
+    ["minitx.training.run", "minitx.training.callbacks.log_attention", "minitx.training.checkpointing"]
+)
 
 
 def config(folder: Path, name: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.training.module import TransformerModule
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
