@@ -34,9 +34,9 @@ class Examples(TensorRecord):
         """
         raise NotImplementedError
 
-    def prompt(self, architecture: str, special: SpecialIds) -> Prompt | None:
-        """The prompt that asks for the answers; None for examples without answers."""
-        return None
+    def prompt(self, architecture: str, special: SpecialIds) -> Prompt:
+        """The prompt that asks for the answers, of examples with a reference."""
+        raise NotImplementedError
 
     def reference(self, special: SpecialIds) -> Tensor | None:
         """The output that a free-running model is compared with, [N, T + 1]; None for examples without answers."""
