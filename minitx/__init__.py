@@ -28,7 +28,7 @@ _HOMES = {
     "EncoderOnly": "minitx.models.transformers",
     "ModelConfig": "minitx.config.schema",
     "Predictor": "minitx.inference.predictor",
-    "build_model": "minitx.models.transformers",
+    "build_model": "minitx.models.builder",
     "curves": "minitx.plotting.history",
     "head_mask": "minitx.interpret.recording",
     "load": "minitx.inference.predictor",

@@ -1,7 +1,7 @@
 """Special tokens: their ids, and where a model expects them around a text.
 
-A tokenizer trained here has the special ids alone. An imported one also has the prefix, suffix and forced tokens that its
-model was trained with.
+A tokenizer trained here has the special ids alone. An imported one also has the prefix, suffix and forced tokens that
+its model was trained with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exact match, token accuracy and loss of a model on held-out examples.
 
-Exact match is free-running: the model generates the whole answer greedily, <eos> included, and the answer is compared with
-the reference. Token accuracy and loss are teacher-forced: each token is predicted after the correct ones.
+Exact match is free-running: the model generates the whole answer greedily, <eos> included, and the answer is compared
+with the reference. Token accuracy and loss are teacher-forced: each token is predicted after the correct ones.
 
 Legend: N examples, T target tokens, V vocabulary.
 """
@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,15 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly,
 
 EXAMPLES_AT_ONCE = 500
 """Batch size of evaluation."""
+
+
+TEXT_SCORERS = {"bleu": "minitx.evaluation.bleu", "chrf": "minitx.evaluation.bleu"}
+"""The module that computes a score of whole texts, by the name in Task.metrics; imported when a task asks for it."""
+
+
+def text_scorer(name: str) -> Any:
+    """The module in TEXT_SCORERS."""
+    return import_module(TEXT_SCORERS[name])
 
 
 @contextmanager
@@ -71,9 +82,7 @@ def score(model: Transformer, examples: Examples, architecture: str, special: Sp
     with torch.inference_mode():
         scores = teacher_forced(model, examples.frame(architecture, special))
         matches = exact_matches(model, examples, architecture, special) if free else None
-    return dataclasses.replace(
-        scores, examples=len(examples), exact=None if matches is None else int(matches.sum())
-    )
+    return dataclasses.replace(scores, examples=len(examples), exact=None if matches is None else int(matches.sum()))
 
 
 def teacher_forced(model: Transformer, batch: Batch) -> Scores:

@@ -44,9 +44,9 @@ def text_figures(scores: Scores, stream: Stream, tokenizer: Tokenizer) -> dict[s
 def strided(model: Transformer, stream: Stream, stride: int, architecture: str, special: SpecialIds) -> Scores:
     """Scores with overlapping windows: each token counts once, in the window that gives it the longest context.
 
-    A window of one block begins every `stride` tokens; of each but the first, only the last `stride` tokens count, which
-    have a context of block - stride tokens or more. A stride of one block is evaluation in blocks; a stride of 1 gives
-    every token the longest context of the model.
+    A window of one block begins every `stride` tokens; of each but the first, only the last `stride` tokens count,
+    which have a context of block - stride tokens or more. A stride of one block is evaluation in blocks; a stride of 1
+    gives every token the longest context of the model.
 
     Args:
         model: of running text.

@@ -21,7 +21,7 @@ NEVER = -1.0e9
 """The score of a sequence that is not there."""
 
 
-class Cache(Protocol):
+class BeamCache(Protocol):
     """What beam search needs to know of a model's cache."""
 
     def select(self, rows: Tensor) -> None:
@@ -97,7 +97,7 @@ def beam_search(
     ends = torch.tensor([eos] if isinstance(eos, int) else [*eos], device=ids.device)
     with torch.inference_mode():
         search = _Search(ids, keep, num_beams, max_new_tokens, pad)
-        cache: Cache = model.start(*source)
+        cache: BeamCache = model.start(*source)
         logits = model.step(ids, cache, keep)[:, -1]  # the beams of a prompt begin alike: it is read once
         cache.select(search.items.repeat_interleave(num_beams))
         logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]

@@ -27,7 +27,7 @@ def combine_processors(
 
     Args:
         eos: the ids that end a text.
-        repetition_penalty: see repetition_penalty.
+        repetition_penalty: see apply_repetition_penalty.
         no_repeat_ngram_size: see without_repeated_ngrams.
         min_new_tokens: tokens before which no text ends.
         never: tokens that are never written.
@@ -38,7 +38,7 @@ def combine_processors(
 
     def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
         if repetition_penalty != 1.0:
-            logits = repetition_penalty(logits, history, keep, repetition_penalty)
+            logits = apply_repetition_penalty(logits, history, keep, repetition_penalty)
         if no_repeat_ngram_size:
             logits = without_repeated_ngrams(logits, history, keep, no_repeat_ngram_size)
         if never:
@@ -55,7 +55,7 @@ def only(logits: Tensor, token: int) -> Tensor:
     return torch.full_like(logits, -torch.inf).index_fill(-1, torch.tensor([token], device=logits.device), 0.0)
 
 
-def repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:
+def apply_repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:
     """Tokens of the history made less likely (CTRL; Keskar et al. 2019): positive ones divided, negative multiplied."""
     seen = torch.zeros_like(logits, dtype=torch.bool)
     real = torch.ones_like(history, dtype=torch.bool) if keep is None else keep

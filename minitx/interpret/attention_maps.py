@@ -167,9 +167,7 @@ class AttentionMaps:
         }
 
 
-def attention_maps(
-    model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]
-) -> AttentionMaps:
+def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
     """Run the model once on inputs, keyword arguments of its forward, and keep every attention map, on the CPU."""
     with torch.no_grad(), record_attention(model) as recorded:
         model(**inputs)

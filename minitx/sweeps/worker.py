@@ -23,8 +23,8 @@ from minitx.config.schema import Config
 from minitx.evaluation.report import length_report
 from minitx.inference.predictor import load
 from minitx.sweeps.rows import Row, fingerprint
+from minitx.training.api import train_config as train
 from minitx.training.hardware import machine
-from minitx.training.run import train
 
 COUNTED = ("steps", "seconds", "precision", "split", "examples")
 """What results.json says beside figures."""

@@ -26,7 +26,7 @@ class HeadFigures(NamedTuple):
 
 
 def heads(statistics: Mapping[str, Sequence[Statistic]]) -> list[HeadFigures]:
-    """HeadFigures by head what the statistics of each kind of attention say."""
+    """Head by head what the statistics of each kind of attention say."""
     found = []
     for kind, told in statistics.items():
         for layer, names in enumerate(strongest(told)):

@@ -6,14 +6,22 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
 from minitx.config.parser import Parser, config_parser, to_config
+from minitx.config.schema import Config
+from minitx.evaluation.report import evaluation_report, table
 from minitx.training import init_from as initial
 from minitx.training import run
 from minitx.training.resume import resumed
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+
+    from minitx.inference.predictor import Predictor
+    from minitx.training.folder import RunFiles
 
 
 def train(
@@ -45,6 +53,45 @@ def train(
     return run_parsed(parser, parser.parse_args(words), resume, None if init_from is None else str(init_from))
 
 
+def train_config(config: Config, resume: bool = False) -> dict[str, Any]:
+    """Train as training.run.train does, with everything that protects a run and all that it logs."""
+    from minitx.training.callbacks.event_logger import RunLogger
+    from minitx.training.resilience.disk import Disk
+    from minitx.training.resilience.resume_checks import check_resume
+
+    return run.train(config, resume, run.RunExtras(Disk, RunLogger, callbacks, check_resume, report))
+
+
+def report(predictor: Predictor) -> tuple[dict[str, Any], str]:
+    """Every figure of a trained model, and the same as a table."""
+    figures = evaluation_report(predictor)
+    return figures, table(figures)
+
+
+def callbacks(config: Config, files: RunFiles) -> list[Callback]:
+    """What protects a run and what it logs, as a config asks for it."""
+    from minitx.training.callbacks.auto_compile import AutoCompile
+    from minitx.training.callbacks.event_logger import LogResults
+    from minitx.training.callbacks.log_attention import LogAttention
+    from minitx.training.callbacks.log_embeddings import LogEmbeddings
+    from minitx.training.callbacks.profiling import ProfileSteps
+    from minitx.training.resilience.divergence import StopOnDivergence
+    from minitx.training.resilience.memory import KeepFreedMemory
+    from minitx.training.resilience.signals import StopOnSignal
+
+    settings = config.trainer
+    return [
+        StopOnDivergence(config, files),
+        LogAttention(config.log.attention),
+        LogEmbeddings(config.log.embeddings),
+        LogResults(),
+        *([ProfileSteps(settings.profile)] if settings.profile else []),
+        *([AutoCompile()] if settings.compile == "auto" and not settings.profile else []),
+        StopOnSignal(files),
+        KeepFreedMemory(),
+    ]
+
+
 def run_parsed(parser: Parser, parsed: Namespace, resume: bool, init_from: str | None) -> dict[str, Any]:
     """Train what a config_parser has parsed.
 
@@ -63,4 +110,4 @@ def run_parsed(parser: Parser, parsed: Namespace, resume: bool, init_from: str |
         config = to_config(parser, parser.parse_args(parser.words))
     if path and not resume:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, init_from=path))
-    return run.train(config, resume)
+    return train_config(config, resume)

@@ -11,8 +11,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import TrainerConfig
+from minitx.training.folder import RunFiles
 from minitx.training.module import SELECTION, TransformerModule
-from minitx.training.resilience.disk import Disk
 from minitx.training.resume import validation_is_due
 
 
@@ -23,7 +23,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         disk: to write to, and to tell when that fails.
     """
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: RunFiles) -> None:
         super().__init__()
         self.disk = disk
 
@@ -102,7 +102,7 @@ class SaveCheckpoints(Checkpoint):
 class BestCheckpoint(ModelCheckpoint):
     """best.ckpt by validation, the weights only; one that could not be written, or is gone, counts for nothing."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: RunFiles) -> None:
         super().__init__(
             disk.folder,
             filename="best",
@@ -142,7 +142,7 @@ class BestCheckpoint(ModelCheckpoint):
         self.best_model_score = self.current_score = None
 
 
-def checkpoint_callbacks(disk: Disk, config: TrainerConfig) -> list[Callback]:
+def checkpoint_callbacks(disk: RunFiles, config: TrainerConfig) -> list[Callback]:
     """best.ckpt by validation, the weights only; last.ckpt by steps, with all that resuming needs."""
     every = min(config.save_every_n_steps, config.max_steps)
     return [BestCheckpoint(disk), SaveCheckpoints(disk.folder, every, config.keep_every_n_steps)]

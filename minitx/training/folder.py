@@ -1,17 +1,19 @@
-"""Where a run lands: runs/NAME/vN."""
+"""Where a run lands, runs/NAME/vN, and how it is written to."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.atomic_files import remove_unfinished
+from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
 from minitx.config.schema import Config
 
 
@@ -113,3 +115,57 @@ def _unwritable(folder: Path, error: Exception) -> ValueError:
 def is_first_process() -> bool:
     """Whether this is the process that writes files and prints, known before there is a Trainer."""
     return not int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def say(line: str, end: str = "\n", to_errors: bool = False) -> None:
+    """Print at once; where standard output itself goes to a full disk, the line is lost and the run is not."""
+    try:
+        print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
+class RunFiles:
+    """Writes into a run's folder. An error ends the run; training/resilience/disk.py has files that outlive it.
+
+    Args:
+        folder: the run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.last = folder / "last.ckpt"
+        self.saved: int | None = None  # the step of last.ckpt, once this run has written or read it
+        self.troubles: dict[str, str] = {}  # what could not be written the last time, and why
+
+    def keep(self, name: str, contents: bytes) -> None:
+        """Write a file before any work.
+
+        Raises:
+            ValueError: the folder cannot be written.
+        """
+        try:
+            self._write(name, contents)
+        except OSError as error:
+            raise ValueError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
+
+    def check(self) -> None:
+        """Training has ended: is it saved?"""
+
+    def keep_result(self, name: str, contents: bytes) -> None:
+        """Write the last file of a run."""
+        self._write(name, contents)
+
+    def writing(self, what: str, otherwise: str) -> AbstractContextManager[None]:
+        """A block that writes something into the folder.
+
+        Args:
+            what: is written.
+            otherwise: what is there instead where it cannot be, and what will be done about it.
+        """
+        return nullcontext()
+
+    def _write(self, name: str, contents: bytes) -> None:
+        with written_whole(self.folder / name) as file:
+            file.write(contents)

@@ -7,7 +7,6 @@ import dataclasses
 from minitx.config.registry import resolve
 from minitx.config.schema import Config, ModelConfig, changes
 from minitx.data.batch import IGNORE
-from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import POSITION_IDS, POSITIONS
@@ -105,5 +104,5 @@ def notes(config: Config, task: Task, begun: Predictor) -> list[str]:
 def _unknown(config: Config, task: Task) -> float:
     """The share of <unk> among what is to be predicted, in one batch."""
     special = task.vocabulary.special
-    labels = frame(task.batch(generator(0), task.batch_size), config.model.architecture, special).labels
+    labels = task.batch(generator(0), task.batch_size).frame(config.model.architecture, special).labels
     return float((labels == special.unk).sum() / (labels != IGNORE).sum())

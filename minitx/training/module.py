@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitx.checkpoints import format as checkpoint
@@ -19,19 +20,31 @@ from minitx.config.schema import Config
 from minitx.data.batch import Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks import Task, hash_seed
-from minitx.evaluation import bleu
-from minitx.evaluation.metrics import Scores, score
+from minitx.evaluation.metrics import Scores, score, text_scorer
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
+from minitx.training.hooks import RunCallback
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
-from minitx.training.resilience.nonfinite import FiniteSteps
-from minitx.training.resilience.signals import let_through
 from minitx.training.resume import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
 
 SELECTION = "validation/selection"
 """What decides on best.ckpt, the larger the better; see TransformerModule.on_validation_epoch_end."""
+
+
+class EveryStep:
+    """Takes every optimiser step; FiniteSteps (training/resilience) leaves out those that are not finite."""
+
+    def __init__(self) -> None:
+        self.skip = False  # whether to pass over steps and count them
+        self.skipped = torch.tensor(0)  # in the whole run
+
+    def saw(self, losses: Tensor) -> None:
+        """Another batch of the coming step; losses: how many of all processes' losses are not finite, []."""
+
+    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaled: bool) -> None:
+        """Between the backward of a step and the optimiser; see FiniteSteps."""
 
 
 class TransformerModule(pl.LightningModule):
@@ -48,7 +61,7 @@ class TransformerModule(pl.LightningModule):
         self.model, self.task, self.config = model, task, config
         self.loss: Tensor | None = None  # of the latest training batch, for whoever reports it
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
-        self.steps = FiniteSteps(config.trainer.skip_nonfinite_steps)
+        self.steps = EveryStep()
         self.validated: dict[str, float] = {}  # the latest validation's figures
         self._scores = Scores()
         self._gathered = ExitStack()
@@ -57,8 +70,10 @@ class TransformerModule(pl.LightningModule):
         self._settings: list[dict[str, Any]] = []  # of the optimiser's groups, as the config has them
 
     def configure_callbacks(self) -> list[Callback]:
-        """None; but it is asked for when all processes are started, and signals may reach this one again."""
-        let_through()
+        """None; but it is asked for when all processes are started, which callbacks may want to know."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunCallback):
+                callback.on_launch()
         return []
 
     def configure_model(self) -> None:
@@ -179,6 +194,7 @@ class TransformerModule(pl.LightningModule):
 
     def _bleu(self) -> float:
         """BLEU of the validation set, every process writing its share."""
+        bleu = text_scorer("bleu")
         predictor = Predictor(self.model, self.task.vocabulary, self.config)
         sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
         texts = bleu.translated(predictor, [source for source, _ in sentences])
@@ -186,7 +202,8 @@ class TransformerModule(pl.LightningModule):
         sums = torch.tensor(counts, device=self.device)
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        return bleu.bleu(sums.tolist())
+        value: float = bleu.bleu(sums.tolist())
+        return value
 
     def configure_gradient_clipping(
         self,
@@ -196,7 +213,7 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning's own way refuses fused AdamW in hash_seed precision. Scaled gradients (fp16) are themselves again here.
+        Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
         """
         largest = gradient_clip_val or float("inf")
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -205,7 +222,7 @@ class TransformerModule(pl.LightningModule):
 
     def _is_scaled(self) -> bool:
         """Whether gradients are scaled, as fp16 needs."""
-        return str(self.trainer.precision) == "16-hash_seed"
+        return str(self.trainer.precision) == "16-mixed"
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a schedule counted in optimiser steps."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,17 +13,13 @@ from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import check_weights
 from minitx.config.parser import config_from_dict
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, changes
+from minitx.config.schema import Config
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
-from minitx.training.folder import is_first_process, run_root
+from minitx.training.folder import run_root
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
-
-MAY_CHANGE = ("data.batch_size", "data.validation_size", "data.test_size", "data.path", "data.streaming")
-"""Keys of `data` that may be others from now on: they change neither what tokens mean nor who is held out. Of other
-sections only `model` and optimizer.name may not change."""
 
 
 class Resumed(NamedTuple):
@@ -35,6 +30,11 @@ class Resumed(NamedTuple):
     config: Config  # with which they were done
     tokenizer: Tokenizer
     digest: str | None  # of its data; None in a checkpoint from before there was one
+
+    def results(self, config: Config) -> Path | None:
+        """The results.json of a run that has nothing left to do under a config; None where it has."""
+        path = self.file.with_name("results.json")
+        return path if self.step == config.trainer.max_steps and path.exists() else None
 
 
 def resumed(config: Config) -> Resumed:
@@ -80,69 +80,6 @@ def as_begun(config: Config, before: Resumed) -> Config:
     taken = {"tokenizer"} & before.config.data.keys() if same else ()
     data = {**config.data, **{key: before.config.data[key] for key in taken}}
     return replace(config, data=data, run=replace(config.run, init_from=begun))
-
-
-def changed(before: Resumed, config: Config, task: Task) -> dict[str, tuple[Any, Any]]:
-    """The settings that are not what they were, by dotted key.
-
-    Args:
-        before: the run that is to go on.
-        config: resolved, of now.
-        task: the config's.
-
-    Raises:
-        ValueError: a change with which the run would not be the same run, or one that leaves nothing to do.
-    """
-    found = changes(before.config.to_dict(), config.to_dict())
-    found = {key: pair for key, pair in found.items() if key not in ("run.name", "run.folder", "run.init_from")}
-    folder = before.file.parent
-    instead = f"start a new run, or begin one with these weights: --init_from {folder}"
-    for key, (old, new) in found.items():
-        if key.startswith(("model.", "data.", "optimizer.name")) and key not in MAY_CHANGE:
-            raise ValueError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
-    same = any(key.startswith("data.") for key in found) or before.digest in (None, data_digest(task))
-    if not same or task.vocabulary.to_dict() != before.tokenizer.to_dict():
-        raise ValueError(f"--resume: the data is no longer what {folder} was trained on; {instead}")
-    if before.step > config.trainer.max_steps:
-        raise ValueError(
-            f"--resume: trainer.max_steps must be larger than {before.step:,}, the steps that {before.file} has done, "
-            f"got {config.trainer.max_steps:,}"
-        )
-    return found
-
-
-def finished(before: Resumed, found: dict[str, tuple[Any, Any]], results: Path) -> dict[str, Any]:
-    """What a run has found that has nothing left to do.
-
-    Args:
-        before: the run.
-        found: settings that are others now.
-        results: its results.json.
-
-    Raises:
-        ValueError: settings that are others now, and no steps to be done with them.
-    """
-    done = f"{before.file.parent} has done its {before.step:,} steps already; a larger trainer.max_steps goes on"
-    if found:
-        raise ValueError(f"--resume: {done} with {_described(found)}")
-    if is_first_process():
-        print(f"--resume: {done}", flush=True)
-    figures: dict[str, Any] = json.loads(results.read_bytes())
-    return figures
-
-
-def going_on(before: Resumed, found: dict[str, tuple[Any, Any]]) -> list[str]:
-    """What whoever resumes should read: where the run goes on, and with which other settings."""
-    lines = [f"--resume: goes on behind step {before.step:,}"]
-    newest = checkpoint.versions(before.file.parent.parent)[-1:]
-    if newest and newest[0].name != before.file.parent.name:
-        lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
-    return [*lines, f"--resume: {_described(found)}"] if found else lines
-
-
-def _described(found: dict[str, tuple[Any, Any]]) -> str:
-    """Changed settings in a line: trainer.max_steps 500 -> 800, optimizer.lr 0.005 -> 0.001."""
-    return ", ".join(f"{key} {old} -> {new}" for key, (old, new) in found.items())
 
 
 def data_digest(task: Task) -> str:

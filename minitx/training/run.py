@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -21,17 +23,19 @@ from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
-from minitx.evaluation.metrics import BATCH
-from minitx.evaluation.report import evaluation_report, table
+from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.inference.predictor import Predictor, load
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer, max_positions
 from minitx.nn import Stack
 from minitx.training import init_from as initial
-from minitx.training.folder import new_folder, old_folder
+from minitx.training.folder import RunFiles, is_first_process, new_folder, old_folder, say
 from minitx.training.optim import build_optimizer, schedule
-from minitx.training.resilience.resume_checks import changed, finished, going_on
+from minitx.training.precision import TRUE_DTYPES, resolve_precision
 from minitx.training.resume import Resumed, as_begun, data_digest, resumed
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
 
 MOST_STEPS = 2**40
 """More than any run takes; beyond 2^53 a step would no longer be told from the next."""
@@ -129,12 +133,53 @@ def prepare(
     return config, task, model
 
 
-def train(config: Config, resume: bool = False) -> dict[str, Any]:
+def loss_logger(files: RunFiles, purge_step: int | None) -> Any:
+    """TensorBoard events of the losses in the run's folder.
+
+    Args:
+        files: of the run.
+        purge_step: of a resumed run, the step from which earlier events are hidden.
+    """
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    folder = files.folder
+    return TensorBoardLogger(
+        folder.parent, name="", version=folder.name, default_hp_metric=False, purge_step=purge_step
+    )
+
+
+def held_out_report(predictor: Predictor) -> tuple[dict[str, Any], str]:
+    """Loss, token accuracy and exact match on the held-out split: as figures, and as a line."""
+    task = predictor.task
+    examples = task.examples(task.final_split)
+    scores = evaluate(predictor.model, examples, predictor.architecture, predictor.tokenizer.special)
+    figures = {"split": task.final_split, "examples": scores.examples, **scores.means()}
+    return figures, ", ".join(f"{name} {value:.4f}" for name, value in scores.means().items())
+
+
+@dataclasses.dataclass(frozen=True)
+class RunExtras:
+    """What a caller adds to a run: what protects it, and what it logs beyond its losses. The defaults add nothing."""
+
+    files: Callable[[Path], RunFiles] = RunFiles
+    """Writes into the run's folder."""
+    logger: Callable[[RunFiles, int | None], Any] = loss_logger
+    """Lightning's logger, from the run's files and the step from which earlier events are hidden."""
+    callbacks: Callable[[Config, RunFiles], Sequence[Callback]] = lambda config, files: ()
+    """Lightning's callbacks; those that are RunCallback have further hooks."""
+    check_resume: Callable[[Resumed, Config, Task], list[str]] = lambda before, config, task: []
+    """Refuses to resume a run that has changed too much; returns sentences for the user."""
+    report: Callable[[Predictor], tuple[dict[str, Any], str]] = held_out_report
+    """Evaluates the trained model: figures for results.json, and the same as text."""
+
+
+def train(config: Config, resume: bool = False, extras: RunExtras | None = None) -> dict[str, Any]:
     """Train, keep the best model, and test it on examples that neither training nor choosing has seen.
 
     Args:
         config: the experiment.
         resume: go on with the newest run of this name instead of starting another.
+        extras: callbacks and the like; minitx.train has all of them.
 
     Returns:
         What is written to results.json in the run's folder: the figures on the held-out set, steps and seconds.
@@ -144,6 +189,7 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
         RunFailed: it diverged, or its outcome could not be written.
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
+    extras = extras or RunExtras()
     before = resumed(config) if resume else None
     if before is not None:
         config = as_begun(config, before)
@@ -151,12 +197,14 @@ def train(config: Config, resume: bool = False) -> dict[str, Any]:
     config, task, model = prepare(config, begun, before.tokenizer if before else None)
     data_digest(task)  # a corpus that is too short, a task without examples: now rather than later
     validation = task.examples("validation", task.validation_size)
-    changes = changed(before, config, task) if before else {}
-    if before and before.step == config.trainer.max_steps and (done := before.file.with_name("results.json")).exists():
-        return finished(before, changes, done)
-    notes = going_on(before, changes) if before else initial.notes(config, task, begun) if begun else []
+    notes = extras.check_resume(before, config, task) if before else initial.notes(config, task, begun) if begun else []
+    if before and (done := before.results(config)):
+        if is_first_process():
+            print(*notes, sep="\n", flush=True)
+        figures: dict[str, Any] = json.loads(done.read_bytes())
+        return figures
     with old_folder(before.file.parent) if before else new_folder(config) as folder:
-        return _train(config, task, model, validation, folder, before, [*notes, *task.notes])
+        return _train(config, task, model, validation, extras.files(folder), before, [*notes, *task.notes], extras)
 
 
 def _train(
@@ -164,32 +212,25 @@ def _train(
     task: Task,
     model: Transformer,
     validation: Examples,
-    folder: Path,
+    files: RunFiles,
     before: Resumed | None,
     notes: list[str],
+    extras: RunExtras,
 ) -> dict[str, Any]:
     """Train what has been prepared, in a folder that is there; see train."""
-    from minitx.training.callbacks.auto_compile import AutoCompile
-    from minitx.training.callbacks.event_logger import RunLogger
-    from minitx.training.callbacks.log_attention import LogAttention
-    from minitx.training.callbacks.log_embeddings import LogEmbeddings
-    from minitx.training.callbacks.profiling import ProfileSteps
     from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
-    from minitx.training.folder import say
+    from minitx.training.hooks import RunCallback
     from minitx.training.module import TransformerModule
-    from minitx.training.precision import TRUE_DTYPES, resolve_precision
     from minitx.training.progress import ProgressLine
-    from minitx.training.resilience.disk import Disk
-    from minitx.training.resilience.divergence import StopOnDivergence
-    from minitx.training.resilience.memory import kept_memory
-    from minitx.training.resilience.signals import StopOnSignal
     from minitx.training.sharding import ShardedStrategy
 
     _quiet()
     settings = config.trainer
     precision = resolve_precision(settings.precision, settings.accelerator)
-    disk = Disk(folder)
-    stop = StopOnSignal(disk)
+    folder = files.folder
+    added = extras.callbacks(config, files)
+    hooks = [callback for callback in added if isinstance(callback, RunCallback)]
+    early = [callback for callback in hooks if callback.first]
     trainer = _trainer(
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -204,24 +245,20 @@ def _train(
         strategy=ShardedStrategy() if settings.strategy == "fsdp2" else settings.strategy,
         num_nodes=settings.num_nodes,
         # What a killed process wrote behind its last save is done once more.
-        logger=RunLogger(disk, purge_step=before.step + 1 if before else None),
+        logger=extras.logger(files, before.step + 1 if before else None),
         callbacks=[
-            StopOnDivergence(config, disk),
+            *early,
             ProgressLine(config.log.every_n_steps),
-            LogAttention(config.log.attention),
-            LogEmbeddings(config.log.embeddings),
-            *([ProfileSteps(settings.profile)] if settings.profile else []),
-            *([AutoCompile()] if settings.compile == "auto" and not settings.profile else []),
-            stop,
-            *checkpoint_callbacks(disk, settings),
+            *(callback for callback in added if callback not in early),
+            *checkpoint_callbacks(files, settings),
         ],
-        plugins=[AtomicCheckpointIO(disk)],
+        plugins=[AtomicCheckpointIO(files)],
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
     if trainer.is_global_zero:
-        disk.keep("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        files.keep("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
         for note in notes:
@@ -243,30 +280,34 @@ def _train(
         total=settings.max_steps * accumulate,
         accumulate=accumulate,
     )
-    with stop.listening(trainer), kept_memory():
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.enter_context(hook.around(trainer))
         trainer.fit(
             module,
             batches,
-            FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
+            FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size),
             ckpt_path=before.file if before else None,
         )
         seconds = module.seconds
-        stop.trained()
+        for hook in hooks:
+            hook.on_trained()
         results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
         if config.run.init_from:
             results["init_from"] = config.run.init_from
         if settings.skip_nonfinite_steps:
             results["skipped_steps"] = int(module.steps.skipped)
         if trainer.is_global_zero:
-            disk.check()
+            files.check()
             predictor = load(folder)
             predictor.task = task  # the corpus is open already
-            report = evaluation_report(predictor)
+            report, text = extras.report(predictor)
             results |= report
             skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
-            say(f"{folder}: trained in {seconds:.1f} s{skipped}\n{table(report)}")
-            trainer.logger.finish(config, results)
-            disk.keep_result("results.json", f"{json.dumps(results, indent=2)}\n".encode())
+            say(f"{folder}: trained in {seconds:.1f} s{skipped}\n{text}")
+            for hook in hooks:
+                hook.on_results(trainer, config, results)
+            files.keep_result("results.json", f"{json.dumps(results, indent=2)}\n".encode())
     return results
 
 

@@ -22,7 +22,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from predictors import trained
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

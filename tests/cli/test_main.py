@@ -18,7 +18,7 @@ from PIL import Image
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import COMMANDS, main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 SMALL = ["--model.d_model", "32", "--model.n_layers", "1", "--data.test_size", "50", "--data.validation_size", "20"]
 

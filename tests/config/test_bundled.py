@@ -9,7 +9,7 @@ from minitx.cli.main import main
 from minitx.config import bundled
 from minitx.config.parser import config_parser, to_config
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_config_has_its_name() -> None:

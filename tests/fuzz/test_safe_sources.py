@@ -46,7 +46,7 @@ def test_torch_loads_in_one_place_and_weights_only() -> None:
         (file.name, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")
     ]
     ((file, call),) = loads
-    assert file == "archive.py"
+    assert file == "safe_load.py"
     told = {word.arg: ast.literal_eval(word.value) for word in call.keywords if isinstance(word.value, ast.Constant)}
     assert told["weights_only"] is True
     assert told["mmap"] is True, "what is not mapped is read to the size that it claims"

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.decode import generate
-from minitx.generation.logits_processors import combine_processors, repetition_penalty, without, without_repeated_ngrams
+from minitx.generation.logits_processors import (
+    apply_repetition_penalty,
+    combine_processors,
+    without,
+    without_repeated_ngrams,
+)
 
 WORDS, PAD, EOS = 6, 0, 2
 texts = st.lists(st.integers(0, WORDS - 1), max_size=9)
@@ -41,7 +46,7 @@ def banned(row: list[int], size: int) -> set[int]:
 @settings(deadline=None)
 def test_repetition_is_punished_once_and_padding_not_at_all(rows: list[list[int]], penalty: float, junk: int) -> None:
     ids, keep = padded(rows, junk)
-    found = repetition_penalty(LOGITS.expand(len(rows), -1), ids, keep, penalty)
+    found = apply_repetition_penalty(LOGITS.expand(len(rows), -1), ids, keep, penalty)
     expected = torch.tensor([punished(row, penalty) for row in rows])
     torch.testing.assert_close(found, expected)
     assert torch.equal(found.isneginf(), torch.zeros_like(found, dtype=torch.bool))
@@ -62,7 +67,7 @@ def test_sequences_do_not_come_twice_and_padding_is_none(rows: list[list[int]], 
 def test_the_logits_are_not_changed() -> None:
     logits = LOGITS[None].clone()
     history = torch.tensor([[5, 5, 1, 5]])
-    repetition_penalty(logits, history, None, 2.0)
+    apply_repetition_penalty(logits, history, None, 2.0)
     without_repeated_ngrams(logits, history, None, 1)
     without(logits, [1, 2])
     assert torch.equal(logits[0], LOGITS)
@@ -81,7 +86,7 @@ def test_a_penalty_above_one_makes_what_stands_less_likely_and_below_one_more(ro
     probabilities = LOGITS.softmax(dim=0)
     said = [word for word in {*row} if LOGITS[word] != 0]
     for strength, sign in ((penalty, -1), (1 / penalty, 1)):
-        logits = repetition_penalty(LOGITS[None], ids, None, strength)[0]
+        logits = apply_repetition_penalty(LOGITS[None], ids, None, strength)[0]
         if said:
             odds = (logits[said] - LOGITS[said]) * sign
             assert (odds > 0).all()

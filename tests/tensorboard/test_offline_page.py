@@ -56,7 +56,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("offline") / "maps.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minitx.interpret.attention_maps.head_statistics", known)
+        patch.setattr("minitx.interpret.head_statistics.head_statistics", known)
         MAPS.save_html(path, beside={"later": LATER})
     return path
 

@@ -1,7 +1,7 @@
 """Tasks. A task has a tokenizer and samples whole batches of ids; special tokens and models are not its concern.
 
 To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name that goes into
-`data.name`; its fields are the options that YAML may set. A new file of tasks is named in the table of base.py.
+`data.name`; its fields are the options that YAML may set. A new file of tasks stands in the table of base.py.
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ from minitx.data.tasks.base import (
     hash_seed,
     register,
 )
+from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
 
 if TYPE_CHECKING:
     from minitx.data.tasks.arithmetic import Addition, ModularAddition
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from minitx.data.tasks.languages import LanguageTask, NumberWords
     from minitx.data.tasks.markov import Markov
     from minitx.data.tasks.recall import AssociativeRecall, Induction
-    from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
     from minitx.data.tasks.text import MaskedText, Text
     from minitx.data.tasks.translation import Translation
 

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from minitx.data.examples import Pairs
 from minitx.data.splits import Split
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, Task, check_at_least, check_range, generator, numbered, register
+from minitx.data.tasks.base import (
+    FIRST_SYMBOL_ID,
+    QuestionTask,
+    Task,
+    check_at_least,
+    check_range,
+    generator,
+    numbered,
+    register,
+)
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 
@@ -59,7 +68,7 @@ class Addition(QuestionTask):
 
     @property
     def boundaries(self) -> list[int]:
-        """Ids restart at the second operand too: with reversed operands, digits of equal significance have equal ids."""
+        """Ids restart at the second operand too: reversed digits of equal significance have equal ids."""
         return [*super().boundaries, PLUS]
 
     @property
@@ -108,7 +117,7 @@ class Addition(QuestionTask):
 
 
 def _operands(source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """The operands of questions [N, L], from their lowest digit, padded with zeros: [N, 2, W]; and lengths [N, 2, 1]."""
+    """The operands of questions [N, L] from their lowest digit, zero-padded: [N, 2, W]; and lengths [N, 2, 1]."""
     plus = (source == PLUS).long().argmax(dim=1, keepdim=True)  # [N, 1]
     ends = torch.stack((plus, keep.sum(dim=1, keepdim=True)), dim=1)  # [N, 2, 1]
     starts = torch.stack((torch.zeros_like(plus), plus + 1), dim=1)

@@ -35,17 +35,9 @@ TASKS = LazyRegistry(
         },
         "minitx.data.tasks.markov": {"markov": "Markov"},
         "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
-        "minitx.data.tasks.sequences": {
-            "copy": "Copy",
-            "reverse": "Reverse",
-            "copy_twice": "CopyTwice",
-            "sort": "Sort",
-            "parity": "Parity",
-            "dyck": "Dyck",
-        },
     }
 )
-"""Tasks by data.name; a module is imported when one of its tasks is first requested."""
+"""Tasks by data.name. Modules in this table are imported when one of their tasks is first requested."""
 
 MAX_SIZE = 2**20
 """Maximum vocabulary, batch, set or length of a task; more is a typing error that would fill the memory."""
@@ -131,7 +123,7 @@ class Task:
 
     @property
     def aligned(self) -> bool:
-        """Whether every answer is as long as its question, so that an encoder alone can predict it position by position."""
+        """Whether every answer is as long as its question, so that an encoder alone can predict it."""
         return self.longest[0] == self.longest[1]
 
     @property
@@ -218,7 +210,7 @@ class QuestionTask(Task):
         return self._draw(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions [N, L] with their answers. Overridden where a question is written otherwise than it is identified."""
+        """Questions [N, L] with their answers; override it to write questions in another form."""
         return Pairs(source, keep, *self.answer(source, keep))
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Dates in the formats of many languages.
 
-Babel takes about 5 us for a date, so a batch of 128 would take half a millisecond longer. The parts of dates are computed
-once, and batches are assembled from them without a loop.
+Babel takes about 5 us for a date, so a batch of 128 would take half a millisecond longer. The parts of dates are
+computed once, and batches are assembled from them without a loop.
 
 Legend: N examples, F formats of all languages, P pieces of the longest format, W characters of the longest question.
 """
@@ -52,8 +52,8 @@ class Dates(LanguageTask):
     languages: tuple[str, ...] = ("en", "de", "fr", "es", "it", "nl")
     """The languages, all equally likely; a question begins with its language."""
     formats: tuple[Format, ...] = ("short", "medium", "long", "full")
-    """The locale's formats, all equally likely: 5/3/2021, then May 3, 2021 with a short month, with a long one, and with
-    the weekday."""
+    """The locale's formats, all equally likely: 5/3/2021, then May 3, 2021 with a short month, with a long one, and
+    with the weekday."""
     years: tuple[int, int] = (1900, 2099)
     """First and last year, both included; all days are equally likely."""
 
@@ -89,7 +89,9 @@ class Dates(LanguageTask):
         fields = _fields(torch.arange(*self._days), self.years[0])
         fields[:, YEAR] = 0  # all years have four digits, so a few thousand days represent all
         fields = fields.unique(dim=0)
-        sums = [length[self._pieces_of(fields, torch.tensor([number]))].sum(dim=1) for number in range(len(self._layout[1]))]
+        sums = [
+            length[self._pieces_of(fields, torch.tensor([number]))].sum(dim=1) for number in range(len(self._layout[1]))
+        ]
         return int(torch.stack(sums[:-1]).max()), int(sums[-1].max())
 
     @property

@@ -117,7 +117,9 @@ class NumberWords(LanguageTask):
         number = torch.arange(self.numbers[0], self.numbers[1] + 1)
         length = torch.tensor([*map(len, self.texts)])
         # [languages + 1], the last for digits
-        longest = torch.stack([length[self._number(number, language)].sum(1).max() for language in range(len(self.languages) + 1)])
+        longest = torch.stack(
+            [length[self._number(number, language)].sum(1).max() for language in range(len(self.languages) + 1)]
+        )
         words, digits = longest[:-1], longest[-1].expand(len(self.languages))
         written = {"to_words": [(digits, words)], "to_digits": [(words, digits)]}
         ways = written.get(self.direction, [*written["to_words"], *written["to_digits"]])

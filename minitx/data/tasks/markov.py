@@ -1,6 +1,8 @@
 """Running text of known entropy, which is the minimum loss of a language model.
 
-Legend: N examples, T tokens of a block, V states, C contexts (the latest symbols on which the next one depends; V to the power of the order).
+A context is the latest symbols, on which the next one depends.
+
+Legend: N examples, T tokens of a block, V states, C contexts (V to the power of the order).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Markov(Task):
     order: int = 1
     """Number of earlier symbols on which the next one depends."""
     concentration: float = 0.5
-    """Evenness of the transitions: near 0 almost deterministic, 1 uniform over distributions, large uniform over symbols."""
+    """Evenness of the transitions: near 0 almost deterministic, 1 uniform over distributions, large uniform over
+    symbols."""
     chain: int = 0
     """Seed of the transitions."""
     block: int = 64

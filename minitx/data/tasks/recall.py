@@ -152,7 +152,9 @@ class AssociativeRecall(QuestionTask):
         index = lengths - count + torch.arange(self.queries)  # [N, T]
         queries = source.gather(1, index.clamp(max=source.size(1) - 1))
         keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
-        found = (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first occurrence, which is in the pairs
+        found = (
+            (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)
+        )  # the first occurrence, which is in the pairs
         return self.padded(values.gather(1, found), count)
 
 

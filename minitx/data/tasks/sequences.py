@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, MAX_SIZE, LengthTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import (
+    FIRST_SYMBOL_ID,
+    MAX_SIZE,
+    LengthTask,
+    SequenceTask,
+    check_at_least,
+    numbered,
+    register,
+)
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -35,7 +35,8 @@ class Text(Task):
     column: str = "text"
     """Column of a table with the text. Each row is a document; empty ones are skipped."""
     documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
-    """Division into documents, between which `<eos>` stands. auto: rows of a table; for text files whole, which is none."""
+    """Division into documents, between which `<eos>` stands. auto: rows of a table; for text files whole, which is
+    none."""
     isolate: bool = False
     """Whether attention is masked between the documents of a block, instead of `<eos>` alone separating them."""
     subset: str | None = None
@@ -54,7 +55,9 @@ class Text(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate and self.documents == "whole":
-            raise ValueError("data.isolate: data.documents whole is one running text, which has no documents to isolate")
+            raise ValueError(
+                "data.isolate: data.documents whole is one running text, which has no documents to isolate"
+            )
         if self.block < 1:
             raise ValueError(f"data.block must be at least 1, got {self.block}")
         for name in ("validation_share", "test_share"):
@@ -74,9 +77,7 @@ class Text(Task):
     def _corpus(self) -> Corpus:
         corpus = corpora.load(self.path, self.column, self.documents, self.subset, self.streaming)
         if self.isolate and not corpus.packed:
-            raise ValueError(
-                f"data.isolate: {self.path} is read as one running text; set data.documents"
-            )
+            raise ValueError(f"data.isolate: {self.path} is read as one running text; set data.documents")
         return corpus
 
     @cached_property
@@ -123,8 +124,7 @@ class Text(Task):
         return self._examples_of(self._blocks(ids, starts), generator)
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The held-out text in consecutive blocks: at most `limit` (data.test_size without one) of them, evenly spread.
-        """
+        """Consecutive blocks of the held-out text, at most `limit` (by default data.test_size), evenly spread."""
         ids = self._parts[split]
         if len(ids) < 2:
             raise ValueError(f"data.{split}_share leaves no text for {split}; make it larger than 0")

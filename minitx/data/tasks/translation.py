@@ -42,8 +42,8 @@ class _Training(NamedTuple):
 class Translation(Task):
     """Ein Hund rennt. -> A dog runs.
 
-    Validation and test are the pairs of their files, in order, without those with an empty side. A training pair is left
-    out if either sentence occurs in validation or test, apart from case and white space. A batch is sampled, with
+    Validation and test are the pairs of their files, in order, without those with an empty side. A training pair is
+    left out if either sentence occurs in validation or test, apart from case and white space. A batch is sampled, with
     replacement, among pairs of about the same length; over many batches all pairs are equally likely.
     """
 
@@ -66,11 +66,11 @@ class Translation(Task):
     lowercase: bool = False
     """Lowercase source and target."""
     max_tokens: int = 100
-    """Maximum length of a sentence in training; longer ones are kept in validation and test. Also the maximum length of a
-    translation, unless its sentence is longer."""
+    """Maximum length of a sentence in training; longer ones are kept in validation and test. Also the maximum length of
+    a translation, unless its sentence is longer."""
     buckets: int = 40
-    """Number of groups of about equal length in the training pairs; fewer where a group would be smaller than a batch. 1
-    mixes all lengths in a batch."""
+    """Number of groups of about equal length in the training pairs; fewer where a group would be smaller than a batch.
+    1 mixes all lengths in a batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +184,9 @@ class Translation(Task):
 
     @cached_property
     def _training(self) -> _Training:
-        known = [{_normalized(pair[side]) for split in self._held_out for pair in self._whole(split)} for side in (0, 1)]
+        known = [
+            {_normalized(pair[side]) for split in self._held_out for pair in self._whole(split)} for side in (0, 1)
+        ]
         whole = self._whole("training")
         kept = [
             pair

@@ -1,7 +1,7 @@
 """Sources of text by data.path: text files, tables, the Python standard library, the hub.
 
-Text files are read by readers.py; tables (JSON, CSV, Parquet) on disk or on the hub through `datasets`. To add a corpus,
-register a function that returns its files; its name is then a data.path.
+Text files are read by readers.py; tables (JSON, CSV, Parquet) on disk or on the hub through `datasets`. To add a
+corpus, register a function that returns its files; its name is then a data.path.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool)
     for rows in table.select_columns([column]).iter(batch_size=TABLE_ROWS):  # type: ignore[attr-defined]
         texts = [text for text in rows[column] if text is not None]
         if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
-            raise _TableError(f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text")
+            raise _TableError(
+                f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text"
+            )
         texts = [text for text in texts if text.strip()]
         size = sum(map(len, texts))
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)

@@ -1,6 +1,7 @@
 """Texts assembled from a table of strings, many rows at once, without a loop over rows or characters.
 
-Legend: N examples, P pieces of one text, W characters of the longest text, R strings, C characters of the longest string.
+Legend: N examples, P pieces of one text, W characters of the longest text, R strings, C characters of the longest
+string.
 """
 
 from __future__ import annotations

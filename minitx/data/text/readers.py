@@ -172,4 +172,5 @@ DIVISIONS: dict[str, Callable[[Iterator[tuple[str, int]]], Iterator[Chunk]]] = {
     "paragraph": _paragraphs,
     "line": _lines,
 }
-"""Divisions of text files into documents, by data.documents. Empty documents are skipped; `whole` is one running text."""
+"""Divisions of text files into documents, by data.documents. Empty documents are skipped; `whole` is one running
+text."""

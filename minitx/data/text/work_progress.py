@@ -16,7 +16,7 @@ BAR_SECONDS, LINE_SECONDS = 0.2, 10.0
 """Seconds between updates, on a terminal and elsewhere."""
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]
+class _Bar(tqdm):
     monitor_interval = 0  # no thread: training may fork
 
 
@@ -50,7 +50,14 @@ def progress(
     goal = f" of {{total_fmt}}{unit}" if total is not None else ""
     layout = None if terminal else f"{{desc}}: {{n_fmt}}{unit}{goal}"
     with _Bar(
-        total=total, desc=label, unit=unit, unit_scale=True, delay=DELAY_SECONDS, leave=False, bar_format=layout, **options
+        total=total,
+        desc=label,
+        unit=unit,
+        unit_scale=True,
+        delay=DELAY_SECONDS,
+        leave=False,
+        bar_format=layout,
+        **options,
     ) as bar:
         for part in parts:
             yield part

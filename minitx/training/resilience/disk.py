@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import RunFailed
+from minitx.training.folder import RunFiles, say
 
 
-def say(line: str, end: str = "\n", to_errors: bool = False) -> None:
-    """Print at once; where standard output itself goes to a full disk, the line is lost and the run is not."""
-    try:
-        print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-
-
-class Disk:
+class Disk(RunFiles):
     """Writes into a run's folder, and remembers what could not be written: each trouble is told once.
 
     Args:
@@ -29,10 +18,7 @@ class Disk:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.last = folder / "last.ckpt"
-        self.saved: int | None = None  # the step of last.ckpt, once this run has written or read it
-        self.troubles: dict[str, str] = {}  # what could not be written the last time, and why
+        super().__init__(folder)
         self._kept: dict[str, bytes] = {}
 
     def keep(self, name: str, contents: bytes) -> None:
@@ -42,10 +28,7 @@ class Disk:
             ValueError: the folder cannot be written, before any work.
         """
         self._kept[name] = contents
-        try:
-            self._write(name)
-        except OSError as error:
-            raise ValueError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
+        super().keep(name, contents)
 
     def check(self) -> None:
         """Training has ended: is it saved?
@@ -68,16 +51,12 @@ class Disk:
         """
         self._kept[name] = contents
         try:
-            self._write(name)
+            self._write(name, contents)
         except OSError as error:
             raise RunFailed(
                 f"{self.folder}: {name} cannot be written ({error.strerror}); the run is trained and saved: --resume "
                 "evaluates it again"
             ) from None
-
-    def _write(self, name: str) -> None:
-        with written_whole(self.folder / name) as file:
-            file.write(self._kept[name])
 
     @contextmanager
     def writing(self, what: str, otherwise: str) -> Iterator[None]:
@@ -91,8 +70,8 @@ class Disk:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True)
                 say(f"{self.folder} was removed while the run went on: it is made again, without what it held")
-                for name in self._kept:
-                    self._write(name)
+                for name, contents in self._kept.items():
+                    self._write(name, contents)
             yield
         except OSError as error:
             reason = error.strerror or str(error)

@@ -17,22 +17,23 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from minitx.config.errors import RunFailed
 from minitx.config.schema import Config
+from minitx.training.folder import RunFiles
+from minitx.training.hooks import RunCallback
 from minitx.training.losses import count
 from minitx.training.module import TransformerModule
 from minitx.training.optim import schedule
-from minitx.training.resilience.disk import Disk
+from minitx.training.resilience.nonfinite import FiniteSteps
 from minitx.training.resilience.signals import launched_by_lightning
 
 MOST_IN_A_ROW = 50
 """Steps one after another that may be skipped; fp16 needs up to twenty to find the scale of its gradients."""
 
 
-class StopOnDivergence(Callback):
+class StopOnDivergence(RunCallback):
     """Ends the run when a loss or a gradient is not finite, or, where such steps are skipped, too many in a row.
 
     Args:
@@ -40,8 +41,15 @@ class StopOnDivergence(Callback):
         disk: knows what is saved.
     """
 
-    def __init__(self, config: Config, disk: Disk) -> None:
+    first = True
+
+    def __init__(self, config: Config, disk: RunFiles) -> None:
         self.config, self.disk = config, disk
+
+    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        """Keep steps that are not finite from the weights."""
+        assert isinstance(module, TransformerModule)
+        module.steps = FiniteSteps(self.config.trainer.skip_nonfinite_steps)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -55,6 +63,7 @@ class StopOnDivergence(Callback):
         saves = step == trainer.max_steps or any(every and step % every == 0 for every in intervals)
         seen = step % self.config.log.every_n_steps == 0 or step % settings.val_every_n_steps == 0
         steps = module.steps
+        assert isinstance(steps, FiniteSteps)
         if steps.deferred and not (saves or seen):
             return
         if int(steps.in_a_row) > (MOST_IN_A_ROW if settings.skip_nonfinite_steps else 0):

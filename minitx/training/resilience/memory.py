@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+
+import lightning.pytorch as pl
+
+from minitx.training.hooks import RunCallback
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _NEVER = -1  # the largest size there is
@@ -33,3 +37,11 @@ def kept_memory() -> Iterator[None]:
         yield
     finally:
         libc.malloc_trim(0)
+
+
+class KeepFreedMemory(RunCallback):
+    """Keeps freed memory for the next step, in the whole run."""
+
+    def around(self, trainer: pl.Trainer) -> AbstractContextManager[None]:
+        """See kept_memory."""
+        return kept_memory()

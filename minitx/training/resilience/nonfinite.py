@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
+from minitx.training.module import EveryStep
 
-class FiniteSteps:
+
+class FiniteSteps(EveryStep):
     """Keeps steps whose loss or gradient is not finite from the weights and the optimiser's states, and counts them.
 
     Args:
@@ -15,9 +17,9 @@ class FiniteSteps:
     """
 
     def __init__(self, skip: bool) -> None:
+        super().__init__()
         self.skip = skip
         self.deferred = False  # whether the figures below stand on a device that is not to be waited for
-        self.skipped = torch.tensor(0)  # in the whole run
         self.in_a_row = torch.tensor(0)  # up to now
         self.overflows = torch.tensor(0)  # steps in a row whose fp16 gradient was too large for its scale
         self.first = torch.tensor(0)  # the step at which this row began, counted from 0

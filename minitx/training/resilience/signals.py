@@ -12,15 +12,15 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
-from minitx.training.resilience.disk import Disk
+from minitx.training.folder import RunFiles
+from minitx.training.hooks import RunCallback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopOnSignal(Callback):
+class StopOnSignal(RunCallback):
     """Leaves a run at a signal, with exit code 128 + its number.
 
     A training step or a validation that is going on comes to its end, last.ckpt is saved, and all processes leave
@@ -31,15 +31,15 @@ class StopOnSignal(Callback):
         disk: where last.ckpt is saved, and what is known of it.
     """
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: RunFiles) -> None:
         self.disk = disk
         self.received: int | None = None
         self._trainer: pl.Trainer | None = None
         self._training = self._trained = False
 
     @contextmanager
-    def listening(self, trainer: pl.Trainer) -> Iterator[None]:
-        """Within this block signals are heard; call `trained` when training has ended."""
+    def around(self, trainer: pl.Trainer) -> Iterator[None]:
+        """Within this block signals are heard."""
         self._trainer = trainer
         # Lightning's own handler for SIGTERM, composed with ours, would start a collective operation wherever it
         # meets this process, while the others are in another one: a hang.
@@ -92,7 +92,11 @@ class StopOnSignal(Callback):
             trainer.save_checkpoint(self.disk.last)
             raise self._farewell(number)
 
-    def trained(self) -> None:
+    def on_launch(self) -> None:
+        """Receive signals again, also those that came while they were blocked."""
+        let_through()
+
+    def on_trained(self) -> None:
         """Training has ended and is saved: leave if asked to meanwhile, and from now on at once."""
         self._trained = True
         if self.received is not None:

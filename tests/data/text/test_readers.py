@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minitx.data import tokenizers
+from minitx.data import characters
 from minitx.data.characters import border, pieces
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
@@ -20,7 +20,7 @@ from minitx.data.text import work_progress as waiting
 from minitx.data.text.lookup import lookup
 from minitx.data.text.readers import Chunk, Corpus, text_files
 from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import Tokenizer, symbols
 
 TEXTS = st.text(st.sampled_from("ab \n\u00e9"), max_size=60)
 
@@ -124,7 +124,7 @@ def test_the_best_place_to_cut(text: str, expected: int) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_are_small_and_make_up_the_text(text: str, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "PIECE", most)
+        patch.setattr(characters, "PIECE", most)
         cut = [*pieces(text)]
     assert "".join(cut) == text
     assert all(0 < len(piece) <= most for piece in cut)
@@ -172,7 +172,7 @@ def test_every_byte_of_every_character(read: Callable) -> None:
 def test_only_characters_and_bytes_have_a_table() -> None:
     assert lookup(BPETokenizer(300).train([["some text some text"]])) is None
     assert lookup(TOKENIZERS["word"]().train([["some text"]])) is None
-    assert lookup(tokenizers.symbols(["a", "b"])) is None
+    assert lookup(symbols(["a", "b"])) is None
 
 
 def test_bytes_that_are_joined_have_none() -> None:
@@ -184,7 +184,7 @@ def test_bytes_that_are_joined_have_none() -> None:
 
 
 def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE", 4)
+    monkeypatch.setattr(characters, "PIECE", 4)
     tokenizer = BPETokenizer(262).train([["x"]])
     texts = ["abc def ghi", "", "jk", "lm\nno\npq"]
     ids, counts = encoded._cut(texts, tokenizer)

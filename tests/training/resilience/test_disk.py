@@ -138,11 +138,11 @@ def test_results_that_cannot_be_written_are_shown_all_the_same(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk, config = FullDisk(monkeypatch), small(trainer=STEPS)
-    from minitx.training import run
+    from minitx.training import api
 
-    original = run.evaluation_report
+    original = api.evaluation_report
     with monkeypatch.context() as patch:
-        patch.setattr(run, "evaluation_report", lambda *words: (disk.fill(), original(*words))[1])
+        patch.setattr(api, "evaluation_report", lambda *words: (disk.fill(), original(*words))[1])
         with pytest.raises(RunFailed, match=r"results.json cannot be written \(No space left on device\); the run is"):
             train(config)
     assert "free-running" in capsys.readouterr().out

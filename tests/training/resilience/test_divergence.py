@@ -251,7 +251,7 @@ with pytest.MonkeyPatch.context() as patch:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) -> None:
     """What is not finite in the second process alone stops both, or is skipped by both."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     script = tmp_path / "two.py"
     script.write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": str(root)}

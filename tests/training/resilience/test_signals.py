@@ -20,7 +20,7 @@ import torch
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0
 
 
@@ -194,7 +194,7 @@ def test_before_the_first_step_and_after_the_last_it_leaves_at_once(
     assert "stopped before anything was saved; start again" in stopped(
         "minitx.training.module.TransformerModule.configure_model"
     )
-    assert "stopped after training; --resume evaluates" in stopped("minitx.training.run.evaluation_report")
+    assert "stopped after training; --resume evaluates" in stopped("minitx.training.api.evaluation_report")
     assert train(small(), resume=True)["steps"] == 6, "and what was trained is evaluated"
 
 
