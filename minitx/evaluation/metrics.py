@@ -121,7 +121,7 @@ def greedy_decode(
         max_new_tokens=max_new_tokens,
         eos=special.eos,
         pad=special.pad,
-    )
+    ).ids
 
 
 def evaluate(

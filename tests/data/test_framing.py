@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.data.batch import IGNORE
-from minitx.data.examples import Kind, Pairs, Stream
-from minitx.data.framing import check, frame, positions, prompt, reference, right_aligned
+from minitx.data.examples import Pairs, Stream
+from minitx.data.framing import Kind, check, positions, prompt, reference, right_aligned
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.transformers import ARCHITECTURES
 
@@ -46,7 +46,7 @@ PAIRS = pairs_of([([10, 11, 12], [20, 21]), ([13], [22, 23, 24])])
 
 
 def test_encoder_decoder_layout() -> None:
-    batch = frame(PAIRS, "encoder_decoder", SPECIAL)
+    batch = PAIRS.frame("encoder_decoder", SPECIAL)
     assert batch.src is not None
     assert batch.src.tolist() == [[10, 11, 12], [13, P, P]]
     assert batch.src_keep is not None
@@ -55,46 +55,46 @@ def test_encoder_decoder_layout() -> None:
     assert batch.tgt.tolist() == [[B, 20, 21, P], [B, 22, 23, 24]]
     assert batch.tgt_keep is None
     assert batch.labels.tolist() == [[20, 21, E, X], [22, 23, 24, E]]
-    assert [None if part is None else id(part) for part in batch.inputs()] == [
+    assert [None if part is None else id(part) for part in batch.model_inputs()] == [
         id(batch.src), id(batch.tgt), id(batch.src_keep), None
     ]  # fmt: skip
 
 
 def test_decoder_only_layout() -> None:
-    batch = frame(PAIRS, "decoder_only", SPECIAL)
+    batch = PAIRS.frame("decoder_only", SPECIAL)
     assert batch.src is None
     assert batch.tgt is not None
     assert batch.tgt.tolist() == [[10, 11, 12, S, 20, 21], [13, S, 22, 23, 24, E]]
     assert batch.labels.tolist() == [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]]
-    assert batch.inputs()[0] is batch.tgt
+    assert batch.model_inputs()[0] is batch.tgt
 
 
 def test_decoder_only_layout_has_no_column_too_many() -> None:
-    batch = frame(pairs_of([([10, 11], [20]), ([12], [21])]), "decoder_only", SPECIAL)
+    batch = pairs_of([([10, 11], [20]), ([12], [21])]).frame("decoder_only", SPECIAL)
     assert batch.tgt is not None
     assert batch.tgt.tolist() == [[10, 11, S, 20], [12, S, 21, E]]
     assert batch.labels.tolist() == [[X, X, 20, E], [X, 21, E, X]]
 
 
 def test_decoder_only_layout_is_as_wide_as_the_longest_pair_and_not_as_the_longest_of_either_side() -> None:
-    batch = frame(pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]), "decoder_only", SPECIAL)
+    batch = pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]).frame("decoder_only", SPECIAL)
     assert batch.tgt is not None
     assert batch.tgt.shape == batch.labels.shape == (3, 9 + 1 + 1)
 
 
 def test_encoder_only_layout() -> None:
-    batch = frame(pairs_of([([10, 11], [20, 21]), ([12], [22])]), "encoder_only", SPECIAL)
+    batch = pairs_of([([10, 11], [20, 21]), ([12], [22])]).frame("encoder_only", SPECIAL)
     assert batch.tgt is None
     assert batch.src is not None
     assert batch.src.tolist() == [[10, 11], [12, P]]
     assert batch.labels.tolist() == [[20, 21], [22, X]]
-    keep = batch.inputs()[1]
+    keep = batch.model_inputs()[1]
     assert keep is not None
     assert keep.tolist() == [[True, True], [True, False]]
 
 
 def test_stream_layout() -> None:
-    batch = frame(Stream(torch.tensor([[10, 11, 12, 13], [12, 13, P, P]])), "decoder_only", SPECIAL)
+    batch = Stream(torch.tensor([[10, 11, 12, 13], [12, 13, P, P]])).frame("decoder_only", SPECIAL)
     assert batch.tgt is not None
     assert batch.tgt.tolist() == [[10, 11, 12], [12, 13, P]]
     assert batch.labels.tolist() == [[11, 12, 13], [13, X, X]]
@@ -130,11 +130,11 @@ def test_reference_layout() -> None:
 def test_an_answer_may_be_empty_beside_a_longer_one() -> None:
     rows = pairs_of([([10, 11], []), ([12], [21])])
     assert reference(rows, SPECIAL).tolist() == [[E, P], [21, E]]
-    batch = frame(rows, "encoder_decoder", SPECIAL)
+    batch = rows.frame("encoder_decoder", SPECIAL)
     assert batch.tgt is not None
     assert batch.tgt.tolist() == [[B, P], [B, 21]]
     assert batch.labels.tolist() == [[E, X], [21, E]]
-    batch = frame(rows, "decoder_only", SPECIAL)
+    batch = rows.frame("decoder_only", SPECIAL)
     assert batch.tgt is not None
     assert batch.tgt.tolist() == [[10, 11, S], [12, S, 21]]
     assert batch.labels.tolist() == [[X, X, E], [X, 21, E]]
@@ -143,7 +143,7 @@ def test_an_answer_may_be_empty_beside_a_longer_one() -> None:
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
 def test_all_answers_may_be_empty(architecture: str) -> None:
     nothing = torch.tensor([[P]]), torch.tensor([[False]])
-    batch = frame(Pairs(*padded([[10, 11]]), *nothing), architecture, SPECIAL)
+    batch = Pairs(*padded([[10, 11]]), *nothing).frame(architecture, SPECIAL)
     assert batch.labels[batch.labels != IGNORE].tolist() == [E]
     assert batch.tgt is not None
     before_the_end = batch.tgt[batch.labels == E].tolist()
@@ -158,7 +158,7 @@ def test_all_answers_may_be_empty(architecture: str) -> None:
 @given(RAGGED)
 @settings(deadline=None)
 def test_labels_are_the_answers_and_their_end(architecture: str, rows: list[tuple[list[int], list[int]]]) -> None:
-    batch = frame(pairs_of(rows), architecture, SPECIAL)
+    batch = pairs_of(rows).frame(architecture, SPECIAL)
     assert batch.tgt is not None
     assert batch.tgt.shape == batch.labels.shape
     for (source, target), labels, read in zip(rows, batch.labels, batch.tgt, strict=True):
@@ -174,7 +174,7 @@ def test_labels_are_the_answers_and_their_end(architecture: str, rows: list[tupl
 @given(EQUALLY_LONG)
 @settings(deadline=None)
 def test_labels_of_an_encoder_are_the_answers_place_by_place(rows: list[tuple[list[int], list[int]]]) -> None:
-    batch = frame(pairs_of(rows), "encoder_only", SPECIAL)
+    batch = pairs_of(rows).frame("encoder_only", SPECIAL)
     assert batch.src is not None
     for (source, target), labels, read in zip(rows, batch.labels, batch.src, strict=True):
         assert read[labels != IGNORE].tolist() == source
@@ -185,7 +185,7 @@ def test_labels_of_an_encoder_are_the_answers_place_by_place(rows: list[tuple[li
 @settings(deadline=None)
 def test_padding_is_on_the_right_where_no_mask_hides_it(rows: list[tuple[list[int], list[int]]]) -> None:
     for architecture in ("encoder_decoder", "decoder_only"):
-        batch = frame(pairs_of(rows), architecture, SPECIAL)
+        batch = pairs_of(rows).frame(architecture, SPECIAL)
         assert batch.tgt is not None
         padding = batch.tgt == P
         assert (padding[:, 1:] >= padding[:, :-1]).all()
@@ -196,9 +196,9 @@ def test_padding_is_on_the_right_where_no_mask_hides_it(rows: list[tuple[list[in
 @settings(deadline=None)
 def test_a_row_is_framed_alike_in_any_company(rows: list[tuple[list[int], list[int]]]) -> None:
     for architecture in ("encoder_decoder", "decoder_only"):
-        together = frame(pairs_of(rows), architecture, SPECIAL)
+        together = pairs_of(rows).frame(architecture, SPECIAL)
         for row, read, labels in zip(rows, together.tgt, together.labels, strict=True):  # type: ignore[arg-type]
-            alone = frame(pairs_of([row]), architecture, SPECIAL)
+            alone = pairs_of([row]).frame(architecture, SPECIAL)
             assert labels[labels != IGNORE].tolist() == alone.labels[alone.labels != IGNORE].tolist()
             end = int((labels != IGNORE).nonzero().max()) + 1  # the last place where something is predicted
             assert read[:end].tolist() == alone.tgt[0, :end].tolist()  # type: ignore[index]
@@ -212,7 +212,7 @@ def test_a_prompt_with_the_reference_behind_it_is_what_training_read(rows: list[
     for architecture in ("encoder_decoder", "decoder_only"):
         start = prompt(pairs.source, pairs.source_keep, architecture, SPECIAL)
         keep = torch.ones_like(start.ids, dtype=torch.bool) if start.keep is None else start.keep
-        batch = frame(pairs, architecture, SPECIAL)
+        batch = pairs.frame(architecture, SPECIAL)
         for index, labels in enumerate(batch.labels):
             beginning = start.ids[index][keep[index]].tolist()
             answer = [token for token in expected[index].tolist() if token != P]
@@ -237,7 +237,7 @@ def test_right_alignment_moves_rows_and_changes_nothing_in_them(rows: list[list[
 def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str, source: int, target: int) -> None:
     if architecture == "encoder_only":
         target = source
-    batch = frame(pairs_of([([10] * source, [11] * target), ([10], [11])]), architecture, SPECIAL)
+    batch = pairs_of([([10] * source, [11] * target), ([10], [11])]).frame(architecture, SPECIAL)
     read = max(part.size(1) for part in (batch.src, batch.tgt) if part is not None)
     assert positions(architecture, (source, target)) == read
     if architecture != "encoder_only":  # nor does generation read more: the last token written is not read again
@@ -248,7 +248,7 @@ def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str,
 
 @given(st.integers(1, 9))
 def test_positions_of_a_stream_are_its_block(block: int) -> None:
-    batch = frame(Stream(torch.full((2, block + 1), 10)), "decoder_only", SPECIAL)
+    batch = Stream(torch.full((2, block + 1), 10)).frame("decoder_only", SPECIAL)
     assert batch.tgt is not None
     assert positions("decoder_only", (0, block)) == batch.tgt.size(1)
 

@@ -17,7 +17,7 @@ from minitx.config.parser import config_from_dict
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import Translation
 from minitx.evaluation import bleu
-from minitx.evaluation.bleu import corpus_scores, described, text_scores, written
+from minitx.evaluation.bleu import corpus_scores, described, text_scores, translated
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor, load
@@ -60,7 +60,7 @@ class Perfect(Predictor):
         self.answers = {tuple(self.tokenizer.encode(source)): target for source, target in pairs}
         self.asked: list[int] = []
 
-    def generations_of(self, ids: list[list[int]], options: GenerationOptions) -> Any:
+    def generations(self, ids: list[list[int]], options: GenerationOptions) -> Any:
         self.asked.append(len(ids))
         texts = [self.answers[tuple(row)] for row in ids]
         lowercase = self.config.data.get("lowercase")
@@ -138,20 +138,20 @@ def test_texts_do_not_depend_on_what_is_written_beside_them(
 ) -> None:
     model = predictor(folder)
     texts = [source for source, _ in model.task.sentences("test")]
-    expected = [written(model, [text])[0] for text in texts]
+    expected = [translated(model, [text])[0] for text in texts]
     assert expected == [model.generate(text) for text in texts]
-    monkeypatch.setattr(bleu, "ROWS", rows)
-    assert written(model, texts) == expected
-    assert written(model, texts[::-1]) == expected[::-1]
+    monkeypatch.setattr(bleu, "ROWS_AT_ONCE", rows)
+    assert translated(model, texts) == expected
+    assert translated(model, texts[::-1]) == expected[::-1]
     beams = GenerationOptions(num_beams=2)
-    assert written(model, texts, beams) == [written(model, [text], beams)[0] for text in texts]
+    assert translated(model, texts, beams) == [translated(model, [text], beams)[0] for text in texts]
 
 
 def test_beams_count_as_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bleu, "ROWS", 8)
+    monkeypatch.setattr(bleu, "ROWS_AT_ONCE", 8)
     model = Perfect(predictor(folder))
     texts = [source for source, _ in model.task.sentences("test")]
-    assert written(model, texts, GenerationOptions(num_beams=4)) == [
+    assert translated(model, texts, GenerationOptions(num_beams=4)) == [
         target for _, target in model.task.sentences("test")
     ]
     assert model.asked == [2] * (HELD_OUT // 2)
@@ -173,7 +173,7 @@ def test_a_model_that_writes_the_references_scores_100(folder: Path) -> None:
 
 def test_a_word_that_training_has_never_seen_is_unknown_and_not_refused(folder: Path) -> None:
     model = predictor(folder, tokenizer={"name": "word", "size": 100})
-    assert len(written(model, ["acht elf", "elf"])) == 2
+    assert len(translated(model, ["acht elf", "elf"])) == 2
     with pytest.raises(ValueError, match="'elf' is not in the tokenizer's alphabet"):
         model.generate("acht elf")
 
@@ -205,7 +205,7 @@ def test_a_report_holds_texts_and_teacher_forced_figures_of_the_split(folder: Pa
 
 
 def test_beams_are_for_answers_that_are_judged_as_texts() -> None:
-    with pytest.raises(ValueError, match="--num_beams is for answers that are judged as texts"):
+    with pytest.raises(ValueError, match="--num_beams is for answers that are scored as texts"):
         evaluation_report(built(), options=GenerationOptions(num_beams=2))
 
 

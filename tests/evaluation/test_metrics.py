@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from minitx.config.schema import ModelConfig
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Pairs, Stream, count
-from minitx.data.framing import frame
+from minitx.data.examples import Pairs, Stream
 from minitx.data.tasks import Reverse, generator
 from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation import metrics as evaluation
@@ -160,10 +159,10 @@ def test_a_match_is_what_forwards_without_a_cache_would_write(architecture: str)
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_loss_and_token_accuracy_are_what_a_loop_adds_up(architecture: str) -> None:
     model = random_model(architecture).eval()
-    batch = frame(TASK.batch(generator(1), 12), architecture, SPECIAL)
+    batch = TASK.batch(generator(1), 12).frame(architecture, SPECIAL)
     with torch.no_grad():
         measured = teacher_forced(model, batch)
-        logits = model(*batch.inputs()).tolist()
+        logits = model(**batch.model_inputs()).tolist()
     tokens = correct = 0
     loss = 0.0
     for row, labels in zip(logits, batch.labels.tolist(), strict=True):
@@ -187,7 +186,7 @@ class Uniform(nn.Module):
 
 def test_the_loss_of_a_uniform_model_is_the_logarithm_of_the_vocabulary() -> None:
     stream = Stream(torch.tensor([[6, 7, 8, 9], [8, 9, PAD, PAD]]))
-    measured = teacher_forced(Uniform(), frame(stream, "decoder_only", SPECIAL))  # type: ignore[arg-type]
+    measured = teacher_forced(Uniform(), stream.frame("decoder_only", SPECIAL))  # type: ignore[arg-type]
     assert measured.tokens == 4
     assert measured.loss == pytest.approx(4 * math.log(VOCABULARY), rel=1e-6), "summed in fp32 also for bf16 logits"
 
@@ -223,14 +222,14 @@ def test_batches_add_up_to_the_whole(
     architecture: str, size: int, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_model(architecture).eval()
-    monkeypatch.setattr(evaluation, "BATCH", size)
+    monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
     measured = evaluate(model, pairs, architecture, SPECIAL)
-    assert measured.examples == count(pairs) == 50
+    assert measured.examples == len(pairs) == 50
     assert close(measured, score(model, pairs, architecture, SPECIAL))
 
 
 def test_running_text_has_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "BATCH", 3)
+    monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", 3)
     stream = Stream(torch.randint(6, VOCABULARY, (10, 9), generator=generator(1)))
     measured = evaluate(random_model("decoder_only"), stream, "decoder_only", SPECIAL)
     assert (measured.examples, measured.exact, measured.tokens) == (10, None, 80)

@@ -8,7 +8,6 @@ import torch
 
 from minitx.config.schema import Config, ModelConfig
 from minitx.data import tokenizers
-from minitx.data.framing import frame
 from minitx.data.tasks import SequenceTask
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.evaluation import report
@@ -65,7 +64,7 @@ def test_figures_by_length_are_those_of_each_length() -> None:
     task = predictor.task
     assert isinstance(task, SequenceTask)
     for length, figures in by_length.items():
-        examples = task.of_length(length).examples("test", report.PER_LENGTH)
+        examples = task.of_length(length).examples("test", report.EXAMPLES_PER_LENGTH)
         assert (examples.source_keep.sum(dim=1) == length).all()
         expected = evaluate(predictor.model, examples, "decoder_only", predictor.tokenizer.special)
         assert figures == {"examples": expected.examples, **expected.means()}
@@ -101,7 +100,7 @@ def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
     assert "exact_match" not in figures
     assert figures["bits_per_token"] == pytest.approx(figures["loss"] / math.log(2))
     task = reading.task
-    labels = frame(task.examples("validation"), "decoder_only", reading.tokenizer.special).labels
+    labels = task.examples("validation").frame("decoder_only", reading.tokenizer.special).labels
     assert figures["examples"] == len(labels)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.beam import Beams, _Search, beam_search
-from minitx.generation.decode import CROWD, generate
+from minitx.generation.decode import COMPACT_FROM_ROWS, generate
 from minitx.generation.logits_processors import combine_processors
 
 PAD, EOS = 0, 1
@@ -179,7 +179,7 @@ def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> 
     for seed in range(5):
         model = Table(4, seed)
         adjust = combine_processors([EOS], min_new_tokens=least, repetition_penalty=1.3)
-        found = search(model, [(2,)], 2, 4, adjust=adjust, length_penalty=0.0)
+        found = search(model, [(2,)], 2, 4, logits_processor=adjust, length_penalty=0.0)
         assert adjust is not None
         ranked = zip(texts(found), found.log_probabilities[0].tolist(), found.scores[0].tolist(), strict=True)
         for text, log, score in ranked:
@@ -215,7 +215,7 @@ def test_beams_that_have_all_ended_are_not_gone_on_with() -> None:
         return only if written else logits
 
     model = Table(4, 1)
-    found = search(model, [(2,)], 9, 6, adjust=adjust, early_stopping="never")
+    found = search(model, [(2,)], 9, 6, logits_processor=adjust, early_stopping="never")
     assert sorted(texts(found)[:4]) == [(0, EOS), (EOS,), (2, EOS), (3, EOS)]
     assert found.lengths[0].tolist().count(0) == 5
     assert len(model.crowds) == 2
@@ -226,7 +226,7 @@ def test_where_everything_is_forbidden_there_is_nothing() -> None:
         return logits if written < 2 else torch.full_like(logits, -torch.inf)
 
     model = Table(4, 1)
-    found = search(model, [(2,)], 3, 6, adjust=adjust, eos=3)
+    found = search(model, [(2,)], 3, 6, logits_processor=adjust, eos=3)
     count = int((found.lengths > 0).sum())
     assert found.lengths[0, :count].tolist() == [row.index(3) + 1 for row in found.ids[0, :count].tolist()]
     assert int(found.lengths.max()) <= 2
@@ -313,9 +313,9 @@ def test_prompts_that_are_settled_leave_the_batch() -> None:
     """And their results stay what they were."""
     ending = {(2,): {EOS: 0.999}, (3,): {4: 0.999}, **{(3, *[4] * size): {4: 0.999} for size in range(1, 9)}}
     model = Rules(6, ending)
-    prompts = [(2,) if place % 3 else (3,) for place in range(CROWD)]
+    prompts = [(2,) if place % 3 else (3,) for place in range(COMPACT_FROM_ROWS)]
     found = search(model, prompts, 1, 8)
-    assert model.crowds == [CROWD] + [sum(prompt == (3,) for prompt in prompts)] * 7
+    assert model.crowds == [COMPACT_FROM_ROWS] + [sum(prompt == (3,) for prompt in prompts)] * 7
     for index, prompt in enumerate(prompts):
         assert texts(found, index) == [(EOS,)] if prompt == (2,) else [(4,) * 8]
 

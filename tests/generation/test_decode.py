@@ -129,7 +129,7 @@ def test_the_chooser_decides_and_sees_the_last_place_only() -> None:
         seen.append(tuple(logits.shape))
         return torch.full((logits.size(0),), 11)
 
-    assert write(Scripted([5, 5, 5]), [[3, 4, 5]], max_new_tokens=2, choose=choose) == [[11, 11]]
+    assert write(Scripted([5, 5, 5]), [[3, 4, 5]], max_new_tokens=2, sampler=choose) == [[11, 11]]
     assert seen == [(1, VOCABULARY)] * 2
 
 
@@ -278,11 +278,11 @@ def left_padded(rows: list[list[int]]) -> tuple[list[list[int]], Tensor]:
 def check_against_no_cache(write_one: Callable, write_all: Callable, forwards: list[Callable], first: list) -> None:
     """One by one and together, the same words from the same logits as without a cache."""
     listening = Listening()
-    together = write_all(choose=listening)
+    together = write_all(sampler=listening)
     for index, forward in enumerate(forwards):
         written, logits = without_cache(forward, first[index], 12)
         alone = Listening()
-        assert write_one(index, choose=alone) == [written]
+        assert write_one(index, sampler=alone) == [written]
         assert torch.allclose(torch.stack(alone.heard)[:, 0], logits, atol=1e-4)
         assert unpadded(together[index]) == written
         assert torch.allclose(torch.stack(listening.heard)[: len(written), index], logits, atol=1e-4)
@@ -329,7 +329,7 @@ def test_company_changes_nothing_in_what_a_row_gets(rows: list[list[int]], limit
 def test_a_context_is_what_a_model_without_cache_would_see() -> None:
     model = rough("decoder_only", "sinusoidal", 4)
     listening = Listening()
-    written = write(model, [[3, 4]], max_new_tokens=30, context=8, eos=-1, choose=listening)[0]
+    written = write(model, [[3, 4]], max_new_tokens=30, context=8, eos=-1, sampler=listening)[0]
     seen, everything = [3, 4], [3, 4]
     for token, logits in zip(written, listening.heard, strict=True):
         if len(seen) > 8:  # eight tokens have been read and another was written: the newest four go on
@@ -344,7 +344,7 @@ def test_sampling_with_a_seed_is_repeatable_through_the_whole_loop() -> None:
 
     def draw(seed: int) -> list[list[int]]:
         choose = sampler(torch.Generator().manual_seed(seed), temperature=1.5)
-        return write(model, [[3, 4], [5, 6]], max_new_tokens=20, choose=choose)
+        return write(model, [[3, 4], [5, 6]], max_new_tokens=20, sampler=choose)
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)

@@ -93,7 +93,7 @@ def some_end_and_some_do_not(rows: Tensor, eos: int) -> None:
 
 def check_beams(one: Both, eos: Any, adjust: Any = None, theirs: dict[str, Any] | None = None, **options: Any) -> Beams:
     """The K best of each prompt, in their order, with their scores."""
-    found = one.search(eos, adjust=adjust, **options)
+    found = one.search(eos, logits_processor=adjust, **options)
     expected, scores = one.transformers(eos, num_beams=BEAMS, num_return_sequences=BEAMS, **options, **(theirs or {}))
     same_tokens(found.ids.flatten(0, 1), expected)
     torch.testing.assert_close(found.scores.flatten(), scores, atol=1e-4, rtol=1e-5)
@@ -165,7 +165,7 @@ def test_penalties(name: str, penalties: dict[str, Any]) -> None:
     """Prompts of one length: their repetition penalty counts padding as a word that was said, ours does not."""
     one = both(name, (4, 4, 4))
     adjust = combine_processors([one.eos], **penalties)
-    same_tokens(one.greedy(one.eos, adjust=adjust), one.transformers(one.eos, **penalties)[0])
+    same_tokens(one.greedy(one.eos, logits_processor=adjust), one.transformers(one.eos, **penalties)[0])
     check_beams(one, one.eos, adjust, penalties)
 
 
@@ -174,7 +174,7 @@ def test_penalties_matter(name: str) -> None:
     one = both(name, (4, 4, 4))
     plain = one.greedy(one.eos)
     for penalties in ({"repetition_penalty": 1.7}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": LIMIT}):
-        other = one.greedy(one.eos, adjust=combine_processors([one.eos], **penalties))
+        other = one.greedy(one.eos, logits_processor=combine_processors([one.eos], **penalties))
         assert plain.shape != other.shape or not torch.equal(plain, other), penalties
 
 

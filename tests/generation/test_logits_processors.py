@@ -128,7 +128,7 @@ def write(model: Stubborn, ids: list[list[int]], limit: int, keep: Tensor | None
         eos=EOS,
         pad=PAD,
         keep=keep,
-        adjust=adjust,  # type: ignore[arg-type]
+        logits_processor=adjust,  # type: ignore[arg-type]
     ).tolist()
 
 

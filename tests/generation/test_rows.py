@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.decode import CROWD, DecodeStep, generate, steps
+from minitx.generation.decode import COMPACT_FROM_ROWS, DecodeStep, generate, steps
 from minitx.generation.logits_processors import combine_processors
 from minitx.generation.sampling import DRAWN_AT_ONCE, Uniforms, drawn, filtered, sampler
 
@@ -73,7 +73,7 @@ def until_the_end(row: list[int]) -> list[int]:
     return row[: row.index(EOS) + 1] if EOS in row else row
 
 
-lengths_of_rows = st.lists(st.integers(1, 12), min_size=1, max_size=3 * CROWD)
+lengths_of_rows = st.lists(st.integers(1, 12), min_size=1, max_size=3 * COMPACT_FROM_ROWS)
 
 
 @given(lengths_of_rows, st.integers(1, 12))
@@ -95,24 +95,24 @@ def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> 
     for step, crowd in enumerate(model.crowds):
         running = sum(len(own) > step for own in expected if step)
         assert crowd >= running
-        if step and crowd >= CROWD:
+        if step and crowd >= COMPACT_FROM_ROWS:
             assert 4 * (crowd - running) < crowd, "a quarter of a crowd that has ended is carried along no longer"
 
 
 def test_rows_that_have_ended_are_not_computed() -> None:
-    model = Reading(script(*[1] * (CROWD - 2), 9, 9, longest=9))
+    model = Reading(script(*[1] * (COMPACT_FROM_ROWS - 2), 9, 9, longest=9))
     run(model, 9)
-    assert model.crowds == [CROWD] + [2] * 8
+    assert model.crowds == [COMPACT_FROM_ROWS] + [2] * 8
 
 
 def test_few_rows_stay_together() -> None:
-    model = Reading(script(*[1] * (CROWD - 2), 9, longest=9))
+    model = Reading(script(*[1] * (COMPACT_FROM_ROWS - 2), 9, longest=9))
     run(model, 9)
-    assert {*model.crowds} == {CROWD - 1}
+    assert {*model.crowds} == {COMPACT_FROM_ROWS - 1}
 
 
 def test_the_chooser_is_told_which_rows_are_left_and_penalties_see_their_history() -> None:
-    rows = script(*[1] * CROWD, 4, 5, longest=6)
+    rows = script(*[1] * COMPACT_FROM_ROWS, 4, 5, longest=6)
     told: list[list[int]] = []
 
     def choose(logits: Tensor, left: Tensor | None = None) -> Tensor:
@@ -126,31 +126,31 @@ def test_the_chooser_is_told_which_rows_are_left_and_penalties_see_their_history
         return logits
 
     seen: list[list[list[int]]] = []
-    run(Reading(rows), 6, choose=choose, adjust=adjust)
-    assert told[0] == list(range(CROWD + 2))
-    assert told[1:] == [[CROWD, CROWD + 1]] * 4
+    run(Reading(rows), 6, sampler=choose, logits_processor=adjust)
+    assert told[0] == list(range(COMPACT_FROM_ROWS + 2))
+    assert told[1:] == [[COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1]] * 4
     for step, histories in enumerate(seen[1:], start=1):
-        assert [history[1:] for history in histories][:1] == [rows[CROWD][:step]] or step == 5
-        assert histories[1][1:] == rows[CROWD + 1][:step]
+        assert [history[1:] for history in histories][:1] == [rows[COMPACT_FROM_ROWS][:step]] or step == 5
+        assert histories[1][1:] == rows[COMPACT_FROM_ROWS + 1][:step]
 
 
 def test_the_source_of_those_who_leave_goes_with_them() -> None:
     """A context that fills up hands the source to a fresh start: only that of the rows that are left."""
-    rows = script(*[1] * CROWD, 9, 9, longest=9)
-    model, source = Reading(rows), torch.arange(CROWD + 2)
-    ids = torch.full((CROWD + 2, 1), 3)
+    rows = script(*[1] * COMPACT_FROM_ROWS, 9, 9, longest=9)
+    model, source = Reading(rows), torch.arange(COMPACT_FROM_ROWS + 2)
+    ids = torch.full((COMPACT_FROM_ROWS + 2, 1), 3)
     written = generate(model, ids, source, max_new_tokens=6, eos=EOS, pad=PAD, context=4)  # type: ignore[arg-type]
     assert model.sources[0] == source.tolist()
     assert len(model.sources) > 1
-    assert all(source == [CROWD, CROWD + 1] for source in model.sources[1:])
-    assert written[CROWD:].tolist() == [row[:6] for row in rows[CROWD:]]
+    assert all(source == [COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1] for source in model.sources[1:])
+    assert written[COMPACT_FROM_ROWS:].tolist() == [row[:6] for row in rows[COMPACT_FROM_ROWS:]]
 
 
 def test_scores_are_the_models_own_before_penalties_and_filters() -> None:
     model = Reading([[5, 6, 7]], certainty=1.0)
     adjust = combine_processors([EOS], repetition_penalty=9.0)
     choose = sampler([torch.Generator().manual_seed(1)], temperature=0.01, top_k=1)
-    logs = [column.log_probability for column in run(model, 3, scores=True, adjust=adjust, choose=choose)]
+    logs = [column.log_probability for column in run(model, 3, scores=True, logits_processor=adjust, sampler=choose)]
     expected = math.log(math.e / (math.e + VOCABULARY - 1))
     assert [float(log) for log in logs if log is not None] == pytest.approx([expected] * 3, abs=1e-5)
     assert all(column.log_probability is None for column in run(Reading([[5, 6, 7]]), 3))
@@ -184,11 +184,11 @@ class Level:
 
 def draws(*numbers: int, limit: int = DRAWN_AT_ONCE + 16) -> list[list[int]]:
     ids = torch.full((len(numbers), 1), 3)
-    written = generate(Level(), ids, max_new_tokens=limit, eos=EOS, pad=PAD, choose=sampler(seeds(*numbers)))  # type: ignore[arg-type]
+    written = generate(Level(), ids, max_new_tokens=limit, eos=EOS, pad=PAD, sampler=sampler(seeds(*numbers)))  # type: ignore[arg-type]
     return [until_the_end(row) for row in written.tolist()]
 
 
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=2 * CROWD), st.randoms(use_true_random=False))
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=2 * COMPACT_FROM_ROWS), st.randoms(use_true_random=False))
 @settings(max_examples=15, deadline=None)
 def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], random: Any) -> None:
     """Rows end at different times, and those left go on with their own numbers, past the first ones drawn ahead."""

@@ -126,7 +126,7 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
 
 
 def test_a_program_for_each_model_batch_and_room(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "FIRST_ROOM", 4)
+    monkeypatch.setattr(compiled, "CAPACITY_UNIT", 4)
     models = [tiny("decoder_only", "rope", n_layers=layers) for layers in (1, 2)]
     options = {"max_new_tokens": 20, "eos": -1, "pad": 0}
     prompts = [draw(rows, 3) for rows in (1, 2)]
@@ -138,7 +138,7 @@ def test_a_program_for_each_model_batch_and_room(tiny, graphs: list, monkeypatch
 
 
 def test_texts_that_grow_in_turn_do_not_mix(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "FIRST_ROOM", 4)
+    monkeypatch.setattr(compiled, "CAPACITY_UNIT", 4)
     models = [tiny("decoder_only", "rope"), tiny("decoder_only", "alibi")]
     prompts, options = [draw(1, 3), draw(1, 6)], {"max_new_tokens": 15, "eos": -1, "pad": 0}
     alone = [decode.generate(model, ids, **options) for model, ids in zip(models, prompts, strict=True)]

@@ -56,6 +56,7 @@ def progress(
         unit_scale=True,
         delay=DELAY_SECONDS,
         leave=False,
+        miniters=1,
         bar_format=layout,
         **options,
     ) as bar:

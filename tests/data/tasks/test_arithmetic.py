@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data.framing import frame
 from minitx.data.tasks import generator
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.nn.position_ids import CoupledIds
@@ -81,7 +80,7 @@ def test_tokens_are_characters() -> None:
 def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad: bool) -> None:
     task = make("addition", digits=(1, 5), reverse=True, reverse_operands=True, pad=pad)
     special, vocabulary = task.vocabulary.special, task.vocabulary
-    batch = frame(task.batch(generator(1), 100), architecture, special)
+    batch = task.batch(generator(1), 100).frame(architecture, special)
     number = CoupledIds(causal=True, after=tuple(task.boundaries)).eval()
     boundaries = {vocabulary.encode("+")[0], special.bos, special.sep}
     for ids in (batch.src, batch.tgt):

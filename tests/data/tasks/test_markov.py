@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from minitx.data.tasks import Markov, generator
-from minitx.data.tasks.base import FIRST
+from minitx.data.tasks.base import FIRST_SYMBOL_ID
 
 
 def text(task: Markov, blocks: int = 3000) -> list[list[int]]:
-    return (task.batch(generator(1), blocks).ids - FIRST).tolist()
+    return (task.batch(generator(1), blocks).ids - FIRST_SYMBOL_ID).tolist()
 
 
 def counted(task: Markov, rows: list[list[int]]) -> torch.Tensor:
@@ -96,7 +96,7 @@ def test_concentration_says_how_even_the_transitions_are() -> None:
 
 def test_a_block_may_begin_anywhere_in_a_long_text() -> None:
     task = Markov(states=4, block=8, concentration=0.3)
-    ids = task.batch(generator(1), 20_000).ids - FIRST
+    ids = task.batch(generator(1), 20_000).ids - FIRST_SYMBOL_ID
     for place in (0, 1, 8):
         assert torch.allclose(ids[:, place].bincount(minlength=4) / 20_000, task.stationary.float(), atol=0.02)
 

@@ -72,7 +72,7 @@ def test_balanced_questions_stay_and_their_answer_is_empty() -> None:
     lengths, answers = pairs.source_keep.sum(dim=1), pairs.target_keep.sum(dim=1)
     assert (answers[lengths == 2] == 0).any()
     assert ((lengths - answers) % 2 == 0).all()
-    batch = framing.frame(type(pairs)(*(part[answers == 0] for part in pairs)), "decoder_only", task.vocabulary.special)
+    batch = pairs.select(answers == 0).frame("decoder_only", task.vocabulary.special)
     told = batch.labels[batch.labels != framing.IGNORE]
     assert (told == task.vocabulary.special.eos).all(), "to be told: that there is nothing"
     assert len(told) == int((answers == 0).sum())

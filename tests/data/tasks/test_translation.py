@@ -34,7 +34,8 @@ def spelt(task: Translation, ids: Tensor, keep: Tensor) -> list[str]:
 
 
 def pairs_of(task: Translation, pairs: Pairs) -> list[tuple[str, str]]:
-    return list(zip(spelt(task, *pairs[:2]), spelt(task, *pairs[2:]), strict=True))
+    questions = spelt(task, pairs.source, pairs.source_keep)
+    return list(zip(questions, spelt(task, pairs.target, pairs.target_keep), strict=True))
 
 
 def drawn(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[str, str]]:

@@ -9,7 +9,6 @@ import torch
 
 from minitx.cli.trained import _answer
 from minitx.config.schema import Config, ModelConfig
-from minitx.data.framing import frame
 from minitx.data.tasks import generator
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
@@ -49,8 +48,8 @@ def test_two_steps(name: str, architecture: str, position_ids: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [weight.clone() for weight in model.parameters()]
     for number in range(2):
-        batch = frame(task.batch(generator(number), task.batch_size), architecture, task.vocabulary.special)
-        loss = cross_entropy(model(*batch.inputs()), batch.labels, 0.0) / count(batch.labels)
+        batch = task.batch(generator(number), task.batch_size).frame(architecture, task.vocabulary.special)
+        loss = cross_entropy(model(**batch.model_inputs()), batch.labels, 0.0) / count(batch.labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -250,7 +250,7 @@ def test_a_corpus_is_its_ids_in_a_row(file: Callable) -> None:
 
 
 def test_all_is_there_whatever_the_size_of_a_chunk(file: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHUNK", 3)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 3)
     corpus = corpora.load(file("".join(f"line {number}\n" for number in range(10))))
     tokenizer = trained(corpus)
     assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == text(corpus)
@@ -326,7 +326,7 @@ def fail_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
         yield next(work(*args))  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reading, "CHUNK", 8)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 8)
     monkeypatch.setattr(encoded, "_encoded", interrupted)
 
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from minitx.data import framing
 from minitx.data.batch import IGNORE
-from minitx.data.examples import Masked, count
-from minitx.data.framing import frame
+from minitx.data.examples import Masked
 from minitx.data.tasks import MaskedText, generator
-from minitx.data.text.masking import AS_MASK, AS_RANDOM, hide
+from minitx.data.text.masking import MASK_SHARE, RANDOM_SHARE, mask_tokens
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.transformers import ARCHITECTURES
@@ -27,7 +26,7 @@ some_ids = st.integers(1, 12).flatmap(
 
 
 def hidden(ids: torch.Tensor, share: float = 0.15, seed: int = 0) -> Masked:
-    return hide(ids, SPECIAL, VOCAB, share, torch.Generator().manual_seed(seed))
+    return mask_tokens(ids, SPECIAL, VOCAB, share, torch.Generator().manual_seed(seed))
 
 
 def text(*shape: int) -> torch.Tensor:
@@ -42,11 +41,11 @@ def test_the_shares_are_those_of_the_paper(share: float) -> None:
     assert keep.all()
     assert chosen.float().mean().item() == pytest.approx(share, rel=0.05)
     masked, kept = source[chosen] == SPECIAL.mask, source[chosen] == ids[chosen]
-    assert masked.float().mean().item() == pytest.approx(AS_MASK, abs=0.02)
+    assert masked.float().mean().item() == pytest.approx(MASK_SHARE, abs=0.02)
     # A random token is the same again in one of 50 cases.
-    assert kept.float().mean().item() == pytest.approx(1 - AS_MASK - AS_RANDOM + AS_RANDOM / 50, abs=0.02)
+    assert kept.float().mean().item() == pytest.approx(1 - MASK_SHARE - RANDOM_SHARE + RANDOM_SHARE / 50, abs=0.02)
     replaced = source[chosen][~masked & ~kept]
-    assert len(replaced) / len(masked) == pytest.approx(AS_RANDOM * 49 / 50, abs=0.02)
+    assert len(replaced) / len(masked) == pytest.approx(RANDOM_SHARE * 49 / 50, abs=0.02)
     assert set(replaced.tolist()) == set(range(6, VOCAB))  # any of them, and nothing special
 
 
@@ -92,12 +91,12 @@ def test_only_the_chosen_are_labels() -> None:
     ids = text(5, 12)
     ids[2, 7:] = SPECIAL.pad
     examples = hidden(ids, 0.4)
-    batch = frame(examples, "encoder_only", SPECIAL)
+    batch = examples.frame("encoder_only", SPECIAL)
     assert torch.equal(batch.labels, torch.where(examples.chosen, ids, IGNORE))
     assert torch.equal(batch.src, examples.source)
     assert torch.equal(batch.src_keep, ids != SPECIAL.pad)
     assert batch.tgt is None
-    assert len(batch.inputs()) == 2
+    assert len(batch.model_inputs()) == 2
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -158,7 +157,7 @@ def test_held_out_examples_are_always_the_same(make: Callable, split: str) -> No
     for other in (task, make("the cat sat on the mat, " * 40, block=16, test_share=0.2)):
         again = other.examples(split)
         assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
-    assert count(task.examples(split, 3)) == 3
+    assert len(task.examples(split, 3)) == 3
     assert (first.chosen & (first.source == task.vocabulary.special.mask)).any()
 
 

@@ -115,7 +115,7 @@ def test_a_folder_is_its_tables_in_order(tmp_path: Path, suffix: str) -> None:
 
 
 def test_rows_are_read_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "ROWS", 2)
+    monkeypatch.setattr(corpora, "TABLE_ROWS", 2)
     chunks = [*corpora.load(table(tmp_path, ".jsonl", TEXTS)).chunks()]
     assert [len(chunk.texts) for chunk in chunks] == [2, 2, 1]
     assert [chunk.bytes for chunk in chunks] == [len("".join(chunk.texts)) for chunk in chunks]
