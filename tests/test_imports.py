@@ -32,7 +32,7 @@ CORE = {
     "evaluation": {"metrics"},
     "generation": None,
     "inference": None,
-    "interpret": {"attention_maps", "recording", "stepwise"},
+    "interpret": {"attention_maps", "recording"},
     "models": None,
     "nn": None,
     "training": {

@@ -22,7 +22,7 @@ from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.inference.text_generation import Generation, PositionwiseGenerator, TextGenerator
-from minitx.interpret.attention_maps import AttentionMaps, attention_maps
+from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps, attention_maps
 from minitx.models.builder import build_model
 from minitx.models.transformers import EncoderOnly, Transformer
 
@@ -88,8 +88,6 @@ class Predictor:
         if stream:
             return generator.stream(prompts[0], chosen)
         if return_attention:
-            from minitx.interpret.stepwise import StepwiseMaps
-
             with StepwiseMaps(self.model) as recorded:
                 generation = generator.follow(prompts[0], chosen, recorded.collect)
             return generation.text, recorded.maps(generator.labels(prompts[0], generation))

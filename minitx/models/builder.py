@@ -14,7 +14,7 @@ from torch import nn
 from minitx.config.registry import build
 from minitx.config.schema import ModelConfig
 from minitx.models.initialization import init_weights
-from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
+from minitx.models.transformers import ARCHITECTURES, DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 from minitx.nn import (
     POSITION_IDS,
     POSITIONS,
@@ -167,12 +167,11 @@ def _encoder_only(config: ModelConfig) -> EncoderOnly:
     return EncoderOnly(table, encoder(config), head(config, table))
 
 
-ARCHITECTURES: dict[str, Callable[[ModelConfig], Transformer]] = {
+_BUILDERS: dict[str, Callable[[ModelConfig], Transformer]] = {
     "encoder_decoder": _encoder_decoder,
     "decoder_only": _decoder_only,
     "encoder_only": _encoder_only,
 }
-"""What builds a model, by model.architecture."""
 
 
 def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
@@ -203,6 +202,6 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
     if config.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.architecture must be one of {known}, got {config.architecture!r}")
-    model = ARCHITECTURES[config.architecture](config)
+    model = _BUILDERS[config.architecture](config)
     init_weights(model, config)
     return model

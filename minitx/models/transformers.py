@@ -160,6 +160,12 @@ class EncoderOnly(nn.Module):
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
+ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[EncoderOnly]] = {
+    "encoder_decoder": EncoderDecoder,
+    "decoder_only": DecoderOnly,
+    "encoder_only": EncoderOnly,
+}
+"""Models by model.architecture."""
 
 
 def max_positions(model: nn.Module) -> int | None:

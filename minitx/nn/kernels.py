@@ -43,7 +43,7 @@ def choose_kernel(
 ) -> Literal["fused", "flex", "explicit"]:
     """Which code computes this attention; all give the same numbers. The one place where that is decided.
 
-    fused is torch's scaled_dot_product_attention, which picks among its own (see inspection/kernels.py); flex skips
+    fused is torch's scaled_dot_product_attention, which picks among its own (see interpret/kernel_names.py); flex skips
     what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest, and on
     a CPU what torch's compiler makes the most of for one query (a tenth less time than the fused kernel), and what
     trains fastest in bf16 (see WRITTEN_OUT).

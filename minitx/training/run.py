@@ -199,7 +199,7 @@ def train(config: Config, resume: bool = False, extras: RunExtras | None = None)
     validation = task.examples("validation", task.validation_size)
     notes = extras.check_resume(before, config, task) if before else initial.notes(config, task, begun) if begun else []
     if before and (done := before.results(config)):
-        if is_first_process():
+        if notes and is_first_process():
             print(*notes, sep="\n", flush=True)
         figures: dict[str, Any] = json.loads(done.read_bytes())
         return figures

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minitx.generation.beam import Beams, beam_search
 from minitx.generation.decode import generate
-from minitx.generation.logits_processors import combine_processors, repetition_penalty, without_repeated_ngrams
+from minitx.generation.logits_processors import apply_repetition_penalty, combine_processors, without_repeated_ngrams
 from minitx.generation.sampling import filtered
 from parity import FAMILIES, VOCAB, pair
 
@@ -225,7 +225,7 @@ histories = st.integers(1, 9).flatmap(
 def test_repetition(logits: Tensor, history: Tensor, penalty: float) -> None:
     history = history[: len(logits)]
     expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(history, logits)
-    torch.testing.assert_close(repetition_penalty(logits, history, None, penalty), expected)
+    torch.testing.assert_close(apply_repetition_penalty(logits, history, None, penalty), expected)
 
 
 @given(rows_of_logits, histories, st.integers(1, 4))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import AttentionMaps
-from minitx.interpret.stepwise import StepwiseMaps
+from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps
 from predictors import BLOCK, LAYERS, H, built, prompts
 
 CASES: list[tuple[str, bool, dict[str, Any]]] = [

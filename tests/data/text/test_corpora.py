@@ -174,7 +174,7 @@ def test_an_unreadable_file_is_refused(file: Callable, monkeypatch: pytest.Monke
 
 def test_a_hub_name_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> None:
     code = (
-        "from minitx.data import corpora\n"
+        "from minitx.data.text import corpora\n"
         "try: corpora.load('nobody-at-all/no-such-data')\n"
         "except ValueError as error: print(error)"
     )
@@ -189,7 +189,7 @@ def test_a_file_here_is_read_without_the_network(file: Callable, tmp_path: Path)
         "import socket\n"
         "def refuse(*args, **kwargs): print('asked for', *args); raise OSError\n"
         "socket.getaddrinfo = socket.socket.connect = refuse\n"
-        "from minitx.data import corpora\n"
+        "from minitx.data.text import corpora\n"
         f"corpora.load({file('text')!r})"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
@@ -287,8 +287,8 @@ def test_another_process_finds_the_file_too(file: Callable, caches: Path) -> Non
     corpus = corpora.load(path)
     ids = encoded.encode(corpus, trained(corpus)).tolist()
     code = (
-        "from minitx.data import corpora, encoded\n"
-        "from minitx.data.tokenizers import CharTokenizer\n"
+        "from minitx.data.text import corpora, token_cache as encoded\n"
+        "from minitx.data.text.tokenizer_training import CharTokenizer\n"
         f"corpus = corpora.load({path!r})\n"
         "tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())\n"
         "encoded._encoded = None\n"
