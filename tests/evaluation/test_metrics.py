@@ -14,7 +14,7 @@ from minitx.data.examples import Pairs, Stream
 from minitx.data.tasks import Reverse, generator
 from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation import metrics as evaluation
-from minitx.evaluation.metrics import Scores, by_length, evaluate, exact_matches, score, teacher_forced
+from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from minitx.models.builder import build_model
 from minitx.models.transformers import ARCHITECTURES, Transformer
 
@@ -96,19 +96,6 @@ def test_answers_of_different_lengths_are_judged_row_by_row(architecture: str) -
     said = [[A, B, C, EOS], [A, EOS], [A, A, EOS], [A, B, C, C], [EOS]]
     expected = [True, True, False, False, True]
     assert exact_matches(Script(said), pairs, architecture, SPECIAL).tolist() == expected  # type: ignore[arg-type]
-
-
-def test_a_missing_end_is_found_even_in_the_longest_answer() -> None:
-    pairs = Pairs(*padded([[7, 8]]), *padded([[A, B]]))
-    script = Script([[A, B, A, B, A, B]])
-    assert not exact_matches(script, pairs, "decoder_only", SPECIAL).any()  # type: ignore[arg-type]
-    assert script.written == 3, "one word more than the answer has: enough to see that it does not end there"
-
-
-def test_all_rows_may_end_before_the_reference_does() -> None:
-    pairs = Pairs(*padded([[7], [8]]), *padded([[A, B, C], [A]]))
-    said = Script([[A, EOS], [A, EOS]])
-    assert exact_matches(said, pairs, "encoder_decoder", SPECIAL).tolist() == [False, True]  # type: ignore[arg-type]
 
 
 class Echo(nn.Module):
@@ -217,7 +204,7 @@ def pairs() -> Pairs:
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-@pytest.mark.parametrize("size", [1, 7, 25, 50, 1000])
+@pytest.mark.parametrize("size", [7, 1000])
 def test_batches_add_up_to_the_whole(
     architecture: str, size: int, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,17 +246,6 @@ def test_evaluation_leaves_weights_and_gradients_alone(pairs: Pairs) -> None:
         assert parameter.grad is None
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_figures_by_length_are_a_division_of_the_whole(architecture: str, pairs: Pairs) -> None:
-    model = random_model(architecture)
-    parts = by_length(model, pairs, architecture, SPECIAL)
-    lengths = pairs.source_keep.sum(dim=1).tolist()
-    assert {length: part.examples for length, part in parts.items()} == {
-        length: lengths.count(length) for length in set(lengths)
-    }
-    assert close(sum(parts.values(), Scores()), evaluate(model, pairs, architecture, SPECIAL))
-
-
 # ---- sums and means --------------------------------------------------------------------------------------------------
 
 
@@ -277,13 +253,6 @@ def every_scores() -> Iterator[Scores]:
     yield Scores()
     yield Scores(examples=3, exact=2, tokens=10, correct=7, loss=1.5)
     yield Scores(examples=1, exact=0, tokens=4, correct=4, loss=0.25)
-
-
-def test_scores_add_up_in_any_order() -> None:
-    nothing, one, other = every_scores()
-    assert one + other == other + one == Scores(examples=4, exact=2, tokens=14, correct=11, loss=1.75)
-    assert nothing + one == one + nothing == one
-    assert (one + other) + nothing == one + (other + nothing)
 
 
 def test_scores_of_running_text_stay_without_matches() -> None:
@@ -301,7 +270,3 @@ def test_exact_match_and_token_accuracy_are_never_mixed() -> None:
     # Every answer has one wrong token of ten: nine tenths of the tokens, none of the answers.
     means = Scores(examples=10, exact=0, tokens=100, correct=90, loss=1.0).means()
     assert (means["exact_match"], means["token_accuracy"]) == (0.0, 0.9)
-
-
-def test_means_of_nothing_are_zero() -> None:
-    assert set(Scores(exact=0).means().values()) == {0.0}

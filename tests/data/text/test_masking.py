@@ -10,14 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data import framing
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Masked
 from minitx.data.tasks import MaskedText, generator
 from minitx.data.text.masking import MASK_SHARE, RANDOM_SHARE, mask_tokens
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
-from minitx.models.transformers import ARCHITECTURES
 
 SPECIAL, VOCAB = SpecialIds(pad=1, bos=0, eos=3, sep=4, unk=5, mask=2), 56  # in an order of their own
 some_ids = st.integers(1, 12).flatmap(
@@ -33,7 +31,7 @@ def text(*shape: int) -> torch.Tensor:
     return torch.randint(6, VOCAB, shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("share", [0.05, 0.15, 0.6])
+@pytest.mark.parametrize("share", [0.15])
 def test_the_shares_are_those_of_the_paper(share: float) -> None:
     ids = text(400, 200)
     source, keep, target, chosen = hidden(ids, share)
@@ -96,20 +94,7 @@ def test_only_the_chosen_are_labels() -> None:
     assert torch.equal(batch.src, examples.source)
     assert torch.equal(batch.src_keep, ids != SPECIAL.pad)
     assert batch.tgt is None
-    assert len(batch.model_inputs()) == 2
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_only_an_encoder_alone_can_tell_what_is_hidden(architecture: str) -> None:
-    if architecture == "encoder_only":
-        framing.check(architecture, "masked", (8, 8))
-        return
-    with pytest.raises(ValueError, match=rf"model\.architecture: .*encoder_only; {architecture}"):
-        framing.check(architecture, "masked", (8, 8))
-
-
-def test_the_longest_sequence_is_a_block() -> None:
-    assert framing.positions("encoder_only", MaskedText(block=24).longest) == 24
+    assert {*batch.model_inputs()} == {"ids", "keep"}
 
 
 # --- the task -------------------------------------------------------------------------------------------------------
@@ -159,13 +144,6 @@ def test_held_out_examples_are_always_the_same(make: Callable, split: str) -> No
         assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
     assert len(task.examples(split, 3)) == 3
     assert (first.chosen & (first.source == task.vocabulary.special.mask)).any()
-
-
-def test_a_batch_is_a_function_of_its_seed(make: Callable) -> None:
-    task = make("the cat sat on the mat, " * 40, block=16)
-    first, other = task.batch(generator(1, 2), 8), task.batch(generator(1, 3), 8)
-    assert torch.equal(first.source, task.batch(generator(1, 2), 8).source)
-    assert not torch.equal(first.source, other.source)
 
 
 def test_the_end_of_the_text_is_padded_and_never_chosen(make: Callable) -> None:

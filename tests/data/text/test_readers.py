@@ -55,7 +55,7 @@ def documents(corpus: Corpus) -> list[str]:
 POEM = "one\ntwo\n\nthree\n  \n\n  four\n\n\n"
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 8, 1000])
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -70,7 +70,7 @@ def test_what_is_a_document(read: Callable, kind: str, expected: list[str], chun
 
 
 @given(st.lists(TEXTS.filter(bool), min_size=1, max_size=3), st.integers(1, 20))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_chunks_change_nothing(read: Callable, contents: list[str], chunk: int) -> None:
     whole = [content.replace("\r", "") for content in contents]
     assert documents(read(*contents, chunk=chunk)) == ["".join(whole)]
@@ -79,14 +79,7 @@ def test_chunks_change_nothing(read: Callable, contents: list[str], chunk: int) 
     assert documents(read(*contents, documents="line", chunk=chunk)) == (lines or [""])
 
 
-def test_one_document_has_no_end_token(read: Callable) -> None:
-    for kind in reading.DIVISIONS:
-        corpus = read("only one", documents=kind)
-        tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
-        assert encoded.encode(corpus, tokenizer).tolist() == tokenizer.encode("only one")
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("chunk", [1, 3, 100])
 def test_line_breaks_and_characters_on_the_border_of_chunks(read: Callable, chunk: int) -> None:
     assert documents(read("a\r\n\r\u00e9\U0001f600\r\n\ufeff\x00b\r", chunk=chunk)) == [
         "a\n\n\u00e9\U0001f600\n\ufeff\x00b\n"
@@ -164,12 +157,6 @@ def test_a_table_says_what_the_tokenizer_says(seen: list[str], texts: list[str])
         assert counts == [*map(len, expected)]
 
 
-def test_every_byte_of_every_character(read: Callable) -> None:
-    tokenizer = ByteTokenizer().train([])
-    text = "".join(map(chr, [*range(0x300), *range(0x800, 0xD800, 0x111), *range(0xE000, 0x110000, 0x1111)]))
-    assert flat(tokenizer, [text])[0] == tokenizer.encode(text)
-
-
 def test_only_characters_and_bytes_have_a_table() -> None:
     assert lookup(BPETokenizer(300).train([["some text some text"]])) is None
     assert lookup(TOKENIZERS["word"]().train([["some text"]])) is None
@@ -223,7 +210,7 @@ def test_what_is_small_enough_is_taken_whole(most: int | None, size: int | None)
 
 def test_a_tokenizer_is_trained_on_its_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path))
-    chunks = [Chunk(["ab " * 300_000], True, 900_000), Chunk(["qz " * 300_000], True, 900_000)]
+    chunks = [Chunk(["ab " * 30], True, 900_000), Chunk(["qz " * 30], True, 900_000)]
     corpus = Corpus("key", lambda: iter(chunks), size=None)
     some = encoded.train_tokenizer(corpus, {"name": "word", "sample": 1})
     assert "qz" in some.alphabet, "a chunk that begins below the limit is taken"

@@ -78,11 +78,6 @@ def test_each_row_is_a_document(tmp_path: Path, suffix: str) -> None:
 
 
 @every_format
-def test_another_column(tmp_path: Path, suffix: str) -> None:
-    assert documents(corpora.load(table(tmp_path, suffix, TEXTS, "story"), column="story")) == TEXTS
-
-
-@every_format
 def test_empty_rows_are_skipped(tmp_path: Path, suffix: str) -> None:
     assert documents(corpora.load(table(tmp_path, suffix, ["", "a", "  \n", "b", ""]))) == ["a", "b"]
 
@@ -184,6 +179,7 @@ def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str
     refused(str(tmp_path / name), rf"data\.path: .*{sentence}")
 
 
+@pytest.mark.slow
 def test_of_a_broken_table_nobody_else_speaks(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
     data = ["--data.name", "text", "--data.path", str(tmp_path / "x.jsonl"), "--model.architecture", "decoder_only"]
