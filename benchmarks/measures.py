@@ -11,7 +11,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from minitx import Predictor, load, record_attention
 from minitx.checkpoints import format as checkpoint
 from minitx.data.examples import Pairs
-from minitx.data.framing import frame
 from minitx.evaluation.metrics import exact_matches
 from minitx.interpret.task_statistics import task_statistics
 
@@ -20,9 +19,9 @@ def share_of_rows(predictor: Predictor, mirrored: bool) -> float:
     """The best cross-attention head's share of rows whose largest weight is on the diagonal, or the anti-diagonal."""
     pairs = predictor.task.examples("test", 1000)
     assert isinstance(pairs, Pairs)
-    pairs = Pairs(*(part.to(predictor.device) for part in pairs))
+    pairs = pairs.to(predictor.device)
     with torch.no_grad(), record_attention(predictor.model) as maps:
-        predictor.model(*frame(pairs, predictor.architecture, predictor.tokenizer.special).inputs())
+        predictor.model(**pairs.frame(predictor.architecture, predictor.tokenizer.special).model_inputs())
     size = pairs.source.size(1)
     length = pairs.source_keep.sum(dim=1, keepdim=True)
     row = torch.arange(size, device=predictor.device)
@@ -53,6 +52,7 @@ def training_match(predictor: Predictor) -> float:
     pairs = predictor.task.batch(torch.Generator().manual_seed(0), 2000)
     assert isinstance(pairs, Pairs)
     right = exact_matches(predictor.model, pairs, predictor.architecture, predictor.tokenizer.special)
+    assert right is not None  # pairs have answers
     return float(right.float().mean())
 
 

@@ -73,7 +73,7 @@ class Loop:
         def step() -> None:
             batch = next(batches)
             with torch.autocast("cpu", half, enabled=half is not None):
-                loss = cross_entropy(model(*batch.inputs()), batch.labels) / count(batch.labels)
+                loss = cross_entropy(model(**batch.model_inputs()), batch.labels) / count(batch.labels)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

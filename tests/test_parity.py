@@ -108,7 +108,7 @@ def test_cached_decoding_writes_the_same_tokens(name: str) -> None:
 
     arguments = (ids.new_zeros(3, 1), ids, keep) if reads_source else (ids,)
     found = generate(
-        ours, *arguments, keep=None if reads_source else keep, choose=choose,
+        ours, *arguments, keep=None if reads_source else keep, sampler=choose,
         max_new_tokens=FIRST_BLOCK + 2, eos=-1, pad=0,
     )  # fmt: skip
     assert torch.equal(torch.cat((arguments[0], found), dim=1), written.sequences)

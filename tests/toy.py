@@ -53,13 +53,14 @@ def spelt(task: Task, ids: Tensor, keep: Tensor) -> list[list[str]]:
 
 
 def questions(task: Task, pairs: Pairs) -> list[tuple[str, ...]]:
-    return [tuple(question) for question in spelt(task, *pairs[:2])]
+    return [tuple(question) for question in spelt(task, pairs.source, pairs.source_keep)]
 
 
 def check_answers(name: str, task: Task, pairs: Pairs) -> None:
     if name not in ANSWERS:
         pytest.fail(f"the task {name} has no plain-Python answer: add one to ANSWERS")
-    for question, answer in zip(spelt(task, *pairs[:2]), spelt(task, *pairs[2:]), strict=True):
+    answers = spelt(task, pairs.target, pairs.target_keep)
+    for question, answer in zip(spelt(task, pairs.source, pairs.source_keep), answers, strict=True):
         assert answer == ANSWERS[name](task, question), f"{name} of {' '.join(question)}"
 
 

@@ -1,1 +1,1 @@
-"""Tasks, text and tokenizers, and the layout of their examples; no model in here."""
+"""Tasks, text and tokenizers, and the batches that models read. Nothing here imports a model."""

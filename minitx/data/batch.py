@@ -1,35 +1,80 @@
-"""A batch: what a model reads and what it should predict.
+"""A batch: the tensors that one forward and its loss need, and what every record of tensors can do.
 
-Legend: N examples, S source symbols, T target symbols. Labels of IGNORE are not predicted.
+Legend: N examples, S source tokens, T target tokens.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Self
 
+import torch
 from torch import Tensor
 
 IGNORE = -100
-"""The label of a place where nothing is to be predicted; torch's own default."""
+"""The label of a position without a target; torch's own default."""
 
 
-class Batch(NamedTuple):
-    """What a model reads and what it should say; what an architecture does not need is None."""
+@dataclass(frozen=True, eq=False)
+class TensorRecord:
+    """Named tensors with the example as their first dimension. A field that does not apply is None."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The tensors that are present, in the order of the fields."""
+        return (part for field in fields(self) if (part := getattr(self, field.name)) is not None)
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return next(iter(self)).size(0)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The same record with a function applied to every tensor."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{name: None if part is None else function(part) for name, part in parts.items()})
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same record on a device. A GPU copies from pinned memory while the CPU continues."""
+        non_blocking = torch.device(device).type == "cuda"
+        return self.map(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> Self:
+        """The same record in page-locked memory, from which a GPU copies by itself."""
+        return self.map(lambda part: part.contiguous().pin_memory())
+
+    def select(self, rows: Tensor | slice) -> Self:
+        """Some of the examples: a slice, indices, or a mask [N]. A scalar belongs to the batch and stays."""
+        return self.map(lambda part: part[rows] if part.dim() else part)
+
+    def slice(self, start: int, end: int) -> Self:
+        """Examples from start to end."""
+        return self.select(slice(start, end))
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(TensorRecord):
+    """Inputs and labels of a model; what an architecture does not read is None."""
 
     src: Tensor | None  # [N, S], for an encoder
     src_keep: Tensor | None  # [N, S], True for a real token
     tgt: Tensor | None  # [N, T], for a decoder
-    tgt_keep: Tensor | None  # [N, T]; None where causality alone hides the padding, which stands on the right
+    tgt_keep: Tensor | None  # [N, T]; None where padding stands on the right, which causality hides
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
-    prefix: Tensor | None = None  # [N], how many tgt tokens are the question, <sep> included; for a prefix LM
-    documents: Tensor | None = None  # [N, T], a number for each token's, where packed documents do not see each other
-    step_labels: Tensor | None = None  # [], labels in all batches of an optimiser step of several, in this process
+    prefix: Tensor | None = None  # [N], tgt tokens of the question, <sep> included; for a prefix LM
+    documents: Tensor | None = None  # [N, T], the document number of each token, where packed documents are isolated
+    step_labels: Tensor | None = None  # [], labels in all batches of an accumulated optimizer step, in this process
 
-    def inputs(self) -> tuple[Tensor | None, ...]:
-        """The arguments of the model's forward."""
-        packed = () if self.documents is None else (self.documents,)
+    def model_inputs(self) -> dict[str, Tensor]:
+        """The keyword arguments of the model's forward."""
         if self.src is None:
-            return self.tgt, self.tgt_keep, None, self.prefix, *packed
-        if self.tgt is None:
-            return self.src, self.src_keep, *packed
-        return self.src, self.tgt, self.src_keep, self.tgt_keep
+            inputs = {"ids": self.tgt, "keep": self.tgt_keep, "prefix": self.prefix, "documents": self.documents}
+        elif self.tgt is None:
+            inputs = {"ids": self.src, "keep": self.src_keep, "documents": self.documents}
+        else:
+            inputs = {
+                "src_ids": self.src,
+                "tgt_ids": self.tgt,
+                "src_keep": self.src_keep,
+                "tgt_keep": self.tgt_keep,
+            }
+        return {name: tensor for name, tensor in inputs.items() if tensor is not None}

@@ -1,4 +1,4 @@
-"""Text as numbers of characters, and cut into pieces that a tokenizer can take."""
+"""Text as characters: code points, and long texts cut into pieces that a tokenizer can take."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-PIECE = 4096
-"""Characters that a tokenizer is given at once, at most."""
+MAX_PIECE_CHARACTERS = 4096
+"""Maximum number of characters handed to a tokenizer at once."""
 
 
 def border(text: str, start: int, end: int) -> int:
-    """The best place to cut text between start and end: behind a line break, before a space, or anywhere."""
+    """The best index between start and end to cut a text: after a line break, before a space, or anywhere."""
     return text.rfind("\n", start, end) + 1 or max(text.rfind(" ", start + 1, end), 0) or end
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in pieces that a tokenizer can take; see border. Nothing is lost."""
+    """Cut a text at borders into pieces of at most MAX_PIECE_CHARACTERS; joined, they are the text."""
     start = 0
-    while len(text) - start > PIECE:
-        end = border(text, start, start + PIECE)
+    while len(text) - start > MAX_PIECE_CHARACTERS:
+        end = border(text, start, start + MAX_PIECE_CHARACTERS)
         yield text[start:end]
         start = end
     if start < len(text):
@@ -27,7 +27,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def code_points(text: str) -> np.ndarray:
-    """The number of each character."""
+    """The code point of each character."""
     if text.isascii():
         return np.frombuffer(text.encode("ascii"), np.uint8)
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)

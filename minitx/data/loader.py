@@ -1,30 +1,31 @@
-"""Batches by number: batch n of a run is a pure function of (seed, n, rank), so that resuming is exact."""
+"""Training batches and held-out examples by number: batch n of a run is a pure function of (seed, n, rank)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
 
 import torch
 
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Examples, count, rows
-from minitx.data.framing import frame
-from minitx.data.tasks import Task, generator
+from minitx.data.examples import Examples
+from minitx.data.tasks.base import Task, generator
 
 
 class TrainingBatches:
-    """Framed training batches, from the first one that the run has not seen.
+    """The training batches that a run still needs.
 
     Args:
-        task: draws the examples.
-        architecture: what they are framed for.
+        task: source of the examples.
+        architecture: of the model.
         seed: of the run.
-        rank: of this process; each draws its own batches.
-        first: tells the number of the first batch, when iteration starts.
+        rank: of this process; every process samples its own batches.
+        first: returns the number of the first batch; called when iteration starts, since a run may be resumed.
         total: number of batches in the whole run.
-        accumulate: batches whose gradients make one optimiser step. They are drawn together, so that each knows how
-            many labels the step has: a mean over them all, and not a mean of means, is what a larger batch would give.
+        accumulate: batches whose gradients make one optimizer step. They are sampled together, so that each carries the
+            number of labels in the step: the loss is the mean over all labels of the step, as in one larger batch, and
+            not a mean of means.
     """
 
     def __init__(
@@ -48,36 +49,36 @@ class TrainingBatches:
             yield from self.step(start)
 
     def step(self, start: int) -> list[Batch]:
-        """The batches of one optimiser step, of which the first has this number."""
+        """The batches of the optimizer step that begins with batch number `start`."""
         step = [self._batch(number) for number in range(start, min(start + self.accumulate, self.total))]
-        if self.accumulate == 1:  # it has its own labels, and counting is cheaper where the model is
+        if self.accumulate == 1:  # the loss counts the labels of a single batch itself, on the model's device
             return step
         labels = reduce(torch.add, [(batch.labels != IGNORE).sum() for batch in step])
-        return [batch._replace(step_labels=labels) for batch in step]
+        return [replace(batch, step_labels=labels) for batch in step]
 
     def _batch(self, number: int) -> Batch:
         examples = self.task.batch(generator(self.seed, number, self.rank), self.task.batch_size)
-        return frame(examples, self.architecture, self.task.vocabulary.special)
+        return examples.frame(self.architecture, self.task.vocabulary.special)
 
 
 class FixedBatches:
-    """Held-out examples in slices, every process its own share.
+    """Held-out examples in slices, of which every process takes its share.
 
     Args:
         examples: all of them.
-        size: examples in a slice, at most.
+        size: maximum number of examples in a slice.
         rank: of this process.
         world_size: number of processes.
     """
 
     def __init__(self, examples: Examples, size: int, rank: int = 0, world_size: int = 1) -> None:
-        # Smaller slices where there would be fewer than processes: an empty share is an error to Lightning.
-        self.examples, self.size = examples, min(size, max(1, count(examples) // world_size))
-        self.starts = range(0, count(examples), self.size)[rank::world_size]
+        # Slices shrink where there would be fewer than processes: Lightning refuses an empty share.
+        self.examples, self.size = examples, min(size, max(1, len(examples) // world_size))
+        self.starts = range(0, len(examples), self.size)[rank::world_size]
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __iter__(self) -> Iterator[Examples]:
         for start in self.starts:
-            yield rows(self.examples, start, start + self.size)
+            yield self.examples.slice(start, start + self.size)

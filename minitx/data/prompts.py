@@ -1,4 +1,4 @@
-"""Texts that somebody typed, as a batch for a model; and a batch's tokens, as labels for pictures.
+"""From texts that a user typed to a batch for a model, and from a batch to the token labels of figures.
 
 Legend: B texts, T tokens of the longest.
 """
@@ -6,20 +6,22 @@ Legend: B texts, T tokens of the longest.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Kind, Masked, Pairs, Stream
-from minitx.data.framing import frame
-from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.data.examples import Masked, Pairs, Stream
+from minitx.data.framing import Kind
+from minitx.data.special_tokens import SpecialIds
+from minitx.data.tokenizers import Tokenizer
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of ids, padded on the right: ids and keep [B, T]."""
-    longest = max(1, *map(len, rows))  # an answer may be empty; a tensor without columns helps nobody
+    """Pad rows of ids on the right: ids and keep [B, T], with at least one column."""
+    longest = max(1, *map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long, device=device)
     keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
     return ids, keep
@@ -37,29 +39,29 @@ def framed(
 
     Args:
         sources: ids of questions, of beginnings of running text, or of text with <mask> in it.
-        answers: ids of the answers, of how the text goes on, or of the text without <mask>; None where there are none.
-        kind: what the task yields.
-        architecture: what to frame for.
+        answers: ids of the answers, of the continuations, or of the text without <mask>; None where there are none.
+        kind: of the task's examples.
+        architecture: of the model.
         special: of the tokenizer.
-        device: where the batch shall be.
+        device: of the batch.
 
     Raises:
-        ConfigError: answers of another length than their questions, for an encoder alone.
+        ConfigError: for an encoder alone, answers of another length than their questions.
     """
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
-            told = f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
             raise ConfigError(
-                f"an encoder_only model answers place by place: the target must be as long as the text, {told}"
+                "an encoder_only model answers position by position: the target must be as long as the text, "
+                f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
             )
     if kind == "stream":
         return _framed_stream(sources, answers, architecture, special, device)
     source, source_keep = padded(sources, special.pad, device)
     target, target_keep = padded(answers or [[] for _ in sources], special.pad, device)
     if kind == "masked":
-        return frame(Masked(source, source_keep, target, source == special.mask), architecture, special)
-    return frame(Pairs(source, source_keep, target, target_keep), architecture, special)
+        return Masked(source, source_keep, target, source == special.mask).frame(architecture, special)
+    return Pairs(source, source_keep, target, target_keep).frame(architecture, special)
 
 
 def _framed_stream(
@@ -69,32 +71,32 @@ def _framed_stream(
     special: SpecialIds,
     device: torch.device,
 ) -> Batch:
-    """Running text; only what follows on the beginning is to be predicted where that is told apart."""
+    """Running text; with answers, labels are the continuations only."""
     rows = sources if answers is None else [a + b for a, b in zip(sources, answers, strict=True)]
     # One more column, so that a stream's "all but the last" is the whole text.
     ids, _ = padded([[*row, special.pad] for row in rows], special.pad, device)
-    batch = frame(Stream(ids), architecture, special)
+    batch = Stream(ids).frame(architecture, special)
     if answers is None:
         return batch
-    place = torch.arange(batch.labels.size(1), device=device)
-    begins = torch.tensor([[len(row) - 1] for row in sources], device=device)
-    return batch._replace(labels=batch.labels.masked_fill(place < begins, IGNORE))
+    index = torch.arange(batch.labels.size(1), device=device)
+    first = torch.tensor([[len(row) - 1] for row in sources], device=device)
+    return replace(batch, labels=batch.labels.masked_fill(index < first, IGNORE))
 
 
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
-    """The tokens of a batch as labels for its attention maps, without padding, nor the <eos> of an answer before it."""
+    """The tokens of a batch as labels of its attention maps, without padding and without the final <eos> of answers."""
     pad, eos = tokenizer.special.pad, tokenizer.special.eos
     sides = {"source": (batch.src, (pad,)), "target": (batch.tgt, (pad, eos))}
     return {
-        side: [tokenizer.tokens(_without_end(row, nothing)) for row in ids.tolist()]
-        for side, (ids, nothing) in sides.items()
+        side: [tokenizer.tokens(_without_end(row, skipped)) for row in ids.tolist()]
+        for side, (ids, skipped) in sides.items()
         if ids is not None
     }
 
 
-def _without_end(row: list[int], nothing: tuple[int, ...]) -> list[int]:
-    """A row up to its last token that means something; an <eos> between documents is a token as others.
+def _without_end(row: list[int], skipped: tuple[int, ...]) -> list[int]:
+    """A row up to its last token that is not skipped; an <eos> between documents is kept.
 
-    Its first token stays: a decoder may start from padding (T5).
+    The first token is always kept: a decoder may start from padding (T5).
     """
-    return row[: max((place + 1 for place, token in enumerate(row) if token not in nothing), default=1)]
+    return row[: max((index + 1 for index, token in enumerate(row) if token not in skipped), default=1)]

@@ -1,6 +1,7 @@
-"""Which ids mean what to a model, and what it is used to finding around a text.
+"""Special tokens: their ids, and where a model expects them around a text.
 
-A tokenizer of ours has the special tokens alone. An imported one brings what its model was trained with besides.
+A tokenizer trained here has the special ids alone. An imported one also has the prefix, suffix and forced tokens that
+its model was trained with.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class SpecialIds(NamedTuple):
-    """The tokens that are not text, each with its id; -1 where an imported tokenizer has none."""
+    """Ids of the tokens that are not text; -1 where an imported tokenizer has none."""
 
     pad: int
     bos: int
@@ -23,29 +24,29 @@ class SpecialIds(NamedTuple):
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """What a model was trained to read and to write besides text, as token ids."""
+    """The special tokens of a model's inputs and outputs, as ids."""
 
     special: SpecialIds
-    """The special tokens. bos is what a decoder beside an encoder starts from, whatever it is called elsewhere."""
+    """bos is the token from which a decoder beside an encoder starts, whatever its name elsewhere."""
     prefix: tuple[int, ...] = ()
-    """Stand before every text that is read: <s> of Llama, [CLS] of BERT."""
+    """Before every input text: <s> of Llama, [CLS] of BERT."""
     suffix: tuple[int, ...] = ()
-    """Stand behind it: [SEP] of BERT, </s> of T5."""
+    """After every input text: [SEP] of BERT, </s> of T5."""
     other_ends: tuple[int, ...] = ()
-    """Further tokens that end what is written."""
+    """Further tokens that end an output."""
     forced_first: int | None = None
-    """The token that every answer is made to begin with (forced_bos_token_id)."""
+    """First token of every answer (forced_bos_token_id)."""
     forced_last: int | None = None
-    """The token that an answer is made to end with where there is no room for more (forced_eos_token_id)."""
+    """Last token of an answer that reaches the maximum length (forced_eos_token_id)."""
     never: tuple[int, ...] = ()
-    """Tokens that are never written (bad_words_ids of one token)."""
+    """Tokens that are never generated (bad_words_ids of one token)."""
 
     def question(self, ids: Iterable[int]) -> list[int]:
-        """A text that a model shall read, with what it is used to finding around it."""
+        """An input text with its prefix and suffix."""
         return [*self.prefix, *ids, *self.suffix]
 
     def answer(self, ids: Iterable[int]) -> list[int]:
-        """A text that a decoder beside an encoder shall write, without the <eos> behind."""
+        """An output of a decoder beside an encoder, with its prefix and without the final <eos>."""
         return [*self.prefix, *ids]
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class SpecialTokens:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> SpecialTokens:
-        """The conventions of to_dict."""
+        """The inverse of to_dict."""
         values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in plain.items()}
         values["special"] = SpecialIds(**plain["special"])
         return cls(**values)

@@ -1,4 +1,4 @@
-"""Which examples are for training and which are held out: decided by their content, so no two splits can overlap.
+"""Training, validation and test splits by a hash of an example's content, so that no two splits overlap.
 
 Legend: N examples, L symbols.
 """
@@ -19,39 +19,39 @@ Split = Literal["training", "validation", "test"]
 SPLITS: tuple[str, ...] = get_args(Split)
 
 VALIDATION_SHARE, TEST_SHARE = 0.05, 0.10
-"""Shares of all possible examples that training never sees."""
+"""Held-out shares of all possible examples."""
 
 _MULTIPLIER = 6364136223846793005  # Knuth's MMIX generator
 _BUCKETS = 1000
-_PATIENCE = 20  # draws in a row without anything new before a task's examples count as used up
+_MAX_IDLE_DRAWS = 20  # in a row without a new example, after which a task counts as exhausted
 
 
 def content_hash(ids: Tensor, keep: Tensor) -> Tensor:
-    """A hash of each row's real tokens: ids and keep [N, L] to int64 [N]. The same in every process.
+    """Hash each row's real tokens: ids and keep [N, L] to int64 [N], the same in every process.
 
-    A polynomial in a fixed multiplier modulo 2^64 (integer overflow wraps), then two rounds of xor-shift-multiply so
-    that close rows fall into unrelated buckets. In NumPy, whose small operations cost a third of torch's: this is done
-    for every training batch.
+    A polynomial in a fixed multiplier modulo 2^64 (integer overflow wraps), then two rounds of xor-shift-multiply, so
+    that similar rows fall into unrelated buckets. NumPy, since this runs for every training batch and its small
+    operations take a third of the time of torch's.
     """
-    powers, beside = _weights(ids.size(1))
-    mixed = np.multiply(ids.numpy().view(np.uint64) * powers + beside, keep.numpy()).sum(axis=1)
+    powers, offsets = _weights(ids.size(1))
+    hashes = np.multiply(ids.numpy().view(np.uint64) * powers + offsets, keep.numpy()).sum(axis=1)
     for _ in range(2):
-        mixed = (mixed ^ (mixed >> 32)) * np.uint64(_MULTIPLIER)
-    return torch.from_numpy((mixed ^ (mixed >> 29)).view(np.int64))
+        hashes = (hashes ^ (hashes >> 32)) * np.uint64(_MULTIPLIER)
+    return torch.from_numpy((hashes ^ (hashes >> 29)).view(np.int64))
 
 
 @cache
 def _weights(width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The polynomial's powers, uint64 [width], and what a token adds whose id is 0."""
+    """The polynomial's powers, uint64 [width], and the terms of id 0."""
     powers = [1]
     for _ in range(width):
         powers.append((powers[-1] * _MULTIPLIER + 1) % 2**64)
-    found = np.array(powers[1:], dtype=np.uint64)
-    return found, found + np.uint64(1)
+    factors = np.array(powers[1:], dtype=np.uint64)
+    return factors, factors + np.uint64(1)
 
 
 def in_split(hashes: Tensor, split: Split) -> Tensor:
-    """Which rows belong to a split: int64 [N] to bool [N]."""
+    """Membership of hashes in a split: int64 [N] to bool [N]."""
     bucket = (hashes.numpy() & 0x7FFFFFFFFFFFFFFF) % _BUCKETS
     validation = int(_BUCKETS * VALIDATION_SHARE)
     held_out = validation + int(_BUCKETS * TEST_SHARE)
@@ -72,16 +72,16 @@ def draw_split(
     enlarge: str = "data.symbols or data.length",
     deciding: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda ids, keep: (ids, keep),
 ) -> tuple[Tensor, Tensor]:
-    """Draw until `size` examples of a split are there.
+    """Sample until `size` examples of a split are found.
 
     Args:
-        draw: from a number of rows to ids and keep, each [N, L].
-        size: how many to return.
-        split: the split they must belong to.
-        distinct: no example twice, for a fixed set; fewer than `size` come back where there are no more.
-        enlarge: the options to make larger where there are too few, for the message.
-        deciding: from ids and keep [N, L] to that part of them, [N, K], which decides on the split; by default the
-            whole. Examples that agree in it are in the same split, however else they differ.
+        draw: samples a number of rows: ids and keep, each [N, L].
+        size: number of examples.
+        split: of the examples.
+        distinct: no duplicates, for a fixed set, which is smaller than `size` where there are no more.
+        enlarge: the options to increase where there are too few, for the message.
+        deciding: from ids and keep [N, L] to the part of them, [N, K], that decides the split; by default the whole.
+            Examples that agree in it are in the same split.
 
     Returns:
         ids and keep, each [size, L] or shorter.
@@ -97,13 +97,13 @@ def draw_split(
     found: list[tuple[Tensor, Tensor]] = []
     seen: set[int] = set()
     count = idle = 0
-    while count < size and idle < _PATIENCE:
+    while count < size and idle < _MAX_IDLE_DRAWS:
         ids, keep = draw(int((size - count) / share * 1.1) + 16)
         chosen = in_split(content_hash(*deciding(ids, keep)), split).nonzero()[:, 0]
         if distinct:
             new = []
-            whole = content_hash(ids[chosen], keep[chosen])
-            for row, value in zip(chosen.tolist(), whole.tolist(), strict=True):
+            hashes = content_hash(ids[chosen], keep[chosen])
+            for row, value in zip(chosen.tolist(), hashes.tolist(), strict=True):
                 if value not in seen:
                     seen.add(value)
                     new.append(row)

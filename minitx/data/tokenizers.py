@@ -1,6 +1,6 @@
-"""Text to ids and back, on the `tokenizers` library. The special ids stand here and nowhere else.
+"""Text to ids and back, on the `tokenizers` library. The spelling of the special tokens is defined here.
 
-A tokenizer turns into plain JSON and back, so a checkpoint carries it and needs no other file.
+A tokenizer converts to plain JSON and back, so a checkpoint carries it and needs no other file.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from minitx.config.errors import ConfigError
 from minitx.data.special_tokens import SpecialIds, SpecialTokens
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
-"""Their spelling: <pad>, <bos>, <eos>, <sep>, <unk>, <mask>; the first tokens of every vocabulary."""
+"""<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
 ANY_CHARACTER = r"[\s\S]"
 
 
 class Tokenizer:
-    """A vocabulary with its way of cutting text into tokens.
+    """A vocabulary and the rules that cut text into its tokens.
 
     Args:
         backend: a tokenizer of the `tokenizers` library whose vocabulary holds every special token.
-        conventions: of an imported tokenizer, whose special tokens are spelt otherwise; text may hold them.
+        special_tokens: of an imported tokenizer, which spells them otherwise; text may contain them.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, conventions: SpecialTokens | None = None) -> None:
-        self.imported = conventions is not None
-        if conventions is None:
+    def __init__(self, backend: tokenizers.Tokenizer, special_tokens: SpecialTokens | None = None) -> None:
+        self.imported = special_tokens is not None
+        if special_tokens is None:
             ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
             if any(index is None for index in ids):
                 raise ConfigError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
-            conventions = SpecialTokens(SpecialIds(*(int(index) for index in ids if index is not None)))
-        self._backend, self.conventions = backend, conventions
+            special_tokens = SpecialTokens(SpecialIds(*(int(index) for index in ids if index is not None)))
+        self._backend, self.special_tokens = backend, special_tokens
 
     @property
     def special(self) -> SpecialIds:
-        """The tokens that are not text."""
-        return self.conventions.special
+        """Ids of the tokens that are not text."""
+        return self.special_tokens.special
 
     @property
     def vocab_size(self) -> int:
@@ -50,18 +50,19 @@ class Tokenizer:
 
     @property
     def unit(self) -> Literal["character", "byte"] | None:
-        """What is one token each, whatever stands beside it; None where tokens are found by cutting text."""
+        """The unit of text that is always one token; None where a token's extent depends on its context."""
         if self.imported:
             return None
         plain = self.to_dict()
-        cut, model = plain["pre_tokenizer"] or {}, plain["model"]
-        if model["type"] == "WordLevel" and cut.get("pattern") == {"Regex": ANY_CHARACTER}:
+        pre_tokenizer, model = plain["pre_tokenizer"] or {}, plain["model"]
+        if model["type"] == "WordLevel" and pre_tokenizer.get("pattern") == {"Regex": ANY_CHARACTER}:
             return "character"
-        return "byte" if model["type"] == "BPE" and not model["merges"] and cut.get("type") == "ByteLevel" else None
+        without_merges = model["type"] == "BPE" and not model["merges"]
+        return "byte" if without_merges and pre_tokenizer.get("type") == "ByteLevel" else None
 
     @property
     def alphabet(self) -> list[str]:
-        """Every token that text can turn into, by id."""
+        """Every token of text, by id."""
         ids = sorted(set(range(self.vocab_size)) - set(self.special))
         return self.tokens(ids)
 
@@ -69,7 +70,7 @@ class Tokenizer:
         """Ids of a text.
 
         Raises:
-            ConfigError: a piece of text that the vocabulary does not hold; the message lists what it holds.
+            ConfigError: a piece of text outside the vocabulary; the message lists the vocabulary.
         """
         encoding = self._backend.encode(text, add_special_tokens=False)
         if self.imported:
@@ -82,15 +83,15 @@ class Tokenizer:
         return encoding.ids
 
     def encode_question(self, text: str) -> list[int]:
-        """Ids of a text that a model shall read, with what it is used to finding around it; errors as for encode."""
-        return self.conventions.question(self.encode(text))
+        """Ids of an input text, with the special tokens that its model expects; errors as for encode."""
+        return self.special_tokens.question(self.encode(text))
 
     def encode_answer(self, text: str) -> list[int]:
-        """Ids of what a decoder beside an encoder shall write, without the <eos> behind; errors as for encode."""
-        return self.conventions.answer(self.encode(text))
+        """Ids of an output of a decoder beside an encoder, without the final <eos>; errors as for encode."""
+        return self.special_tokens.answer(self.encode(text))
 
     def encode_masked(self, text: str) -> list[int]:
-        """Ids of a text in which <mask> may stand for tokens that are not told; errors as for encode."""
+        """Ids of an input text in which <mask> stands for masked tokens; errors as for encode."""
         if self.imported:
             mask = self.tokens([self.special.mask])[0] if self.special.mask >= 0 else MASK
             return self.encode_question(text.replace(MASK, mask))
@@ -98,7 +99,7 @@ class Tokenizer:
         return first + [token for piece in others for token in (self.special.mask, *piece)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many texts, for a corpus: unknown pieces become <unk>."""
+        """Ids of many texts of a corpus; unknown pieces become <unk>."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -106,7 +107,7 @@ class Tokenizer:
         return self._backend.decode([token for token in ids if token not in self.special])
 
     def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text of ids where they go on with others: a piece that begins a word begins with its space."""
+        """The text of ids that continue others: a token that begins a word keeps its space."""
         if self.imported:
             start, whole = self.decode(before), self.decode([*before, *ids])
             if whole.startswith(start):
@@ -114,7 +115,7 @@ class Tokenizer:
         return self.decode(ids)
 
     def decode_masked(self, ids: Iterable[int]) -> str:
-        """The text of ids, without the special tokens but for <mask>."""
+        """The text of ids, without the special tokens except <mask>."""
         pieces: list[list[int]] = [[]]
         for token in ids:
             if token == self.special.mask:
@@ -124,43 +125,43 @@ class Tokenizer:
         return MASK.join(map(self.decode, pieces))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each token as it is spelt in the vocabulary, special ones too: labels for pictures."""
+        """The vocabulary's spelling of each id, special ones included: labels for figures."""
         return [str(self._backend.id_to_token(token)) for token in ids]
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token as it is spelt in the vocabulary; None where there is none."""
+        """The id of a token in the vocabulary's spelling; None where there is none."""
         found: int | None = self._backend.token_to_id(token)
         return found
 
     def template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the library itself, as it was set up elsewhere, puts before and behind a text."""
+        """Ids that the library's own post-processor puts before and after a text."""
         plain, whole = (self._backend.encode("a", add_special_tokens=special).ids for special in (False, True))
-        places = range(len(whole) - len(plain) + 1)
-        start = next((place for place in places if whole[place : place + len(plain)] == plain), 0)
+        offsets = range(len(whole) - len(plain) + 1)
+        start = next((offset for offset in offsets if whole[offset : offset + len(plain)] == plain), 0)
         return tuple(whole[:start]), tuple(whole[start + len(plain) :])
 
     def lowercased(self) -> Tokenizer:
-        """The same vocabulary, for text that is turned into lower case first."""
+        """The same vocabulary with a normalizer that lowercases text."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.normalizer = normalizers.Lowercase()
         return Tokenizer(backend)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types: the library's own, and beside them the conventions where there are any."""
+        """Plain JSON types: the library's own format, and the special tokens of an imported tokenizer."""
         backend: dict[str, Any] = json.loads(self._backend.to_str())
-        return {"backend": backend, "conventions": self.conventions.to_dict()} if self.imported else backend
+        return {"backend": backend, "conventions": self.special_tokens.to_dict()} if self.imported else backend
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Tokenizer:
-        """The tokenizer of to_dict.
+        """The inverse of to_dict.
 
         Raises:
             ConfigError: not a tokenizer's description.
         """
         try:
-            conventions = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
-            backend = plain if conventions is None else plain["backend"]
-            return cls(tokenizers.Tokenizer.from_str(json.dumps(backend)), conventions)
+            special_tokens = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
+            backend = plain if special_tokens is None else plain["backend"]
+            return cls(tokenizers.Tokenizer.from_str(json.dumps(backend)), special_tokens)
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"the tokenizer cannot be read: {error}") from None
 
@@ -177,11 +178,11 @@ def symbols(names: Sequence[str]) -> Tokenizer:
     return Tokenizer(backend)
 
 
+def word_level(words: Sequence[str]) -> tokenizers.Tokenizer:
+    """A library tokenizer for whole words, the special tokens first."""
+    return tokenizers.Tokenizer(models.WordLevel(numbered_words(words), unk_token="<unk>"))
+
+
 def numbered_words(words: Sequence[str]) -> dict[str, int]:
     """Ids of words, the special tokens first."""
     return {word: index for index, word in enumerate([*SPECIAL_TOKENS, *words])}
-
-
-def word_level(words: Sequence[str]) -> tokenizers.Tokenizer:
-    """A vocabulary of whole words, the special tokens first."""
-    return tokenizers.Tokenizer(models.WordLevel(numbered_words(words), unk_token="<unk>"))

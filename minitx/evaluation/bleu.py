@@ -1,6 +1,6 @@
-"""BLEU and chrF of what a model writes by itself, computed by sacreBLEU on whole texts and told with its signature.
+"""BLEU and chrF of free-running outputs, computed by sacreBLEU on whole texts and reported with its signature.
 
-BLEU: Papineni et al. 2002; chrF: Popović 2015; why a signature belongs to a score: Post 2018.
+BLEU: Papineni et al. 2002; chrF: Popović 2015; signatures: Post 2018.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from minitx.data.text.parallel_files import Sentences
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 
-ROWS = 500
-"""Texts written at once, beams counted."""
+ROWS_AT_ONCE = 500
+"""Rows generated at once, beams included."""
 
 
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str], lowercase: bool = False
 ) -> dict[str, Any]:
-    """Scores from 0 to 100 of texts as a whole, each against one reference.
+    """Scores from 0 to 100 of a corpus, each text against one reference.
 
     Args:
-        hypotheses: what was written.
-        references: what it is compared with.
+        hypotheses: outputs of the model.
+        references: one for each hypothesis.
         metrics: bleu, chrf.
-        lowercase: compare in lower case only, for models that write nothing else.
+        lowercase: compare in lower case, for models whose output is lowercase.
 
     Returns:
-        bleu, bleu_lowercase (not with lowercase, where bleu itself is that), chrf, and the signatures of each by name.
+        bleu, bleu_lowercase (without `lowercase`, which makes bleu lowercase), chrf, and their signatures by name.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -46,44 +46,44 @@ def corpus_scores(
     return figures
 
 
-def written(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
-    """What the model writes for each text, greedily if nothing else is asked for; texts of like length together.
+def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
+    """The model's output for each text, greedy by default; texts of similar length share a batch.
 
-    No reference is looked at, so none gives a length away: a text ends where the model ends it, or at the task's limit.
+    References are not used, so an output ends at the model's <eos> or at the task's maximum length.
     """
     options = options or GenerationOptions()
-    size = max(ROWS // options.num_beams, 1)
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    size = max(ROWS_AT_ONCE // options.num_beams, 1)
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     result = [""] * len(texts)
     for start in range(0, len(order), size):
-        places = order[start : start + size]
-        # Not as a prompt that somebody types: what training has never seen is unknown, and not refused.
-        ids = predictor.tokenizer.encode_batch([texts[place] for place in places])
-        questions = [predictor.tokenizer.conventions.question(row) for row in ids]
-        generations = predictor.generations_of(questions, options)
-        for place, (best, *_) in zip(places, generations, strict=True):
-            result[place] = best.text
+        indices = order[start : start + size]
+        # encode_batch, since unknown characters of a corpus become <unk>, where a typed prompt is refused.
+        ids = predictor.tokenizer.encode_batch([texts[index] for index in indices])
+        questions = [predictor.tokenizer.special_tokens.question(row) for row in ids]
+        generations = predictor.generations(questions, options)
+        for index, (best, *_) in zip(indices, generations, strict=True):
+            result[index] = best.text
     return result
 
 
 def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationOptions | None = None) -> dict[str, Any]:
-    """Scores of what the model writes for held-out questions, against their answers as they stand in the file.
+    """Scores of the model's outputs for held-out questions, against the answers in the file.
 
     Returns:
-        exact_match, the share of texts that equal their reference; the figures and signatures of corpus_scores; and
-        decoding, how it was written.
+        exact_match, the share of outputs that equal their reference; the scores and signatures of corpus_scores; and
+        decoding, a description of the search.
     """
     options = options or GenerationOptions()
     task, references = predictor.task, [target for _, target in sentences]
-    hypotheses = written(predictor, [source for source, _ in sentences], options)
+    hypotheses = translated(predictor, [source for source, _ in sentences], options)
     expected = [text.lower() for text in references] if task.caseless else references
     same = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
     scores = corpus_scores(hypotheses, references, task.metrics, task.caseless)
-    return {"exact_match": same / max(len(references), 1), **scores, "decoding": described(options)}
+    return {"exact_match": same / max(len(references), 1), **scores, "decoding": decoding_name(options)}
 
 
-def described(options: GenerationOptions) -> str:
-    """How texts are written, in words."""
+def decoding_name(options: GenerationOptions) -> str:
+    """A description of the search: greedy, or beams with their length penalty."""
     if options.num_beams == 1:
         return "greedy"
     penalty = 1.0 if options.length_penalty is None else options.length_penalty
@@ -91,17 +91,17 @@ def described(options: GenerationOptions) -> str:
 
 
 def statistics(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[int]:
-    """What BLEU is computed from, to be added up over parts of a set: matches and n-grams of each order, lengths."""
+    """Sufficient statistics of BLEU, which add up over parts of a set: matches and n-grams of each order, lengths."""
     from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 
-    if not hypotheses:  # a process may have no share of a small set
+    if not hypotheses:  # a process may have no texts of a small set
         return [0] * (2 * MAX_NGRAM_ORDER + 2)
     score = BLEU(lowercase=lowercase).corpus_score(hypotheses, [references])
     return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 
 
 def bleu(statistics: Sequence[int]) -> float:
-    """BLEU from 0 to 100 of added-up statistics."""
+    """BLEU from 0 to 100 of summed statistics."""
     from sacrebleu.metrics import BLEU
 
     orders = (len(statistics) - 2) // 2

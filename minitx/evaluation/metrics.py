@@ -1,7 +1,7 @@
-"""Measuring a model truthfully: by what it writes when nobody holds its hand, and by its loss beside that.
+"""Exact match, token accuracy and loss of a model on held-out examples.
 
-Exact match is free-running: the model writes the whole answer greedily, <eos> included, and is compared with the
-reference. Token accuracy is teacher-forced: each token is predicted after the right ones. They are never mixed.
+Exact match is free-running: the model generates the whole answer greedily, <eos> included, and the answer is compared
+with the reference. Token accuracy and loss are teacher-forced: each token is predicted after the correct ones.
 
 Legend: N examples, T target tokens, V vocabulary.
 """
@@ -21,15 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Examples, Pairs
-from minitx.data.framing import frame, prompt, reference
+from minitx.data.examples import Examples
+from minitx.data.framing import Prompt
 from minitx.data.loader import FixedBatches
-from minitx.data.tokenizers import SpecialIds
+from minitx.data.special_tokens import SpecialIds
 from minitx.generation.decode import generate
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 
-BATCH = 500
-"""Examples evaluated at once."""
+EXAMPLES_AT_ONCE = 500
+"""Batch size of evaluation."""
 
 
 TEXT_SCORERS = {"bleu": "minitx.evaluation.bleu", "chrf": "minitx.evaluation.bleu"}
@@ -54,10 +54,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scores:
-    """Sums over examples; add them up, then read the means."""
+    """Sums over examples, which add up over batches and processes."""
 
     examples: int = 0
-    exact: int | None = None  # None for running text, which has no answers, and where nothing was written
+    exact: int | None = None  # None for running text, which has no answers, and where nothing was generated
     tokens: int = 0
     correct: int = 0
     loss: float = 0.0
@@ -68,7 +68,7 @@ class Scores:
         return dataclasses.replace(self, exact=exact, **sums)
 
     def means(self) -> dict[str, float]:
-        """exact_match and token_accuracy as shares, loss in nats a token; for running text bits per token."""
+        """exact_match and token_accuracy as shares, loss in nats per token; for running text also bits per token."""
         tokens = max(self.tokens, 1)
         result = {"loss": self.loss / tokens, "token_accuracy": self.correct / tokens}
         if self.exact is None:
@@ -77,75 +77,59 @@ class Scores:
 
 
 def score(model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True) -> Scores:
-    """Scores of one batch of examples, without free-running ones if not `free`; call eval() first."""
-    device = next(model.parameters()).device
-    examples = type(examples)(*(tensor.to(device) for tensor in examples))
+    """Scores of one batch of examples in the model's current mode, without exact match if not `free`."""
+    examples = examples.to(next(model.parameters()).device)
     with torch.inference_mode():
-        scores = teacher_forced(model, frame(examples, architecture, special))
-        exact = None
-        if free and isinstance(examples, Pairs):
-            exact = int(exact_matches(model, examples, architecture, special).sum())
-    return dataclasses.replace(scores, examples=examples[0].size(0), exact=exact)
+        scores = teacher_forced(model, examples.frame(architecture, special))
+        matches = exact_matches(model, examples, architecture, special) if free else None
+    return dataclasses.replace(scores, examples=len(examples), exact=None if matches is None else int(matches.sum()))
 
 
 def teacher_forced(model: Transformer, batch: Batch) -> Scores:
-    """Loss and token accuracy, each token predicted after the right ones."""
-    logits = model(*batch.inputs()).float()  # [N, T, V]
+    """Loss and token accuracy, each token predicted after the correct ones."""
+    logits = model(**batch.model_inputs()).float()  # [N, T, V]
     predicted = batch.labels != IGNORE
     loss = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE, reduction="sum")
     correct = (logits.argmax(dim=-1) == batch.labels) & predicted
     return Scores(tokens=int(predicted.sum()), correct=int(correct.sum()), loss=float(loss))
 
 
-def exact_matches(model: Transformer, pairs: Pairs, architecture: str, special: SpecialIds) -> Tensor:
-    """Whether the model writes each whole answer by itself: bool [N]."""
+def exact_matches(model: Transformer, examples: Examples, architecture: str, special: SpecialIds) -> Tensor | None:
+    """Whether the model generates each whole answer: bool [N]; None for examples without answers."""
+    expected = examples.reference(special)  # [N, T + 1]
+    if expected is None:
+        return None
     if isinstance(model, EncoderOnly):
-        batch = frame(pairs, architecture, special)
-        said = model(*batch.inputs()).argmax(dim=-1)
-        return ((said == batch.labels) | (batch.labels == IGNORE)).all(dim=1)
-    expected = reference(pairs, special)  # [N, T + 1]
-    written = greedy_decode(model, pairs.source, pairs.source_keep, architecture, special, expected.size(1))
-    # A row that goes on past its <eos>, or never writes one, differs from the reference there.
-    written = F.pad(written, (0, expected.size(1) - written.size(1)), value=special.pad)
-    return (written == expected).all(dim=1)
+        batch = examples.frame(architecture, special)
+        predicted = model(**batch.model_inputs()).argmax(dim=-1)
+        return ((predicted == batch.labels) | (batch.labels == IGNORE)).all(dim=1)
+    generated = greedy_decode(model, examples.prompt(architecture, special), special, expected.size(1))
+    # A row without an <eos>, or with a later one, differs from the reference at the reference's <eos>.
+    generated = F.pad(generated, (0, expected.size(1) - generated.size(1)), value=special.pad)
+    return (generated == expected).all(dim=1)
 
 
 def greedy_decode(
-    model: EncoderDecoder | DecoderOnly,
-    source: Tensor,
-    keep: Tensor,
-    architecture: str,
-    special: SpecialIds,
-    max_new_tokens: int,
+    model: EncoderDecoder | DecoderOnly, prompt: Prompt, special: SpecialIds, max_new_tokens: int
 ) -> Tensor:
-    """Greedy answers to questions [N, S], padded on the right: [N, T], <eos> included, then padding."""
-    start = prompt(source, keep, architecture, special)
+    """Greedy continuations of a prompt: [N, T], <eos> included, then padding."""
     return generate(
         model,
-        start.ids,
-        *start.source,
-        keep=start.keep,
+        prompt.ids,
+        *prompt.source,
+        keep=prompt.keep,
         max_new_tokens=max_new_tokens,
         eos=special.eos,
         pad=special.pad,
-    )
+    ).ids
 
 
 def evaluate(
     model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True
 ) -> Scores:
-    """Scores over any number of examples, in batches, in evaluation mode; free as for score."""
+    """Scores of any number of examples, in batches, in evaluation mode; `free` as for score."""
     total = Scores()
     with evaluating(model):
-        for part in FixedBatches(examples, BATCH):
+        for part in FixedBatches(examples, EXAMPLES_AT_ONCE):
             total = total + score(model, part, architecture, special, free)
     return total
-
-
-def by_length(model: Transformer, pairs: Pairs, architecture: str, special: SpecialIds) -> dict[int, Scores]:
-    """Scores for each length of the question."""
-    lengths = pairs.source_keep.sum(dim=1)
-    return {
-        int(length): evaluate(model, Pairs(*(part[lengths == length] for part in pairs)), architecture, special)
-        for length in lengths.unique()
-    }

@@ -1,4 +1,4 @@
-"""What the command line tells of an evaluation: figures, by length too, as a table and a picture."""
+"""The report of `minitx evaluate`: figures, also by length, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from minitx.inference.predictor import Predictor
 from minitx.models.transformers import max_positions
 from minitx.plotting.curves import Curve, accuracy_by_length
 
-PER_LENGTH = 500
-"""Examples of each length, where that many different ones are held out."""
+EXAMPLES_PER_LENGTH = 500
+"""Maximum number of examples of each length."""
 
 
 def evaluation_report(
@@ -34,34 +34,34 @@ def evaluation_report(
     """Figures on a held-out split, and by length.
 
     Args:
-        predictor: what to measure.
-        split: test or validation; by default test, or validation for a text without a test part.
+        predictor: the model.
+        split: test or validation; by default the task's final split.
         lengths: "from:to", both included.
         path: another text, for a language model; other pairs in one file, for translation.
         stride: tokens between overlapping windows, for a language model; see perplexity.strided.
-        options: how to write, for tasks whose answers are judged as texts (BLEU); greedily if left out.
+        options: of generation, for tasks whose answers are scored as texts (BLEU); greedy by default.
 
     Raises:
-        ConfigError: an unknown split; lengths, a path, a stride or options where they make no sense.
+        ConfigError: an unknown split; lengths, a path, a stride or options that do not apply to the task.
     """
-    asked = None if lengths is None else length_range(lengths, predictor.task)
+    requested = None if lengths is None else length_range(lengths, predictor.task)
     if path is not None:
         predictor = on_file(predictor, path)
     task = predictor.task
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise ConfigError(
-            f"--num_beams is for answers that are judged as texts (BLEU); this model was trained on {_registered(task)}"
+            f"--num_beams is for answers that are scored as texts (BLEU); this model was trained on {_registered(task)}"
         )
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
     if stride is None:
         scores = _measure(predictor, examples)
-    elif isinstance(examples, Stream):
+    elif isinstance(examples, Stream) and examples.documents is None:
         scores = strided(predictor.model, examples, stride, predictor.architecture, predictor.tokenizer.special)
     else:
         raise ConfigError(f"--stride is for language models of text; this model was trained on {_registered(task)}")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
-    if isinstance(task, Text) and isinstance(examples, Stream):
+    if isinstance(task, Text) and isinstance(examples, Stream) and examples.documents is None:
         report |= text_figures(scores, examples, predictor.tokenizer)
     if stride is not None:
         report["stride"] = stride
@@ -69,16 +69,16 @@ def evaluation_report(
         report |= text_scores(predictor, task.sentences(held_out), options)
     if task.floor is not None:
         report["floor"] = task.floor
-    if asked is not None:
-        report["by_length"] = length_report(predictor, asked, held_out)
+    if requested is not None:
+        report["by_length"] = length_report(predictor, requested, held_out)
     return report
 
 
 def on_file(predictor: Predictor, path: str) -> Predictor:
-    """The same model of texts, asked about another file.
+    """The same predictor with its task on another file.
 
     Raises:
-        ConfigError: a model of something else.
+        ConfigError: a task without files.
     """
     task = predictor.task.on_file(path)
     if task is None:
@@ -91,25 +91,25 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
 
 
 def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[int, dict[str, Any]]:
-    """Figures for each length of the question; one without a held-out question, or out of reach, is left out."""
+    """Figures for each length of the question; lengths without held-out questions or positions are skipped."""
     task, figures = predictor.task, {}
     assert isinstance(task, QuestionTask)
     limit = max_positions(predictor.model)
     for length in lengths:
         try:
-            longer = task.of_length(length)
-            longer.vocabulary = predictor.tokenizer
-            examples = longer.examples(split, PER_LENGTH)
-        except ValueError:  # there is no such question, or so few that none is held out
+            of_length = task.of_length(length)
+            of_length.vocabulary = predictor.tokenizer
+            examples = of_length.examples(split, EXAMPLES_PER_LENGTH)
+        except ValueError:  # no question has this length, or too few for a held-out set
             continue
-        if limit is not None and positions(predictor.architecture, longer.longest) > limit:
-            break  # learned positions end here
+        if limit is not None and positions(predictor.architecture, of_length.longest) > limit:
+            break  # the table of learned positions ends here
         figures[length] = _figures(_measure(predictor, examples))
     return figures
 
 
 def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> None:
-    """Draw accuracy against length, from a report that has figures by length."""
+    """Plot accuracy against length, from a report with figures by length."""
     by_length = report["by_length"]
     curves = [
         Curve(
@@ -125,7 +125,7 @@ def length_range(lengths: str, task: Task) -> range:
     """The lengths that "from:to" names, both included.
 
     Raises:
-        ConfigError: written otherwise, or for a task that has no questions of several lengths.
+        ConfigError: another format, or a task without questions of several lengths.
     """
     first, separator, last = lengths.partition(":")
     if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
@@ -139,7 +139,7 @@ def length_range(lengths: str, task: Task) -> range:
 
 
 def _measure(predictor: Predictor, examples: Any) -> Scores:
-    special, free = predictor.tokenizer.special, not predictor.task.metrics  # texts are written apart, and only once
+    special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates the texts itself
     return evaluate(predictor.model, examples, predictor.architecture, special, free)
 
 
@@ -148,12 +148,12 @@ def _figures(scores: Scores) -> dict[str, Any]:
 
 
 def _registered(task: Task) -> str:
-    """The name of a task in the YAML."""
+    """The data.name of a task."""
     return next(name for name, kind in TASKS.items() if kind is type(task))
 
 
 def held_out_split(task: Task, split: str | None) -> Split:
-    """The split that a word names; the task's own for a finished run where none is given.
+    """Check the name of a held-out split; by default the task's final split.
 
     Raises:
         ConfigError: neither test nor validation.
@@ -168,15 +168,15 @@ def held_out_split(task: Task, split: str | None) -> Split:
 def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     lines = [f"{report['examples']:,} examples held out for {report['split']}"]
-    lines += [f"  {_spelt(name):<45} {_shown(name, report[name])}" for name in _MEANINGS if name in report]
+    lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in _MEANINGS if name in report]
     if "signatures" in report:
-        lines += [f"  written {report['decoding']}; sacreBLEU's signatures:"]
+        lines += [f"  decoding: {report['decoding']}; sacreBLEU's signatures:"]
         lines += [f"    {name:<15} {signature}" for name, signature in report["signatures"].items()]
     if report.get("by_length"):
         names = [name for name in _MEANINGS if name in next(iter(report["by_length"].values()))]
         lines += ["", "  length  examples  " + "  ".join(f"{name:>14}" for name in names)]
         for length, figures in report["by_length"].items():
-            cells = "  ".join(f"{_shown(name, figures[name]):>14}" for name in names)
+            cells = "  ".join(f"{_formatted(name, figures[name]):>14}" for name in names)
             lines.append(f"  {length:>6}  {figures['examples']:>8}  {cells}")
     return "\n".join(lines)
 
@@ -189,19 +189,19 @@ _MEANINGS = {
     "token_accuracy": "teacher-forced",
     "loss": "nats per token, teacher-forced",
     "bits_per_token": "the same in bits",
-    "bits_per_character": "of the text itself, whatever the tokens",
+    "bits_per_character": "of the text, for any tokenizer",
     "bits_per_byte": "of the text in UTF-8",
     "perplexity": "per token",
     "stride": "tokens between overlapping windows",
-    "floor": "nats per token, what no model can beat",
+    "floor": "nats per token, the minimum for any model",
 }
 
 
-def _spelt(name: str) -> str:
+def _title(name: str) -> str:
     return f"{name.replace('_', ' ')} ({_MEANINGS[name]})"
 
 
-def _shown(name: str, value: float) -> str:
+def _formatted(name: str, value: float) -> str:
     if name == "stride":
         return str(value)
     if name in ("bleu", "bleu_lowercase", "chrf"):

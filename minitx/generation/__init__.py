@@ -1,1 +1,1 @@
-"""Autoregressive generation on ids: how to choose a token, and the loop that writes."""
+"""Autoregressive generation on ids: the decoding loop, samplers, logits processors and beam search."""

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from minitx.generation.decode import CROWD, DecodableModel
+from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel
 from minitx.generation.logits_processors import LogitsProcessor
 
 NEVER = -1.0e9
@@ -74,7 +74,7 @@ def beam_search(
     eos: int | Sequence[int],
     pad: int,
     keep: Tensor | None = None,
-    adjust: LogitsProcessor | None = None,
+    logits_processor: LogitsProcessor | None = None,
     length_penalty: float = 1.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> Beams:
@@ -89,7 +89,7 @@ def beam_search(
         eos: the id, or the ids, that end a sequence.
         pad: the id written after the end.
         keep: [B, P], False for padding on the left of ids.
-        adjust: changes the log-probabilities first, because of what stands already.
+        logits_processor: changes the log-probabilities first, depending on the tokens so far.
         length_penalty: sequences are ranked by log-probability / length^length_penalty; above 0 favours long ones.
         early_stopping: True stops as soon as K sequences have ended; False once no beginning, at its present length,
             looks better than the worst of them; "never" once none could become better at any length.
@@ -103,14 +103,14 @@ def beam_search(
         logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]
         for count in range(max_new_tokens):
             own = logs = logits.float().log_softmax(dim=-1)
-            if adjust is not None:
-                logs = adjust(logs, search.read, search.keep, count)
+            if logits_processor is not None:
+                logs = logits_processor(logs, search.read, search.keep, count)
             totals = search.summed(logs, search.scores)  # [B, K V]
             enough = min((1 + len(ends)) * num_beams, totals.size(1))  # K go on even if the best ones all end here
             best, places = totals.topk(enough, dim=1)  # [B, C]
             parents, tokens = places // logs.size(1), places % logs.size(1)
             ending = torch.isin(tokens, ends) | (count + 1 == max_new_tokens)
-            own = best if adjust is None else search.summed(own, search.own).gather(1, places)
+            own = best if logits_processor is None else search.summed(own, search.own).gather(1, places)
             search.finish(best, own, ending, parents, tokens, count, length_penalty, early_stopping)
             if count + 1 == max_new_tokens:
                 break
@@ -120,7 +120,7 @@ def beam_search(
             if done == len(settled):
                 break
             cache.reorder(rows, since)
-            if len(rows) >= CROWD and 4 * done >= len(settled):
+            if len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
                 cache.select(search.drop(settled))
             logits = model.step(search.read[:, -1:], cache)[:, -1]
         return search.result()

@@ -1,6 +1,6 @@
-"""Writing token by token: one loop for every model that can. It knows ids only, never text.
+"""The decoding loop, token by token, for every decoder. It handles ids only, never text.
 
-Legend: B batch, P prompt tokens, T written tokens, V vocabulary.
+Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from minitx.generation.compiled import CompiledStep
 from minitx.generation.logits_processors import LogitsProcessor
 from minitx.generation.sampling import Sampler, greedy
 
-CROWD = 8
-"""Rows from which it pays to leave those out that have ended."""
+COMPACT_FROM_ROWS = 8
+"""Batch size from which it pays to remove rows that have ended."""
 
 
 class DecodableModel(Protocol):
-    """What a model offers to generation."""
+    """The interface of models that generation uses."""
 
     def start(self, *source: Any) -> Any:
-        """A fresh cache, after reading a source if the model has one; its `select(rows)` lets go of other rows."""
+        """A new cache, with the encoded source if the model has one; its `select(rows)` removes all other rows."""
 
     def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after new tokens [B, T]."""
@@ -33,17 +33,26 @@ class DecodeStep(NamedTuple):
     """One more token for each row."""
 
     ids: Tensor  # [B]; padding for a row that has ended
-    log_probability: Tensor | None  # [B], of the model itself, before penalties and filters; 0 after the end
+    log_probability: Tensor | None  # [B], under the model, before processors and filters; 0 after the end
 
 
-def stream(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Iterator[Tensor]:
-    """The tokens of each row, one column [B] at a time, until every row has ended; arguments as for steps."""
-    return (written.ids for written in steps(model, ids, *source, **options))
+class Decoded(NamedTuple):
+    """The generated tokens of each row."""
+
+    ids: Tensor  # [B, T], the end included, then padding; T is at most max_new_tokens
+    log_probabilities: Tensor | None  # [B], of all tokens of a row under the model, in fp64
 
 
-def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Tensor:
-    """All that stream yields, [B, T], T at most max_new_tokens; a row's end is included. Arguments as for steps."""
-    return torch.stack(list(stream(model, ids, *source, **options)), dim=1)
+def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Decoded:
+    """Generate until every row has ended; arguments as for steps."""
+    return collect(list(steps(model, ids, *source, **options)))
+
+
+def collect(steps: Sequence[DecodeStep]) -> Decoded:
+    """Steps as rows."""
+    scores = [step.log_probability for step in steps if step.log_probability is not None]
+    totals = torch.stack(scores, dim=1).double().sum(dim=1) if scores else None
+    return Decoded(torch.stack([step.ids for step in steps], dim=1), totals)
 
 
 def steps(
@@ -54,28 +63,28 @@ def steps(
     eos: int | Sequence[int],
     pad: int,
     keep: Tensor | None = None,
-    choose: Sampler = greedy,
-    adjust: LogitsProcessor | None = None,
+    sampler: Sampler = greedy,
+    logits_processor: LogitsProcessor | None = None,
     context: int | None = None,
     scores: bool = False,
     compiled: bool = False,
 ) -> Iterator[DecodeStep]:
-    """Write until every row has ended, one token a row at a time.
+    """Generate one token per row and step, until every row has ended.
 
     Args:
-        model: has `start` and `step`.
-        ids: the first tokens to read [B, P].
-        source: the arguments of the model's `start`.
-        max_new_tokens: the most tokens to write.
-        eos: the id, or the ids, that end a row.
-        pad: the id written after a row has ended.
+        model: with `start` and `step`.
+        ids: the prompt [B, P].
+        source: arguments of the model's `start`.
+        max_new_tokens: maximum number of steps.
+        eos: id or ids that end a row.
+        pad: id after the end of a row.
         keep: [B, P], False for padding on the left of ids.
-        choose: from logits [B, V] to ids [B].
-        adjust: changes the logits first, because of what stands already.
-        context: tokens that the model may look back on. Once they are full, it reads the last half anew and goes on,
-            so a text may grow past the length that the model was trained on. None: it looks back on everything.
-        scores: also tell the log-probability of each token.
-        compiled: compile the step for one token: slow at first, faster after; needs the model's `fix`.
+        sampler: from logits [B, V] to ids [B].
+        logits_processor: changes the logits first, depending on the tokens so far.
+        context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
+            context, so a text may exceed the length that the model was trained on. None: no limit.
+        scores: whether steps have the log-probability of each token.
+        compiled: compile the step of one token: slow at first, faster afterwards; needs the model's `fix`.
 
     Raises:
         ValueError: max_new_tokens or context below 1; a model that cannot be compiled.
@@ -87,9 +96,9 @@ def steps(
     total = ids.size(0)
     rows = torch.arange(total, device=ids.device)  # those still in the batch
     ended = torch.zeros(total, dtype=torch.bool, device=ids.device)  # of those
-    remembers = context is not None or adjust is not None
-    read, read_keep = ids, keep  # everything so far
-    room = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
+    keeps_history = context is not None or logits_processor is not None
+    history, history_keep = ids, keep  # all tokens so far
+    capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
     program: CompiledStep | None = None
     held = 0  # tokens in the cache
@@ -100,13 +109,14 @@ def steps(
                 cache = model.start(*source)
             elif context is not None and held >= context:
                 cache, held, program = model.start(*source), 0, None
-                ids = read[:, -max(context // 2, 1) :]
-                keep = None if read_keep is None else read_keep[:, -ids.size(1) :]
+                ids = history[:, -max(context // 2, 1) :]
+                keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
             logits = (program(ids) if program is not None else model.step(ids, cache, keep))[:, -1]
             if compiled and program is None:
-                program = CompiledStep(model, cache, room)
+                program = CompiledStep(model, cache, capacity)
             held += ids.size(1)
-            new = choose(logits if adjust is None else adjust(logits, read, read_keep, count), rows)
+            processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
+            new = sampler(processed, rows)
             log_probability = None
             if scores:
                 log_probability = logits.float().log_softmax(dim=-1).gather(1, new[:, None])[:, 0]
@@ -117,30 +127,30 @@ def steps(
             for other in ends[1:]:
                 ending |= new == other
             ended = ended | ending if done else ending
-            written = DecodeStep(new, log_probability)
-        yield written if len(rows) == total else _spread(written, rows, total, pad)
+            step = DecodeStep(new, log_probability)
+        yield step if len(rows) == total else _scattered(step, rows, total, pad)
         done = int(ended.sum()) if ended.any() else 0
         if done == len(rows):
             return
-        mostly_done = len(rows) >= CROWD and 4 * done >= len(rows)
+        mostly_done = len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows)
         with torch.inference_mode():
-            if mostly_done and not compiled:  # what has ended is carried along no longer
+            if mostly_done and not compiled:  # remove ended rows
                 left = (~ended).nonzero()[:, 0]
                 cache.select(left)
-                new, rows, ended, read = new[left], rows[left], ended[left], read[left]
-                read_keep = None if read_keep is None else read_keep[left]
+                new, rows, ended, history = new[left], rows[left], ended[left], history[left]
+                history_keep = None if history_keep is None else history_keep[left]
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
-            if remembers:
-                read = torch.cat((read, ids), dim=1)
-                if read_keep is not None:
-                    read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+            if keeps_history:
+                history = torch.cat((history, ids), dim=1)
+                if history_keep is not None:
+                    history_keep = torch.cat((history_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
 
 
-def _spread(written: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeStep:
-    """What was written for some rows, as columns for all: padding elsewhere."""
-    ids = written.ids.new_full((total,), pad).index_copy(0, rows, written.ids)
-    if written.log_probability is None:
+def _scattered(step: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeStep:
+    """A step of some rows as a step of all; padding elsewhere."""
+    ids = step.ids.new_full((total,), pad).index_copy(0, rows, step.ids)
+    if step.log_probability is None:
         return DecodeStep(ids, None)
-    zeros = written.log_probability.new_zeros(total)
-    return DecodeStep(ids, zeros.index_copy(0, rows, written.log_probability))
+    zeros = step.log_probability.new_zeros(total)
+    return DecodeStep(ids, zeros.index_copy(0, rows, step.log_probability))

@@ -1,7 +1,7 @@
-"""What is changed about the logits because of what has been written already. Names and arithmetic are Hugging Face's.
+"""Changes of the logits that depend on the tokens so far. Names and arithmetic are Hugging Face's.
 
-Legend: B batch, S tokens so far, V vocabulary. The history is the ids [B, S] that the model has read and written, and
-keep [B, S] (or None) its real tokens: padding is neither punished nor repeated.
+Legend: B batch, S tokens so far, V vocabulary. The history is the ids [B, S] of prompt and output, and keep [B, S] (or
+None) its real tokens: padding is neither penalized nor part of an n-gram.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 LogitsProcessor = Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
-"""From logits [B, V], history, its keep and the number of tokens written so far to logits [B, V]."""
+"""From logits [B, V], history, its keep and the number of tokens generated so far to logits [B, V]."""
 
 
 def combine_processors(
@@ -23,40 +23,40 @@ def combine_processors(
     never: Sequence[int] = (),
     forced: Mapping[int, int] | None = None,
 ) -> LogitsProcessor | None:
-    """All of them in this order; None where nothing would be changed.
+    """All processors in this order; None where no logits would change.
 
     Args:
-        eos: the ids that end a text.
+        eos: ids that end a text.
         repetition_penalty: see apply_repetition_penalty.
         no_repeat_ngram_size: see without_repeated_ngrams.
-        min_new_tokens: tokens before which no text ends.
-        never: tokens that are never written.
-        forced: tokens by the number of those before them: there nothing else can be written.
+        min_new_tokens: number of tokens before which no text ends.
+        never: tokens that are never generated.
+        forced: tokens by the number of tokens generated before them.
     """
     if repetition_penalty == 1.0 and not no_repeat_ngram_size and not min_new_tokens and not never and not forced:
         return None
 
-    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+    def process(logits: Tensor, history: Tensor, keep: Tensor | None, generated: int) -> Tensor:
         if repetition_penalty != 1.0:
             logits = apply_repetition_penalty(logits, history, keep, repetition_penalty)
         if no_repeat_ngram_size:
             logits = without_repeated_ngrams(logits, history, keep, no_repeat_ngram_size)
         if never:
             logits = without(logits, never)
-        if written < min_new_tokens:
+        if generated < min_new_tokens:
             logits = without(logits, eos)
-        return only(logits, forced[written]) if forced and written in forced else logits
+        return only(logits, forced[generated]) if forced and generated in forced else logits
 
-    return adjust
+    return process
 
 
 def only(logits: Tensor, token: int) -> Tensor:
-    """This token alone made possible, and certain."""
+    """Logits that make this token certain."""
     return torch.full_like(logits, -torch.inf).index_fill(-1, torch.tensor([token], device=logits.device), 0.0)
 
 
 def apply_repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:
-    """Tokens of the history made less likely (CTRL; Keskar et al. 2019): positive ones divided, negative multiplied."""
+    """Divide positive logits of tokens in the history by the penalty, multiply negative ones (Keskar et al. 2019)."""
     seen = torch.zeros_like(logits, dtype=torch.bool)
     real = torch.ones_like(history, dtype=torch.bool) if keep is None else keep
     seen.scatter_reduce_(1, history, real, reduce="amax")
@@ -64,11 +64,11 @@ def apply_repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | Non
 
 
 def without_repeated_ngrams(logits: Tensor, history: Tensor, keep: Tensor | None, size: int) -> Tensor:
-    """No sequence of `size` tokens is written twice (Paulus et al. 2018): its last token is made impossible."""
+    """Make impossible every token that would repeat an n-gram of `size` tokens (Paulus et al. 2018)."""
     if history.size(1) < size:
         return logits
     windows = history.unfold(1, size, 1)  # [B, S - size + 1, size]
-    latest = history[:, history.size(1) - size + 1 :]  # the beginning of the one that would be completed
+    latest = history[:, history.size(1) - size + 1 :]  # [B, size - 1], the n-gram that the next token completes
     same = (windows[..., :-1] == latest[:, None]).all(dim=-1)
     if keep is not None:
         same &= keep.unfold(1, size, 1).all(dim=-1)
@@ -78,5 +78,5 @@ def without_repeated_ngrams(logits: Tensor, history: Tensor, keep: Tensor | None
 
 
 def without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """These tokens made impossible."""
+    """Make these tokens impossible."""
     return logits.index_fill(-1, torch.tensor([*tokens], dtype=torch.long, device=logits.device), -torch.inf)

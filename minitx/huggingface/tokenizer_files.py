@@ -116,7 +116,7 @@ def generation_settings(tokenizer: Tokenizer, architecture: str, most: int) -> d
         architecture: of the model.
         most: tokens to write where nobody says.
     """
-    special, conventions = tokenizer.special, tokenizer.conventions
+    special, conventions = tokenizer.special, tokenizer.special_tokens
     ends = [special.eos, *conventions.other_ends]
     told: dict[str, Any] = {
         "pad_token_id": special.pad, "eos_token_id": ends[0] if len(ends) == 1 else ends, "max_new_tokens": most,

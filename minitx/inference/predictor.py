@@ -1,4 +1,4 @@
-"""A trained model in use: text in, text out. Everything it needs stands in the checkpoint file.
+"""A trained model with its tokenizer: text in, text out. The checkpoint file holds everything it needs.
 
 Legend: B batch, S source tokens, T target tokens, H heads.
 """
@@ -17,22 +17,22 @@ from minitx.config.errors import ConfigError
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.prompts import framed, labels, padded
+from minitx.data.prompts import framed, labels
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
-from minitx.inference.text_generation import Generation, TextGenerator
-from minitx.interpret.attention_maps import AttentionMaps, attention_maps
+from minitx.inference.text_generation import Generation, PositionwiseGenerator, TextGenerator
+from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps, attention_maps
 from minitx.models.builder import build_model
 from minitx.models.transformers import EncoderOnly, Transformer
 
 
 class Predictor:
-    """A model with its tokenizer, config and task, ready to be used.
+    """A model with its tokenizer, config and task.
 
     Args:
         model: in evaluation mode.
-        tokenizer: its own.
+        tokenizer: of the model.
         config: of the run that trained it.
     """
 
@@ -43,7 +43,7 @@ class Predictor:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -61,12 +61,12 @@ class Predictor:
     def generate(
         self, prompt: str | list[str], *, stream: bool = False, return_attention: bool = False, **options: Any
     ) -> Any:
-        """What the model writes: the answer to a question, or how a text goes on (without the prompt itself).
+        """The answer to a question, or the continuation of a text (without the prompt itself).
 
         Args:
             prompt: a text, or several.
             stream: return an iterator over pieces of text, as they become final (one prompt only).
-            return_attention: return the text and the AttentionMaps with which it was written (one prompt only).
+            return_attention: return the text and the AttentionMaps of its generation (one prompt only).
             options: of GenerationOptions: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, seed,
                 repetition_penalty, no_repeat_ngram_size, min_new_tokens, num_beams, length_penalty, early_stopping,
                 num_return_sequences, stop.
@@ -75,44 +75,40 @@ class Predictor:
             A text for a text, a list for a list; lists of texts instead of texts with num_return_sequences above 1.
 
         Raises:
-            ConfigError: an empty prompt, a symbol that the tokenizer does not know, a sequence longer than the
-                positions reach, options that do not fit.
-            TypeError: an option that is not known.
+            ConfigError: an empty prompt, a symbol outside the tokenizer's vocabulary, a sequence longer than the
+                model's positions, options that do not fit.
+            TypeError: an unknown option.
         """
         chosen = GenerationOptions.of(options)
-        if isinstance(prompt, str) and (stream or return_attention):
-            writer = self._writer()
-            if stream:
-                return writer.stream(self._encode(prompt), chosen)
-            generation, maps = writer.write_with_attention(self._encode(prompt), chosen)
-            return generation.text, maps
-        if stream or return_attention:
+        single = isinstance(prompt, str)
+        if (stream or return_attention) and not single:
             raise ConfigError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-        texts = [[generation.text for generation in several] for several in self.generations(prompts, chosen)]
+        prompts = [self._encode(text) for text in ([prompt] if isinstance(prompt, str) else prompt)]
+        generator = self._generator()
+        if stream:
+            return generator.stream(prompts[0], chosen)
+        if return_attention:
+            with StepwiseMaps(self.model) as recorded:
+                generation = generator.follow(prompts[0], chosen, recorded.collect)
+            return generation.text, recorded.maps(generator.labels(prompts[0], generation))
+        texts = [[generation.text for generation in several] for several in generator.generate(prompts, chosen)]
         answers = texts if chosen.num_return_sequences > 1 else [several[0] for several in texts]
-        return answers[0] if isinstance(prompt, str) else answers
+        return answers[0] if single else answers
 
-    def generations(self, prompts: list[str], options: GenerationOptions) -> list[list[Generation]]:
-        """What generate returns, with token ids, log-probability and the reason for the end."""
-        return self.generations_of([self._encode(text) for text in prompts], options)
+    def generations(self, prompts: list[str] | list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
+        """The results of generate with token ids, log-probability and the reason for the end.
 
-    def generations_of(self, ids: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
-        """The same for prompts that are token ids already, none empty; `<unk>` may be among them."""
-        if not ids:
-            return []
-        if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
-            return [[generation] for generation in self._fill(ids)]
-        return self._writer().write(ids, options)
-
-    def _writer(self) -> TextGenerator:
-        """Who writes for this model.
-
-        Raises:
-            ConfigError: an encoder alone, which does not write.
+        Args:
+            prompts: texts, or the ids of texts, which may contain `<unk>`.
+            options: of generation.
         """
+        ids = [self._encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        return self._generator().generate(ids, options)
+
+    def _generator(self) -> Any:
+        """The generator for the model's architecture."""
         if isinstance(self.model, EncoderOnly):
-            raise ConfigError("an encoder_only model answers in one go: it neither samples, streams nor stops early")
+            return PositionwiseGenerator(self.model, self.tokenizer, self.task)
         return TextGenerator(self.model, self.tokenizer, self.task, self.config.model)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
@@ -120,7 +116,7 @@ class Predictor:
 
         Args:
             text: the question or the text; several make a batch.
-            target: the answer to look at; by default what the model itself writes.
+            target: the answer; by default the model's own.
         """
         texts = [text] if isinstance(text, str) else list(text)
         if not texts:
@@ -131,7 +127,7 @@ class Predictor:
             target = self.generate(texts)
         targets = [target] if isinstance(target, str) else None if target is None else list(target)
         batch = self._batch(texts, targets)
-        return attention_maps(self.model, batch.inputs(), labels(batch, self.tokenizer))
+        return attention_maps(self.model, batch.model_inputs(), labels(batch, self.tokenizer))
 
     @overload
     def score(self, text: str, target: str) -> float: ...
@@ -139,11 +135,11 @@ class Predictor:
     def score(self, text: list[str], target: list[str]) -> list[float]: ...
 
     def score(self, text: str | list[str], target: str | list[str]) -> float | list[float]:
-        """The log-probability (natural logarithm) that the model gives to a target.
+        """The log-probability (natural logarithm) of a target under the model.
 
         Args:
             text: the question, the beginning of a text, or a text with `<mask>` in it.
-            target: the answer, its end included; how the text goes on; or the whole text, judged where `<mask>` stands.
+            target: the answer, which includes its end; the continuation; or the whole text, scored at each `<mask>`.
         """
         texts = [text] if isinstance(text, str) else list(text)
         targets = [target] if isinstance(target, str) else list(target)
@@ -151,9 +147,9 @@ class Predictor:
             return []
         batch = self._batch(texts, targets)
         if self.task.kind == "masked" and bool((batch.labels == IGNORE).all(dim=1).any()):
-            raise ConfigError("there is nothing to score: put <mask> into the text where the target is to be judged")
+            raise ConfigError("there is nothing to score: put <mask> into the text where the target is to be scored")
         with torch.inference_mode():
-            logs = self.model(*batch.inputs()).float().log_softmax(dim=-1)  # [B, T, V]
+            logs = self.model(**batch.model_inputs()).float().log_softmax(dim=-1)  # [B, T, V]
         chosen = logs.gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
         totals = chosen.masked_fill(batch.labels == IGNORE, 0.0).sum(dim=1).tolist()
         return totals[0] if isinstance(text, str) else totals
@@ -165,25 +161,8 @@ class Predictor:
             raise ConfigError("the prompt is empty: give at least one token")
         return ids
 
-    def _fill(self, prompts: list[list[int]]) -> list[Generation]:
-        """The answers of an encoder, place by place; for a text with <mask> in it, the text with those filled in."""
-        special = self.tokenizer.special
-        source, keep = padded(prompts, special.pad, self.device)
-        with torch.inference_mode():
-            logits = self.model(source, keep).float()  # [B, T, V]
-        told = keep
-        if self.task.kind == "masked":
-            told = source == special.mask
-            logits = logits.index_fill(-1, torch.tensor(special, device=self.device), -torch.inf)  # text was hidden
-        scores, said = logits.log_softmax(dim=-1).max(dim=-1)
-        said = torch.where(told, said, source)
-        totals = scores.masked_fill(~told, 0.0).sum(dim=1).tolist()
-        rows = [row[: len(prompt)] for row, prompt in zip(said.tolist(), prompts, strict=True)]
-        decode = self.tokenizer.decode
-        return [Generation(decode(row), row, total, "length") for row, total in zip(rows, totals, strict=True)]
-
     def _batch(self, texts: list[str], targets: list[str] | None) -> Batch:
-        """Texts, with their targets if there are any, framed for the model's architecture."""
+        """Texts, and their targets if there are any, as a batch for the model's architecture."""
         if targets is not None and len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
@@ -201,7 +180,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         device: auto (a GPU when there is one), cpu, cuda, ...
 
     Raises:
-        ConfigError: not there, damaged, not ours, of a newer format, or with weights that do not fit its config.
+        ConfigError: a missing or damaged file, another or a newer format, or weights that do not fit the config.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples
 from minitx.data.splits import Split
-from minitx.data.text.work_progress import told
+from minitx.data.text.work_progress import progress
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import kind_of
@@ -115,18 +115,16 @@ def ablate(
         alike.setdefault((head.kind, named.pattern), []).append(head)
     sets = [(head,) for head in there] + [tuple(heads) for heads in alike.values() if len(heads) > 1]
     sets += [tuple(together)] if together else []
-    whole, *silenced = told(
+    whole, *silenced = progress(
         (_without(predictor, heads, held_out) for heads in [(), *sets]),
-        "silencing heads",
-        lambda _: 1,
-        1 + len(sets),
-        ("", 1),
+        "ablating heads",
+        total=1 + len(sets),
     )
     rows = [
         AblatedHeads(heads, _common([names.get(head) for head in heads]), figures)
         for heads, figures in zip(sets, silenced, strict=True)
     ]
-    count = len(held_out[0])
+    count = len(held_out)
     return Ablation(split, count, whole, rows[: len(there)], rows[len(there) :])
 
 

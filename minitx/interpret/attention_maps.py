@@ -171,12 +171,10 @@ class AttentionMaps:
         }
 
 
-def attention_maps(
-    model: nn.Module, inputs: tuple[Tensor | None, ...], tokens: dict[str, list[list[str]]]
-) -> AttentionMaps:
-    """Run the model once on inputs, the arguments of its forward, and keep every attention map, on the CPU."""
+def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
+    """Run the model once on inputs, keyword arguments of its forward, and keep every attention map, on the CPU."""
     with torch.no_grad(), record_attention(model) as recorded:
-        model(*inputs)
+        model(**inputs)
     maps = AttentionMaps(tokens)
     for name, weights in recorded.items():
         getattr(maps, kind_of(name)).append(weights.cpu())

@@ -5,6 +5,7 @@ Legend: B batch, T queries, S keys, H heads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from minitx.nn.kernels import MaskAndBias, choose_kernel, fold, fused_dtype
 from minitx.nn.multi_head import AttentionFunction
 
 
-def attention_kernels(model: nn.Module, inputs: tuple[Tensor | None, ...]) -> dict[str, str]:
-    """Run the model once on inputs, the arguments of its forward, and record what computes each attention.
+def attention_kernels(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, str]:
+    """Run the model once on inputs, keyword arguments of its forward, and record what computes each attention.
 
     Returns:
         Module path to a line such as "fused: flash, with a mask"; see kernel_name.
@@ -32,7 +33,7 @@ def attention_kernels(model: nn.Module, inputs: tuple[Tensor | None, ...]) -> di
         return attend
 
     with wrapped_attention(model, recorder):
-        model(*inputs)
+        model(**inputs)
     return names
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Examples, PackedStream, Pairs, Stream, count, rows
-from minitx.data.framing import frame
+from minitx.data.examples import Examples
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import evaluating
@@ -48,8 +47,7 @@ def task_statistics(
         if examples < 1:
             raise ConfigError(f"the number of examples must be at least 1, got {examples}")
         examples = predictor.task.examples(split or predictor.task.final_split, examples)
-    if isinstance(examples, Stream | PackedStream):
-        examples = type(examples)(*(part[:, : LONGEST + 1] for part in examples))
+    examples = examples.clip(LONGEST)
     sums = {kind: HeadSums() for kind in KINDS}
     for maps, size in _maps(predictor, examples):
         for kind, heads in sums.items():
@@ -61,12 +59,10 @@ def task_statistics(
 def _maps(predictor: Predictor, examples: Examples) -> Iterator[tuple[AttentionMaps, int]]:
     """Maps of as many examples at a time as there is room for, and how many those are."""
     heads = sum(part.n_heads for part in attention_modules(predictor.model).values())
-    longest = examples[0].size(1) + (examples.target.size(1) + 1 if isinstance(examples, Pairs) else 0)
-    at_once = max(1, ROOM // (heads * longest**2))
-    for start in range(0, count(examples), at_once):
-        part = rows(examples, start, start + at_once)
-        part = type(part)(*(tensor.to(predictor.device) for tensor in part))
-        batch = frame(part, predictor.architecture, predictor.tokenizer.special)
+    at_once = max(1, ROOM // (heads * examples.width**2))
+    for start in range(0, len(examples), at_once):
+        part = examples.slice(start, start + at_once).to(predictor.device)
+        batch = part.frame(predictor.architecture, predictor.tokenizer.special)
         with evaluating(predictor.model):
-            maps = attention_maps(predictor.model, batch.inputs(), labels(batch, predictor.tokenizer))
-        yield maps, count(part)
+            maps = attention_maps(predictor.model, batch.model_inputs(), labels(batch, predictor.tokenizer))
+        yield maps, len(part)

@@ -184,10 +184,9 @@ def fold(
     if kernel == "flex":
         return masking
     if kernel == "fused" and not rules and bias is None and window is None:
-        if (mask is None and (not causal or queries == keys)) or (
-            mask is not None and mask.is_floating_point() and not causal
-        ):
-            return masking  # in that form already
+        finished = (not causal or queries == keys) if mask is None else (mask.is_floating_point() and not causal)
+        if finished:
+            return masking
     if causal and queries == 1 and (window is None or keys <= window):
         causal, window = False, None  # the last query may attend to all of these keys
     rules = [*masks.rules(causal, window), *rules]

@@ -11,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitx.config.schema import Config, TrainerConfig
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.framing import frame
 from minitx.data.tasks import Task, generator
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
@@ -35,7 +34,7 @@ class Cost(NamedTuple):
 def first_batch(config: Config, task: Task) -> Batch:
     """The first batch that a run trains on."""
     examples = task.batch(generator(config.run.seed, 0, 0), task.batch_size)
-    return frame(examples, config.model.architecture, task.vocabulary.special)
+    return examples.frame(config.model.architecture, task.vocabulary.special)
 
 
 def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
@@ -87,10 +86,9 @@ def parts(model: nn.Module) -> list[tuple[str, int]]:
 
 def step_flops(model: nn.Module, batch: Batch) -> int:
     """Floating-point operations of one forward and backward as torch counts them, without computing anything."""
-    shadow = copy.deepcopy(model).to("meta")
-    inputs = [None if tensor is None else tensor.to("meta") for tensor in batch.inputs()]
+    shadow, batch = copy.deepcopy(model).to("meta"), batch.to("meta")
     with FlopCounterMode(display=False) as counter:
-        cross_entropy(shadow(*inputs), batch.labels.to("meta")).backward()
+        cross_entropy(shadow(**batch.model_inputs()), batch.labels).backward()
     return counter.get_total_flops()
 
 
@@ -98,11 +96,10 @@ def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]
     """What will compute attention in training, on this machine and in this precision; equal layers in one line."""
     device = "cuda" if trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     precision = resolve_precision(trainer.precision, trainer.accelerator)
-    inputs = [None if tensor is None else tensor.to(device) for tensor in batch.inputs()]
     model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()
     half = MIXED_DTYPES.get(precision)
     with torch.autocast(device, half, enabled=half is not None):
-        names = attention_kernels(model, tuple(inputs))
+        names = attention_kernels(model, batch.to(device).model_inputs())
     lines: dict[str, str] = {}
     for path, name in names.items():
         stack, _, kind = path.partition(".layers.")

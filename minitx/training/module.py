@@ -102,7 +102,7 @@ class TransformerModule(pl.LightningModule):
         """Lay a training batch where a GPU fetches it by itself: the next can be drawn during the step before."""
         if self.device.type != "cuda" or not isinstance(batch, Batch):
             return batch
-        return Batch._make(None if part is None else part.contiguous().pin_memory() for part in batch)
+        return batch.pin()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout and positions as a function of (seed, batch, rank), so that a resumed run draws the same."""
@@ -137,8 +137,8 @@ class TransformerModule(pl.LightningModule):
         """Cross-entropy summed over the labels; piece by piece where all logits together would be a burden."""
         smoothing = self.config.trainer.label_smoothing
         if batch.labels.numel() * self.model.head.out_features <= MOST_LOGITS:
-            return cross_entropy(self.model(*batch.inputs()), batch.labels, smoothing)
-        hidden = self.model(*batch.inputs(), head=False)
+            return cross_entropy(self.model(**batch.model_inputs()), batch.labels, smoothing)
+        hidden = self.model(**batch.model_inputs(), head=False)
         return piecewise_cross_entropy(hidden, self.model.head, batch.labels, smoothing)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -197,7 +197,7 @@ class TransformerModule(pl.LightningModule):
         bleu = text_scorer("bleu")
         predictor = Predictor(self.model, self.task.vocabulary, self.config)
         sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
-        texts = bleu.written(predictor, [source for source, _ in sentences])
+        texts = bleu.translated(predictor, [source for source, _ in sentences])
         counts = bleu.statistics(texts, [target for _, target in sentences], self.task.caseless)
         sums = torch.tensor(counts, device=self.device)
         if self.trainer.world_size > 1:

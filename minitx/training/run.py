@@ -18,7 +18,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
-from minitx.evaluation.metrics import BATCH, evaluate
+from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
 from minitx.training.folder import RunFiles, new_folder, old_folder, say
@@ -167,7 +167,7 @@ def _train(
         trainer.fit(
             module,
             batches,
-            FixedBatches(validation, BATCH, trainer.global_rank, trainer.world_size),
+            FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size),
             ckpt_path=None if start is None else start.file,
         )
         seconds = module.seconds

@@ -17,7 +17,6 @@ from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
 from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.data.batch import IGNORE
-from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.models.builder import resolved_positions
@@ -259,5 +258,5 @@ def described(found: Mapping[str, tuple[Any, Any]]) -> str:
 def _unknown_share(config: Config, task: Task) -> float:
     """The share of <unk> among the labels of one batch."""
     special = task.vocabulary.special
-    labels = frame(task.batch(generator(0), task.batch_size), config.model.architecture, special).labels
+    labels = task.batch(generator(0), task.batch_size).frame(config.model.architecture, special).labels
     return float((labels == special.unk).sum() / (labels != IGNORE).sum())

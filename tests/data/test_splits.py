@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -70,18 +67,6 @@ def test_short_sequences_differ_by_length_and_content() -> None:
     assert len(set(hashed(rows))) == len(rows)
 
 
-def test_a_hash_is_the_same_in_another_process() -> None:
-    rows = [[3, 1, 4], [15, 9, 2, 6, 5], [0], [0, 0]]
-    ids, keep = padded(rows)
-    code = (
-        "import torch; from minitx.data.splits import content_hash; "
-        f"print(content_hash(torch.tensor({ids.tolist()}), torch.tensor({keep.tolist()})).tolist())"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
-    fresh = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert fresh.stdout.strip() == str(hashed(rows))
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50))
 def test_every_hash_belongs_to_exactly_one_split(hashes: list[int]) -> None:
     belongs = torch.stack([in_split(torch.tensor(hashes), split) for split in SPLITS])  # type: ignore[arg-type]
@@ -98,7 +83,7 @@ def test_splits_get_their_shares_of_different_examples(symbols: int, length: int
         assert abs(measured - share) < 5 * deviation, f"{split}: {measured:.4f} of {len(rows)} examples"
 
 
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", [0, 5])
 def test_neighbouring_examples_do_not_share_their_fate(place: int) -> None:
     rows = torch.randint(30, (40_000, 6), generator=torch.Generator().manual_seed(place))
     keep = torch.ones_like(rows, dtype=torch.bool)
@@ -122,17 +107,10 @@ def test_no_example_is_drawn_for_two_splits() -> None:
         assert not drawn[one] & drawn[other], f"{one} and {other} share examples"
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("distinct", [False, True])
-def test_as_many_examples_come_as_were_asked_for(split: str, distinct: bool) -> None:
-    ids, keep = draw_split(drawer(10, 1, 8), 137, split, distinct)  # type: ignore[arg-type]
-    assert ids.shape == keep.shape == (137, 8)
-    assert in_split(content_hash(ids, keep), split).all()  # type: ignore[arg-type]
-
-
 def test_a_fixed_set_has_no_example_twice_whatever_its_padding() -> None:
-    rows = contents(*draw_split(drawer(3, 1, 6), 100, "test", distinct=True))
-    assert len(set(rows)) == len(rows)
+    ids, keep = draw_split(drawer(3, 1, 6), 100, "test", distinct=True)
+    assert ids.shape == keep.shape == (100, 6)
+    assert len({*contents(ids, keep)}) == 100
 
 
 def test_a_fixed_set_larger_than_its_split_is_the_whole_split() -> None:
@@ -159,17 +137,3 @@ def test_the_only_example_of_a_task_is_in_one_split_and_the_others_say_so(size: 
     for split, sentence in refused.items():
         for part in ("data.symbols", "data.length", split):
             assert part in sentence
-
-
-@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from(SPLITS), st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_tiny_tasks_end_in_a_set_or_in_a_sentence(symbols: int, length: int, split: str, distinct: bool) -> None:
-    draw, sentence = drawer(symbols, 1, length), "data.symbols"
-    try:
-        ids, keep = draw_split(draw, 50, split, distinct)  # type: ignore[arg-type]
-        assert 1 <= len(ids) <= 50
-        assert in_split(content_hash(ids, keep), split).all()  # type: ignore[arg-type]
-    except ValueError as error:
-        sentence = str(error)
-    assert "data.symbols" in sentence
-    assert draw.calls < 1000

@@ -37,13 +37,8 @@ def test_any_white_space_separates_symbols() -> None:
     assert DIGITS.encode("  3\t1 \n 4 ") == DIGITS.encode("3 1 4")
 
 
-def test_symbols_of_several_characters_stay_whole() -> None:
-    tokenizer = symbols(["1", "10", "11"])
-    assert tokenizer.tokens(tokenizer.encode("11 1 10")) == ["11", "1", "10"]
-
-
 @given(TEXTS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_every_character_is_one_token_and_comes_back(text: str) -> None:
     tokenizer = characters(text)
     ids = tokenizer.encode(text)
@@ -58,13 +53,6 @@ def test_every_character_is_one_token_and_comes_back(text: str) -> None:
 def test_text_that_tokenizers_like_to_change_comes_back(text: str) -> None:
     tokenizer = characters(text)
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_text_that_spells_a_special_token_is_only_characters() -> None:
-    tokenizer = characters("<pad>")
-    ids = tokenizer.encode("<pad>")
-    assert len(ids) == len("<pad>")
-    assert not set(ids) & set(tokenizer.special)
 
 
 def test_the_characters_of_all_batches_are_collected_in_an_order_of_their_own() -> None:
@@ -117,7 +105,7 @@ def test_a_corpus_is_encoded_like_its_texts_with_unknown_pieces_marked() -> None
 
 
 @given(TEXTS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_a_tokenizer_travels_as_json(text: str) -> None:
     before = characters(text)
     after = Tokenizer.from_dict(json.loads(json.dumps(before.to_dict())))
@@ -127,16 +115,8 @@ def test_a_tokenizer_travels_as_json(text: str) -> None:
     assert after.decode(after.encode(text)) == text
 
 
-def test_a_tokenizer_that_travelled_still_refuses_what_it_does_not_know() -> None:
-    travelled = Tokenizer.from_dict(DIGITS.to_dict())
-    assert travelled.encode("9 0") == DIGITS.encode("9 0")
-    for text in ("x", "<eos>"):
-        with pytest.raises(ValueError, match="alphabet"):
-            travelled.encode(text)
-
-
 @given(JSON)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_garbage_is_not_a_tokenizer(garbage: object) -> None:
     with pytest.raises(ValueError, match="tokenizer"):
         Tokenizer.from_dict(garbage)  # type: ignore[arg-type]
@@ -148,14 +128,6 @@ def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
         Tokenizer(foreign)
     with pytest.raises(ValueError, match="<eos>"):
         Tokenizer.from_dict(json.loads(foreign.to_str()))
-
-
-@pytest.mark.parametrize("name", sorted(TOKENIZERS))
-def test_every_registered_tokenizer_learns_a_text_and_gives_it_back(name: str) -> None:
-    text = "one two\nthree  two one\n" * 20
-    tokenizer = TOKENIZERS[name]().train([[text]])
-    assert isinstance(tokenizer, Tokenizer)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 # ---- trained on a text -----------------------------------------------------------------------------------------------
@@ -179,7 +151,7 @@ def test_the_text_that_it_was_trained_on_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", BYTES)
 @given(text=TEXTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_bytes_know_every_text(name: str, text: str) -> None:
     tokenizer = byte_level(name)
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -217,7 +189,7 @@ def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> 
 def test_the_same_text_makes_the_same_tokenizer(name: str) -> None:
     options = {} if name in ("char", "byte") else {"size": 400}
     text = Path(__file__).read_text().splitlines()
-    first, *others = (TOKENIZERS[name](**options).train([text]).to_dict() for _ in range(3))
+    first, *others = (TOKENIZERS[name](**options).train([text]).to_dict() for _ in range(2))
     assert all(other == first for other in others)
 
 

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from minitx.config.schema import ModelConfig
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Pairs, Stream, count
-from minitx.data.framing import frame
+from minitx.data.examples import Pairs, Stream
 from minitx.data.tasks import Reverse, generator
 from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation import metrics as evaluation
-from minitx.evaluation.metrics import Scores, by_length, evaluate, exact_matches, score, teacher_forced
+from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from minitx.models.builder import build_model
 from minitx.models.transformers import ARCHITECTURES, Transformer
 
@@ -99,19 +98,6 @@ def test_answers_of_different_lengths_are_judged_row_by_row(architecture: str) -
     assert exact_matches(Script(said), pairs, architecture, SPECIAL).tolist() == expected  # type: ignore[arg-type]
 
 
-def test_a_missing_end_is_found_even_in_the_longest_answer() -> None:
-    pairs = Pairs(*padded([[7, 8]]), *padded([[A, B]]))
-    script = Script([[A, B, A, B, A, B]])
-    assert not exact_matches(script, pairs, "decoder_only", SPECIAL).any()  # type: ignore[arg-type]
-    assert script.written == 3, "one word more than the answer has: enough to see that it does not end there"
-
-
-def test_all_rows_may_end_before_the_reference_does() -> None:
-    pairs = Pairs(*padded([[7], [8]]), *padded([[A, B, C], [A]]))
-    said = Script([[A, EOS], [A, EOS]])
-    assert exact_matches(said, pairs, "encoder_decoder", SPECIAL).tolist() == [False, True]  # type: ignore[arg-type]
-
-
 class Echo(nn.Module):
     """An encoder that says the answers it was made with."""
 
@@ -160,10 +146,10 @@ def test_a_match_is_what_forwards_without_a_cache_would_write(architecture: str)
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_loss_and_token_accuracy_are_what_a_loop_adds_up(architecture: str) -> None:
     model = random_model(architecture).eval()
-    batch = frame(TASK.batch(generator(1), 12), architecture, SPECIAL)
+    batch = TASK.batch(generator(1), 12).frame(architecture, SPECIAL)
     with torch.no_grad():
         measured = teacher_forced(model, batch)
-        logits = model(*batch.inputs()).tolist()
+        logits = model(**batch.model_inputs()).tolist()
     tokens = correct = 0
     loss = 0.0
     for row, labels in zip(logits, batch.labels.tolist(), strict=True):
@@ -187,7 +173,7 @@ class Uniform(nn.Module):
 
 def test_the_loss_of_a_uniform_model_is_the_logarithm_of_the_vocabulary() -> None:
     stream = Stream(torch.tensor([[6, 7, 8, 9], [8, 9, PAD, PAD]]))
-    measured = teacher_forced(Uniform(), frame(stream, "decoder_only", SPECIAL))  # type: ignore[arg-type]
+    measured = teacher_forced(Uniform(), stream.frame("decoder_only", SPECIAL))  # type: ignore[arg-type]
     assert measured.tokens == 4
     assert measured.loss == pytest.approx(4 * math.log(VOCABULARY), rel=1e-6), "summed in fp32 also for bf16 logits"
 
@@ -218,19 +204,19 @@ def pairs() -> Pairs:
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-@pytest.mark.parametrize("size", [1, 7, 25, 50, 1000])
+@pytest.mark.parametrize("size", [7, 1000])
 def test_batches_add_up_to_the_whole(
     architecture: str, size: int, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_model(architecture).eval()
-    monkeypatch.setattr(evaluation, "BATCH", size)
+    monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
     measured = evaluate(model, pairs, architecture, SPECIAL)
-    assert measured.examples == count(pairs) == 50
+    assert measured.examples == len(pairs) == 50
     assert close(measured, score(model, pairs, architecture, SPECIAL))
 
 
 def test_running_text_has_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "BATCH", 3)
+    monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", 3)
     stream = Stream(torch.randint(6, VOCABULARY, (10, 9), generator=generator(1)))
     measured = evaluate(random_model("decoder_only"), stream, "decoder_only", SPECIAL)
     assert (measured.examples, measured.exact, measured.tokens) == (10, None, 80)
@@ -260,17 +246,6 @@ def test_evaluation_leaves_weights_and_gradients_alone(pairs: Pairs) -> None:
         assert parameter.grad is None
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_figures_by_length_are_a_division_of_the_whole(architecture: str, pairs: Pairs) -> None:
-    model = random_model(architecture)
-    parts = by_length(model, pairs, architecture, SPECIAL)
-    lengths = pairs.source_keep.sum(dim=1).tolist()
-    assert {length: part.examples for length, part in parts.items()} == {
-        length: lengths.count(length) for length in set(lengths)
-    }
-    assert close(sum(parts.values(), Scores()), evaluate(model, pairs, architecture, SPECIAL))
-
-
 # ---- sums and means --------------------------------------------------------------------------------------------------
 
 
@@ -278,13 +253,6 @@ def every_scores() -> Iterator[Scores]:
     yield Scores()
     yield Scores(examples=3, exact=2, tokens=10, correct=7, loss=1.5)
     yield Scores(examples=1, exact=0, tokens=4, correct=4, loss=0.25)
-
-
-def test_scores_add_up_in_any_order() -> None:
-    nothing, one, other = every_scores()
-    assert one + other == other + one == Scores(examples=4, exact=2, tokens=14, correct=11, loss=1.75)
-    assert nothing + one == one + nothing == one
-    assert (one + other) + nothing == one + (other + nothing)
 
 
 def test_scores_of_running_text_stay_without_matches() -> None:
@@ -302,7 +270,3 @@ def test_exact_match_and_token_accuracy_are_never_mixed() -> None:
     # Every answer has one wrong token of ten: nine tenths of the tokens, none of the answers.
     means = Scores(examples=10, exact=0, tokens=100, correct=90, loss=1.0).means()
     assert (means["exact_match"], means["token_accuracy"]) == (0.0, 0.9)
-
-
-def test_means_of_nothing_are_zero() -> None:
-    assert set(Scores(exact=0).means().values()) == {0.0}

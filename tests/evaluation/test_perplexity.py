@@ -63,7 +63,7 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
 
 
 def test_a_stride_of_the_block_is_evaluation_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitx.evaluation.perplexity.BATCH", 3)  # several batches of windows
+    monkeypatch.setattr("minitx.evaluation.perplexity.EXAMPLES_AT_ONCE", 3)  # several batches of windows
     stream = blocks([6 + index * index % 6 for index in range(50)], 5)
     blockwise = evaluate(MODEL, stream, "decoder_only", SPECIAL)
     windows = strided(MODEL, stream, 5, "decoder_only", SPECIAL)
@@ -80,7 +80,7 @@ def test_a_stride_beyond_the_block_is_refused(stride: int) -> None:
 
 def test_blocks_that_do_not_follow_on_each_other_are_refused() -> None:
     stream = blocks([*range(6, 12)] * 3, 5)
-    with pytest.raises(ValueError, match="in one piece"):
+    with pytest.raises(ValueError, match="not consecutive"):
         strided(MODEL, Stream(stream.ids[::2]), 2, "decoder_only", SPECIAL)
 
 

@@ -8,7 +8,6 @@ import torch
 
 from minitx.config.schema import Config, ModelConfig
 from minitx.data import tokenizers
-from minitx.data.framing import frame
 from minitx.data.tasks import SequenceTask
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.evaluation import report
@@ -65,7 +64,7 @@ def test_figures_by_length_are_those_of_each_length() -> None:
     task = predictor.task
     assert isinstance(task, SequenceTask)
     for length, figures in by_length.items():
-        examples = task.of_length(length).examples("test", report.PER_LENGTH)
+        examples = task.of_length(length).examples("test", report.EXAMPLES_PER_LENGTH)
         assert (examples.source_keep.sum(dim=1) == length).all()
         expected = evaluate(predictor.model, examples, "decoder_only", predictor.tokenizer.special)
         assert figures == {"examples": expected.examples, **expected.means()}
@@ -101,7 +100,7 @@ def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
     assert "exact_match" not in figures
     assert figures["bits_per_token"] == pytest.approx(figures["loss"] / math.log(2))
     task = reading.task
-    labels = frame(task.examples("validation"), "decoder_only", reading.tokenizer.special).labels
+    labels = task.examples("validation").frame("decoder_only", reading.tokenizer.special).labels
     assert figures["examples"] == len(labels)
 
 
@@ -121,7 +120,7 @@ def test_a_split_that_is_not_held_out_is_refused(split: str) -> None:
         evaluation_report(answering(), split)
 
 
-@pytest.mark.parametrize("lengths", ["", "3", "3:", ":3", "5:3", "0:3", "-1:3", "a:b", "1:2:3", "1.5:3"])
+@pytest.mark.parametrize("lengths", ["3", "3:", "5:3", "0:3", "a:b", "1:2:3"])
 def test_lengths_that_are_no_range_are_refused(lengths: str) -> None:
     with pytest.raises(ValueError, match="--lengths must be FROM:TO"):
         evaluation_report(answering(), lengths=lengths)
@@ -135,11 +134,6 @@ def test_lengths_are_not_for_text(reading: Predictor) -> None:
 def test_a_path_is_only_for_text() -> None:
     with pytest.raises(ValueError, match="--path is for language models and translation"):
         evaluation_report(answering(), path="some.txt")
-
-
-def test_a_split_that_the_text_does_not_have_is_refused(reading: Predictor) -> None:
-    with pytest.raises(ValueError, match=r"data\.test_share"):
-        evaluation_report(reading, "test")
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -178,11 +172,6 @@ def test_a_table_by_length_has_a_line_for_each() -> None:
         ["40", "500", "100.00", "%", "50.00", "%", "1.2346"],
     ]
     assert len({len(line) for line in (header, *after)}) == 1, "columns stand below their names"
-
-
-def test_a_table_without_lengths_has_no_empty_one() -> None:
-    plain = {"split": "test", "examples": 1, **FIGURES}
-    assert table({**plain, "by_length": {}}) == table(plain)
 
 
 def test_every_figure_of_a_model_is_in_its_table(reading: Predictor) -> None:

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig, config_from_dict
-from minitx.data.framing import frame
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
 from minitx.nn import POSITION_IDS, POSITIONS
@@ -220,9 +219,9 @@ def step(written: dict[str, Any]) -> None:
     """Build it, and let it learn from one batch."""
     config, task, model, *_ = resolve(config_from_dict(written))
     examples = task.batch(generator(1), min(task.batch_size, 4))
-    batch = frame(examples, config.model.architecture, task.vocabulary.special)
+    batch = examples.frame(config.model.architecture, task.vocabulary.special)
     optimizer = build_optimizer(model, config.optimizer)
-    loss = cross_entropy(model(*batch.inputs()), batch.labels)
+    loss = cross_entropy(model(**batch.model_inputs()), batch.labels)
     loss.backward()
     optimizer.step()
     assert loss.dim() == 0

@@ -42,13 +42,6 @@ def test_counts_below_their_least(name: str, below: int) -> None:
     assert refusal(**{name: value}, **beside(name)) == f"{name} must be at least {COUNTS[name]}, got {value}"
 
 
-@given(st.sampled_from(sorted(COUNTS)), st.integers(0, 100))
-def test_counts_from_their_least_on(name: str, above: int) -> None:
-    enough = {"num_return_sequences": {"do_sample": True}, "min_new_tokens": {"max_new_tokens": 200}}.get(name, {})
-    value = COUNTS[name] + above
-    assert getattr(GenerationOptions(**{name: value}, **beside(name), **enough), name) == value
-
-
 OUTSIDE = {
     "temperature": (st.floats(max_value=0.0) | st.just(math.nan), "larger than 0"),
     "top_p": (st.floats(max_value=0.0) | st.floats(1.0, exclude_min=True) | st.just(math.nan), "in (0, 1]"),
@@ -109,30 +102,9 @@ def test_what_would_change_nothing_is_refused(data: st.DataObject, name: str) ->
     assert refusal(**{name: value}, **other).startswith(f"{name} needs {needed}")
 
 
-def test_the_first_of_several_is_named() -> None:
-    assert refusal(top_p=0.5, temperature=2.0).startswith("temperature needs do_sample")
-
-
-def test_no_options_are_greedy() -> None:
-    options = GenerationOptions()
-    assert options == GenerationOptions.of({})
-    assert (options.do_sample, options.num_beams, options.num_return_sequences) == (False, 1, 1)
-    assert options.filters() == {}
-
-
-def test_a_name_that_is_not_known() -> None:
-    with pytest.raises(TypeError, match="unexpected argument 'num_beam'"):
-        GenerationOptions.of({"do_sample": True, "num_beam": 2})
-
-
 def test_filters_are_what_the_sampler_takes() -> None:
     given_filters = {"temperature": 0.5, "top_k": 3, "min_p": 0.0}
     assert GenerationOptions(do_sample=True, seed=4, **given_filters).filters() == given_filters
-
-
-def test_options_do_not_change() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        GenerationOptions().num_beams = 3  # type: ignore[misc]
 
 
 def test_every_option_is_explained_and_loads_no_torch() -> None:

@@ -79,22 +79,6 @@ def test_tokens_made_impossible() -> None:
     assert torch.equal(without(LOGITS[None], []), LOGITS[None])
 
 
-@given(texts.filter(len), st.floats(1.01, 4.0))
-@settings(deadline=None)
-def test_a_penalty_above_one_makes_what_stands_less_likely_and_below_one_more(row: list[int], penalty: float) -> None:
-    ids = torch.tensor([row])
-    probabilities = LOGITS.softmax(dim=0)
-    said = [word for word in {*row} if LOGITS[word] != 0]
-    for strength, sign in ((penalty, -1), (1 / penalty, 1)):
-        logits = apply_repetition_penalty(LOGITS[None], ids, None, strength)[0]
-        if said:
-            odds = (logits[said] - LOGITS[said]) * sign
-            assert (odds > 0).all()
-        untouched = [word for word in range(WORDS) if word not in row]
-        assert torch.equal(logits[untouched], LOGITS[untouched])
-    assert probabilities.sum() == pytest.approx(1.0)
-
-
 def test_nothing_to_change_is_none() -> None:
     assert combine_processors([EOS]) is None
     for options in ({"repetition_penalty": 1.1}, {"no_repeat_ngram_size": 1}, {"min_new_tokens": 1}):
@@ -128,8 +112,8 @@ def write(model: Stubborn, ids: list[list[int]], limit: int, keep: Tensor | None
         eos=EOS,
         pad=PAD,
         keep=keep,
-        adjust=adjust,  # type: ignore[arg-type]
-    ).tolist()
+        logits_processor=adjust,  # type: ignore[arg-type]
+    ).ids.tolist()
 
 
 @pytest.mark.parametrize("least", [0, 1, 3, 6])

@@ -99,7 +99,7 @@ def test_attention_maps_are_those_of_one_forward() -> None:
     model = build_model(config).eval()
     source, target = torch.randint(9, (2, 5)), torch.randint(9, (2, 3))
     tokens = {"source": [["s"] * 5] * 2, "target": [["t"] * 3] * 2}
-    maps = attention_maps(model, (source, target, None, None), tokens)
+    maps = attention_maps(model, {"src_ids": source, "tgt_ids": target}, tokens)
     assert maps.tokens is tokens
     with torch.no_grad(), minitx.record_attention(model) as recorded:
         model(source, target)
@@ -118,12 +118,12 @@ def test_attention_maps_are_those_of_one_forward() -> None:
 def test_looking_leaves_the_model_as_it_was() -> None:
     model = build_model(ModelConfig(architecture="decoder_only", d_model=16, n_heads=H, vocab_size=9)).train()
     before = {name: part.__dict__.get("attention") for name, part in model.named_modules()}
-    attention_maps(model, (torch.tensor([[1, 2, 3]]), None), {"target": [["1", "2", "3"]]})
+    attention_maps(model, {"ids": torch.tensor([[1, 2, 3]])}, {"target": [["1", "2", "3"]]})
     assert {name: part.__dict__.get("attention") for name, part in model.named_modules()} == before
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_model_without_attention_has_no_maps() -> None:
-    maps = attention_maps(nn.Linear(2, 2), (torch.zeros(1, 2),), {})
+    maps = attention_maps(nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {})
     assert (maps.encoder, maps.decoder, maps.cross) == ([], [], [])

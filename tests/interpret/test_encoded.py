@@ -137,7 +137,7 @@ def test_weights_are_taken_before_dropout(architecture: str) -> None:
     """With dropout at work in training, the first layer still shows whole probabilities: those without dropout."""
     wet = predictor(architecture, "rope", attention_dropout=0.7)
     source, target = torch.tensor([[7, 8, 9, 10]]), torch.tensor([[8, 9, 7]])
-    inputs = (source, target, None, None) if architecture == "encoder_decoder" else (source, None)
+    inputs = {"src_ids": source, "tgt_ids": target} if architecture == "encoder_decoder" else {"ids": source}
     tokens = {"source": [["a"] * 4], "target": [["b"] * (3 if architecture == "encoder_decoder" else 4)]}
     with torch.random.fork_rng():
         wet.model.train()

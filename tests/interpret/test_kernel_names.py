@@ -60,7 +60,7 @@ def test_what_no_kernel_can_is_computed_explicitly() -> None:
 def test_every_attention_of_a_model_is_named_and_the_model_is_left_as_it_was(tiny) -> None:
     model: Transformer = tiny("encoder_decoder", "alibi")
     ids = torch.randint(6, 11, (2, 5))
-    names = attention_kernels(model, (ids, ids))
+    names = attention_kernels(model, {"src_ids": ids, "tgt_ids": ids})
     assert names.keys() == {
         f"{stack}.layers.{layer}.{kind}"
         for stack, kind in (("encoder", "self_attn"), ("decoder", "self_attn"), ("decoder", "cross_attn"))

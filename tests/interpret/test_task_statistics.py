@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitx.data.examples import Stream, rows
-from minitx.data.framing import frame
+from minitx.data.examples import Stream
 from minitx.data.prompts import labels
 from minitx.interpret import task_statistics as heads
 from minitx.interpret.attention_maps import KINDS, attention_maps
@@ -31,8 +30,8 @@ def test_means_are_over_the_rows_of_all_examples(architecture: str, monkeypatch:
         sums = {statistic.name: torch.zeros(LAYERS * H) for statistic in found}
         counted = dict.fromkeys(sums, 0)
         for number in range(7):  # one by one: nothing is padded
-            batch = frame(rows(examples, number, number + 1), architecture, SYMBOLS.special)
-            maps = attention_maps(predictor.model, batch.inputs(), labels(batch, SYMBOLS))
+            batch = examples.slice(number, number + 1).frame(architecture, SYMBOLS.special)
+            maps = attention_maps(predictor.model, batch.model_inputs(), labels(batch, SYMBOLS))
             for name in sums:
                 parts = [MEASURES[name].of(layer) for layer in maps.layers(kind)]
                 if parts[0] is not None:
@@ -50,7 +49,7 @@ def test_long_text_is_cut_and_an_end_between_documents_is_a_token(monkeypatch: p
     predictor = built("decoder_only", text=True)
     end, pad = CHARACTERS.special.eos, CHARACTERS.special.pad
     ids = torch.tensor([[6, 7, 6, end, 8, 6, 7, 9, 6], [6, 7, 6, 6, 7, 8, pad, pad, pad]])
-    batch = frame(Stream(ids), "decoder_only", CHARACTERS.special)
+    batch = Stream(ids).frame("decoder_only", CHARACTERS.special)
     assert labels(batch, CHARACTERS)["target"][0] == CHARACTERS.tokens([6, 7, 6, end, 8, 6, 7, 9])
     assert len(labels(batch, CHARACTERS)["target"][1]) == 6
     whole, four = task_statistics(predictor, Stream(ids)), task_statistics(predictor, Stream(ids[:, :5]))

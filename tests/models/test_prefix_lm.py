@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.data.examples import Pairs
-from minitx.data.framing import frame, prompt
+from minitx.data.framing import prompt
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.builder import build_model
 from minitx.models.transformers import DecoderOnly
@@ -107,11 +107,11 @@ def pairs() -> Pairs:
 def test_training_reads_what_generation_reads(tiny) -> None:
     """The framed batch and the prompt tell the model the same question: logits of the answer agree."""
     model, examples = tiny("decoder_only", "learned", prefix_lm=True), pairs()
-    batch = frame(examples, "decoder_only", SPECIAL)
+    batch = examples.frame("decoder_only", SPECIAL)
     assert batch.prefix.tolist() == [5, 2, 4]  # <sep> included
     assert [int(row[length - 1]) for row, length in zip(batch.tgt, batch.prefix, strict=True)] == [SPECIAL.sep] * 3
     with torch.no_grad():
-        trained = model(*batch.inputs())
+        trained = model(**batch.model_inputs())
         start = prompt(examples.source, examples.source_keep, "decoder_only", SPECIAL)
         cache = model.start()
         written = [model.step(start.ids, cache, start.keep)[:, -1:]]

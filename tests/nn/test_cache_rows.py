@@ -169,7 +169,7 @@ def test_a_window_writes_far_beyond_itself_as_without_a_cache(
     source = (draw(3, 6), torch.arange(6) < torch.tensor([[6], [2], [4]])) if architecture == "encoder_decoder" else ()
     recorder, limit = Recorder(), 2 * FIRST_CAPACITY + 8
     written = generate(
-        model, prompt, *source, keep=keep, choose=recorder, max_new_tokens=limit, eos=-1, pad=0
+        model, prompt, *source, keep=keep, sampler=recorder, max_new_tokens=limit, eos=-1, pad=0
     )  # fmt: skip
     assert written.size(1) == limit
     for row in range(3):

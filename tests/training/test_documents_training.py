@@ -14,7 +14,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import minitx
 from minitx.cli.main import main
 from minitx.config.schema import Config, config_from_dict
-from minitx.data.framing import frame
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import _longest_document
@@ -59,9 +58,9 @@ def test_a_run_with_its_pictures_and_its_report(
     assert scores.means()["loss"] == pytest.approx(results["loss"], abs=1e-5)
     main(["evaluate", str(tmp_path / "runs/small")])
     assert f"{results['loss']:.4f}" in capsys.readouterr().out
-    batch = frame(task.examples("validation", 3), architecture, task.vocabulary.special)
+    batch = task.examples("validation", 3).frame(architecture, task.vocabulary.special)
     with torch.no_grad(), minitx.record_attention(predictor.model) as maps:
-        predictor.model(*batch.inputs())
+        predictor.model(**batch.model_inputs())
     other = batch.documents[:, None, :, None] != batch.documents[:, None, None, :]
     for weights in maps.values():
         assert (weights[other.expand_as(weights)] == 0).all(), "no head looks into another document"

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Pairs, count, rows
+from minitx.data.examples import Pairs
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import Reverse
 from minitx.evaluation import metrics as evaluation
@@ -35,7 +36,7 @@ def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
 
     def batch(self: Reverse, number: Any, size: int) -> Pairs:
         number = number if isinstance(number, int) else 0
-        dealt = rows(cards, number * size, (number + 1) * size)
+        dealt = cards.slice(number * size, (number + 1) * size)
         assert isinstance(dealt, Pairs)
         return dealt
 
@@ -106,7 +107,7 @@ def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
     (batch, *_) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 3, 3)
     assert batch.step_labels is not None
     before = int(batch.step_labels)
-    loss = cross_entropy(model(*batch.inputs()), batch.labels)
+    loss = cross_entropy(model(**batch.model_inputs()), batch.labels)
     torch.testing.assert_close(module.training_step(batch, 0), loss * 3 * 2 / (before + 70))
     assert int(batch.step_labels) == before
     assert module.loss is not None
@@ -118,7 +119,7 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
     module = TransformerModule(model, task, config)
     module._trainer = SimpleNamespace(world_size=1, accumulate_grad_batches=1)  # type: ignore[assignment]
     (batch,) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 1)
-    empty: Batch = batch._replace(labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
+    empty: Batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
     assert module.training_step(empty, 0).item() == 0.0
 
 
@@ -158,7 +159,7 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(
             for rank in range(world_size)
             for part in FixedBatches(pairs, 9, rank, world_size)
         ]
-        assert sum(part.examples for part in shares) == count(pairs)
+        assert sum(part.examples for part in shares) == len(pairs)
         check(sum(shares, Scores()))
 
 

@@ -1,4 +1,4 @@
-"""Tasks: what there is to learn. A task knows its tokenizer and draws whole batches of ids; no model, no layout.
+"""Tasks. A task has a tokenizer and samples whole batches of ids; special tokens and models are not its concern.
 
 To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name that goes into
 `data.name`; its fields are the options that YAML may set. A new file of tasks stands in the table of base.py.
@@ -62,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A class of one of the modules that are imported only when they are needed."""
+    """Import the module of a task when the task is first requested."""
     module = {**TASKS.classes, "LanguageTask": "minitx.data.tasks.languages"}.get(name)
     if module is None:
         raise AttributeError(f"module 'minitx.data.tasks' has no attribute {name!r}")

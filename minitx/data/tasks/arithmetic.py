@@ -1,4 +1,4 @@
-"""Numbers to be added.
+"""Addition, digit by digit and modulo a number.
 
 Legend: N examples, W digits of the longer operand, L symbols of the question, T symbols of the answer.
 """
@@ -16,12 +16,21 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Pairs
 from minitx.data.splits import Split
-from minitx.data.tasks.base import FIRST, QuestionTask, Task, check_at_least, check_range, generator, numbered, register
+from minitx.data.tasks.base import (
+    FIRST_SYMBOL_ID,
+    QuestionTask,
+    Task,
+    check_at_least,
+    check_range,
+    generator,
+    numbered,
+    register,
+)
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 
-PLUS, ZERO = FIRST, FIRST + 1
-"""The ids of + and of the digit 0, which the other digits follow."""
+PLUS, ZERO = FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + 1
+"""The ids of + and of the digit 0; those of the other digits follow."""
 
 
 @register("addition")
@@ -29,20 +38,20 @@ PLUS, ZERO = FIRST, FIRST + 1
 class Addition(QuestionTask):
     """12+34 -> 46, digit by digit.
 
-    The pair of operands decides whether an example is held out, however they are written: the options below change
-    nothing about that. 12+34 and 34+12 are two examples.
+    The pair of operands decides the split of an example, however the operands are written. 12+34 and 34+12 are two
+    examples.
     """
 
     enlarge: ClassVar[str] = "data.digits"
 
     digits: tuple[int, int] = (1, 3)
-    """Fewest and most digits of an operand, both included; every number of digits is equally likely for either."""
+    """Minimum and maximum digits of an operand, both included; all numbers of digits are equally likely."""
     reverse: bool = False
     """Whether the answer is written from its lowest digit: 12+34 -> 64."""
     reverse_operands: bool = False
     """Whether the operands are written from their lowest digit: 21+43 -> 46."""
     pad: bool = False
-    """Whether the shorter operand is filled up with zeros: 007+123 -> 130."""
+    """Whether the shorter operand is padded with zeros: 007+123 -> 130."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +59,7 @@ class Addition(QuestionTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Characters."""
+        """One token for each character."""
         return CharTokenizer().train([["+0123456789"]])
 
     @property
@@ -60,7 +69,7 @@ class Addition(QuestionTask):
 
     @property
     def boundaries(self) -> list[int]:
-        """The second operand counts anew too: written from the lowest digit, equal places bear equal numbers."""
+        """Ids restart at the second operand too: reversed digits of equal significance have equal ids."""
         return [*super().boundaries, PLUS]
 
     @property
@@ -73,60 +82,60 @@ class Addition(QuestionTask):
         return dataclasses.replace(self, digits=(length, length))
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Two operands as one usually writes them; no zeros in front."""
-        fewest, most = self.digits
-        lengths = torch.randint(fewest, most + 1, (rows, 2, 1), generator=generator)
-        numbers = torch.randint(10, (rows, 2, most), generator=generator)  # from the lowest digit
+        """Two operands from the highest digit, without leading zeros."""
+        minimum, maximum = self.digits
+        lengths = torch.randint(minimum, maximum + 1, (rows, 2, 1), generator=generator)
+        numbers = torch.randint(10, (rows, 2, maximum), generator=generator)  # from the lowest digit
         highest = torch.randint(1, 10, (rows, 2, 1), generator=generator)
-        numbers = torch.where((torch.arange(most) == lengths - 1) & (lengths > 1), highest, numbers)
+        numbers = torch.where((torch.arange(maximum) == lengths - 1) & (lengths > 1), highest, numbers)
         return self._sum(numbers, lengths, False)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions and answers, written as the options want them."""
+        """Questions and answers, written according to the options."""
         numbers, lengths = _operands(source, keep)
-        answers = self._written(*_added(numbers), self.reverse)
+        answers = self._written(*_sums(numbers), self.reverse)
         if self.pad:
             lengths = lengths.amax(dim=1, keepdim=True).expand_as(lengths)
         return Pairs(*self._sum(numbers, lengths, self.reverse_operands), *answers)
 
     def _sum(self, numbers: Tensor, lengths: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-        """Numbers [N, 2, W] from their lowest digit, their lengths [N, 2, 1], as a+b: ids and keep [N, 2 W + 1]."""
+        """Numbers [N, 2, W] from their lowest digit with lengths [N, 2, 1], as a+b: ids and keep [N, 2 W + 1]."""
         ids, _ = self._written(numbers, lengths, reverse)
         (one, other), (before, after) = ids.unbind(dim=1), lengths.unbind(dim=1)
         size = 2 * numbers.size(2) + 1
-        place = torch.arange(size).expand(ids.size(0), -1)
-        in_one, in_other = place.clamp(max=one.size(1) - 1), (place - before - 1).clamp(0, other.size(1) - 1)
-        joined = torch.where(place < before, one.gather(1, in_one), other.gather(1, in_other))
-        keep = place < before + 1 + after
-        return joined.masked_fill(place == before, PLUS).masked_fill(~keep, self.vocabulary.special.pad), keep
+        column = torch.arange(size).expand(ids.size(0), -1)
+        in_one, in_other = column.clamp(max=one.size(1) - 1), (column - before - 1).clamp(0, other.size(1) - 1)
+        joined = torch.where(column < before, one.gather(1, in_one), other.gather(1, in_other))
+        keep = column < before + 1 + after
+        return joined.masked_fill(column == before, PLUS).masked_fill(~keep, self.vocabulary.special.pad), keep
 
     def _written(self, numbers: Tensor, lengths: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-        """Numbers [..., W] from their lowest digit, their lengths [..., 1]: ids and keep [..., W]."""
-        place = torch.arange(numbers.size(-1)).expand_as(numbers)
-        keep = place < lengths
-        digits = numbers if reverse else numbers.gather(-1, (lengths - 1 - place).clamp(min=0))
+        """Numbers [..., W] from their lowest digit with lengths [..., 1]: ids and keep [..., W]."""
+        column = torch.arange(numbers.size(-1)).expand_as(numbers)
+        keep = column < lengths
+        digits = numbers if reverse else numbers.gather(-1, (lengths - 1 - column).clamp(min=0))
         return (ZERO + digits).masked_fill(~keep, self.vocabulary.special.pad), keep
 
 
 def _operands(source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """The operands of questions [N, L], from their lowest digit with zeros behind: [N, 2, W]; lengths [N, 2, 1]."""
+    """The operands of questions [N, L] from their lowest digit, zero-padded: [N, 2, W]; and lengths [N, 2, 1]."""
     plus = (source == PLUS).long().argmax(dim=1, keepdim=True)  # [N, 1]
     ends = torch.stack((plus, keep.sum(dim=1, keepdim=True)), dim=1)  # [N, 2, 1]
     starts = torch.stack((torch.zeros_like(plus), plus + 1), dim=1)
-    places = ends - 1 - torch.arange((source.size(1) - 1) // 2)  # [N, 2, W]
-    digits = source[:, None].expand(-1, 2, -1).gather(2, places.clamp(min=0)) - ZERO
-    return digits.masked_fill(places < starts, 0), ends - starts
+    index = ends - 1 - torch.arange((source.size(1) - 1) // 2)  # [N, 2, W]
+    digits = source[:, None].expand(-1, 2, -1).gather(2, index.clamp(min=0)) - ZERO
+    return digits.masked_fill(index < starts, 0), ends - starts
 
 
-def _added(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of numbers [N, 2, W]: their digits [N, W + 1] from the lowest, and how many there are, [N, 1]."""
+def _sums(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of numbers [N, 2, W]: digits [N, W + 1] from the lowest, and numbers of digits [N, 1]."""
     columns, carry = [], numbers.new_zeros(numbers.size(0))
     for column in numbers.sum(dim=1).unbind(dim=1):
         columns.append((column + carry) % 10)
         carry = (column + carry) // 10
     digits = torch.stack((*columns, carry), dim=1)
-    places = torch.arange(1, digits.size(1) + 1)
-    return digits, (places * (digits > 0)).amax(dim=1, keepdim=True).clamp(min=1)
+    counts = torch.arange(1, digits.size(1) + 1)
+    return digits, (counts * (digits > 0)).amax(dim=1, keepdim=True).clamp(min=1)
 
 
 @register("modular_addition")
@@ -134,14 +143,14 @@ def _added(numbers: Tensor) -> tuple[Tensor, Tensor]:
 class ModularAddition(Task):
     """5 95 -> 3, the sum modulo 97: for grokking (Power et al. 2022).
 
-    All pairs of numbers are shuffled once and for all. The first share is for training; the rest is halved into
+    All pairs of numbers are shuffled with a fixed seed. The first share is for training; the rest is halved into
     validation and test, of which at most validation_size and test_size are used.
     """
 
     modulus: int = 97
-    """How many numbers there are."""
+    """Number of different numbers."""
     train_share: float = 0.5
-    """Share of all pairs that is for training."""
+    """Share of all pairs for training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,24 +164,24 @@ class ModularAddition(Task):
 
     @property
     def _ends(self) -> tuple[int, int]:
-        """Where training ends, and where validation does."""
+        """Ends of training and of validation among the shuffled pairs."""
         pairs = self.modulus**2
         training = round(pairs * self.train_share)
         return training, training + (pairs - training) // 2
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Each number is one token."""
+        """One token for each number."""
         return numbered(self.modulus)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """Two numbers, and one."""
+        """Two numbers, and their sum."""
         return 2, 1
 
     @cached_property
     def _parts(self) -> dict[Split, Tensor]:
-        """The number of each pair of a split, first * modulus + second."""
+        """The pairs of each split, as first * modulus + second."""
         order = torch.randperm(self.modulus**2, generator=generator(*b"modular_addition"))
         training, validation = self._ends
         return {
@@ -182,16 +191,16 @@ class ModularAddition(Task):
         }
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Any training pair is as likely as any other."""
+        """Sample training pairs, all equally likely."""
         part = self._parts["training"]
         return self._pairs(part[torch.randint(len(part), (size,), generator=generator)])
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
-        """The first pairs of the split's part."""
+        """The first pairs of a split."""
         return self._pairs(self._parts[split][: self.held_out(split, limit)])
 
     def _pairs(self, numbers: Tensor) -> Pairs:
         source = torch.stack((numbers // self.modulus, numbers % self.modulus), dim=1)
         target = source.sum(dim=1, keepdim=True) % self.modulus
         keep, answered = (torch.ones_like(ids, dtype=torch.bool) for ids in (source, target))
-        return Pairs(FIRST + source, keep, FIRST + target, answered)
+        return Pairs(FIRST_SYMBOL_ID + source, keep, FIRST_SYMBOL_ID + target, answered)

@@ -1,4 +1,4 @@
-"""What every task has, and what tasks of questions and answers share: who is held out, how lengths are drawn.
+"""Base classes of tasks: the interface of all, and splits and lengths of tasks with questions and answers.
 
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
@@ -17,7 +17,8 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.config.registry import LazyRegistry
 from minitx.data import tokenizers
-from minitx.data.examples import Examples, Kind, Pairs
+from minitx.data.examples import Examples, Pairs
+from minitx.data.framing import Kind
 from minitx.data.splits import Split, draw_split
 from minitx.data.tokenizers import Tokenizer
 
@@ -37,20 +38,19 @@ TASKS = LazyRegistry(
         "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
     }
 )
-"""Every task by its name in the YAML: those in this table, whose modules are imported when first asked
-for, and whatever else has been registered."""
+"""Tasks by data.name. Modules in this table are imported when one of their tasks is first requested."""
 
-MOST = 2**20
-"""The largest vocabulary, batch, set or length of a task: more is a slip of the keyboard, and would fill the memory."""
+MAX_SIZE = 2**20
+"""Maximum vocabulary, batch, set or length of a task; more is a typing error that would fill the memory."""
 
-FIRST = len(tokenizers.SPECIAL_TOKENS)
+FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)
 """The id of a toy task's first symbol."""
 
 TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
 
 def register(name: str) -> Callable[[TaskClass], TaskClass]:
-    """Make a task available as data.name."""
+    """Decorator that makes a task available as data.name."""
 
     def add(task: TaskClass) -> TaskClass:
         TASKS[name] = task
@@ -60,7 +60,7 @@ def register(name: str) -> Callable[[TaskClass], TaskClass]:
 
 
 def hash_seed(*numbers: int) -> int:
-    """One number below 2^64 from a few, so that neighbours give unrelated ones (splitmix64)."""
+    """Hash integers to a seed below 2^64; similar integers give unrelated seeds (splitmix64)."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) % 2**64
@@ -71,96 +71,96 @@ def hash_seed(*numbers: int) -> int:
 
 
 def generator(*numbers: int) -> torch.Generator:
-    """Random numbers that are a pure function of a few integers."""
+    """A random number generator that is a pure function of a few integers."""
     return torch.Generator().manual_seed(hash_seed(*numbers))
 
 
 @dataclass(kw_only=True)
 class Task:
-    """What every task has."""
+    """The interface of every task; its fields are the options of the `data` section."""
 
     kind: ClassVar[Kind] = "pairs"
-    """What it yields."""
+    """Of its examples."""
     separator: ClassVar[str] = ""
-    """What stands between the beginning of a running text and how it goes on."""
+    """Between the beginning of a running text and its continuation."""
     metrics: ClassVar[tuple[str, ...]] = ()
-    """Scores of what a model writes as a whole, for answers that may be worded otherwise: bleu, chrf (bleu.py)."""
+    """Scores of whole outputs, for answers with more than one valid wording: bleu, chrf (bleu.py)."""
 
     batch_size: int = 64
-    """Examples in one batch."""
+    """Number of examples in a batch."""
     validation_size: int = 1000
-    """Examples in the validation set, at most."""
+    """Maximum number of examples in the validation set."""
     test_size: int = 10_000
-    """Examples in the test set, at most."""
+    """Maximum number of examples in the test set."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_size", "test_size"):
-            check_at_least(name, getattr(self, name), 1, MOST)
+            check_at_least(name, getattr(self, name), 1, MAX_SIZE)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The tokenizer; assign it to use one from a checkpoint."""
+        """The tokenizer; may be assigned, to use that of a checkpoint."""
         raise NotImplementedError
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The most source and target symbols that an example can have; (0, T) for a stream."""
+        """Maximum numbers of source and target symbols of an example; (0, T) for a stream."""
         raise NotImplementedError
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The same for every example there is; differs from longest where held-out ones in files are longer."""
+        """`longest` over held-out examples too, which may be longer where they come from files."""
         return self.longest
 
     @property
     def trained_lengths(self) -> tuple[int, int] | None:
-        """Shortest and longest question of training, in the unit of of_length; None where there is no such unit."""
+        """Shortest and longest question of training, in the unit of of_length; None where of_length does not apply."""
         return None
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about the data that whoever trains should read."""
+        """Remarks about the data, printed when training starts."""
         return []
 
     @property
     def aligned(self) -> bool:
-        """Whether every answer is as long as its question, so that an encoder alone can give it place by place."""
+        """Whether every answer is as long as its question, so that an encoder alone can predict it."""
         return self.longest[0] == self.longest[1]
 
     @property
     def boundaries(self) -> list[int]:
-        """The tokens after which coupled position ids count anew: an answer's ids are its question's."""
+        """The tokens after which coupled position ids restart, so that an answer has the ids of its question."""
         return [self.vocabulary.special.bos, self.vocabulary.special.sep]
 
     @property
     def final_split(self) -> Split:
-        """What a finished run is measured on."""
+        """The split that a finished run is evaluated on."""
         return "test"
 
     @property
     def floor(self) -> float | None:
-        """The loss that no model can beat, in nats per token, where it is known."""
+        """The minimum loss of any model, in nats per token, where it is known."""
         return None
 
     @property
     def caseless(self) -> bool:
-        """Whether answers are written in lower case only, and compared so."""
+        """Whether answers are generated and compared in lower case."""
         return False
 
     def takes(self, tokenizer: Tokenizer) -> bool:
-        """Whether this tokenizer may be assigned to `vocabulary` before any example is drawn: for text, not symbols."""
+        """Whether a tokenizer may be assigned to `vocabulary` before any example is sampled: text only, not symbols."""
         return False
 
     def on_file(self, path: str) -> Task | None:
-        """The same task on another file, to measure on; None where examples are not read from files."""
+        """The same task on another file, for evaluation; None where examples are not read from files."""
         return None
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Draw `size` training examples at once."""
+        """Sample `size` training examples."""
         raise NotImplementedError
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The fixed examples of a held-out split, always the same; the first or evenly spread `limit` of them.
+        """The fixed examples of a held-out split; with a limit the first, or evenly spread, `limit` of them.
 
         Raises:
             ConfigError: this task has no such split.
@@ -168,30 +168,30 @@ class Task:
         raise NotImplementedError
 
     def sentences(self, split: Split, limit: int | None = None) -> list[tuple[str, str]]:
-        """The same examples as texts, questions with their answers; for tasks with metrics."""
+        """The same examples as pairs of question and answer text; for tasks with metrics."""
         raise NotImplementedError
 
     def held_out(self, split: Split, limit: int | None = None) -> int:
-        """How many examples of a split are asked for."""
+        """Number of examples requested of a split."""
         size = self.validation_size if split == "validation" else self.test_size
         return size if limit is None else min(size, limit)
 
 
 @dataclass(kw_only=True)
 class QuestionTask(Task):
-    """A random question, some function of it as the answer; a hash of the question decides whether it is held out."""
+    """Random questions with a function of the question as answer; a hash of the question decides its split."""
 
     enlarge: ClassVar[str] = "data.symbols or data.length"
-    """The options to make larger when there are too few different questions."""
+    """The options to increase when there are too few different questions."""
     has_lengths: ClassVar[bool] = True
-    """Whether questions of one length can be asked for, of_length."""
+    """Whether of_length applies."""
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Draw questions: ids and keep, each [N, L]."""
+        """Sample questions: ids and keep, each [N, L]."""
         raise NotImplementedError
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The answers to questions: ids and keep [N, L] to the answers' ids and keep [N, T]."""
+        """Answers to questions: from ids and keep [N, L] to ids and keep [N, T]."""
         raise NotImplementedError
 
     def of_length(self, length: int) -> Self:
@@ -203,23 +203,23 @@ class QuestionTask(Task):
         raise NotImplementedError
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Draw training examples: never one that is held out."""
+        """Sample training examples, none of them held out."""
         return self._draw(generator, size, "training", distinct=False)
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
-        """Distinct held-out examples, drawn under the split's own seed."""
+        """Distinct held-out examples, sampled with the split's own seed."""
         return self._draw(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions [N, L] with their answers; the place to write a question otherwise than it is told apart."""
+        """Questions [N, L] with their answers; override it to write questions in another form."""
         return Pairs(source, keep, *self.answer(source, keep))
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of questions [N, L] that decides on the split, [N, K]; by default the whole question."""
+        """The part [N, K] of questions [N, L] that decides their split; by default the whole question."""
         return source, keep
 
     def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The first lengths [N, 1] of ids [N, L], padding after them: ids and keep."""
+        """Replace ids [N, L] after the first lengths [N, 1] by padding: ids and keep."""
         keep = torch.arange(ids.size(1)) < lengths  # [N, L]
         return torch.where(keep, ids, self.vocabulary.special.pad), keep
 
@@ -232,13 +232,13 @@ class QuestionTask(Task):
 
 @dataclass(kw_only=True)
 class LengthTask(QuestionTask):
-    """A question of random length."""
+    """Questions of random length."""
 
     shortest: ClassVar[int] = 1
-    """The shortest question there is."""
+    """Minimum of data.length."""
 
     length: tuple[int, int] = (1, 16)
-    """Shortest and longest question, both included; every length is equally likely."""
+    """Shortest and longest question, both included; all lengths are equally likely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,27 +259,27 @@ class LengthTask(QuestionTask):
         return dataclasses.replace(self, length=(length, length))
 
     def draw_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
-        """Lengths of questions, [N, 1]."""
+        """Sample lengths of questions, [N, 1]."""
         shortest, longest = self.length
         return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
 
     def draw_symbols(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
-        """Strings of random symbols: ids and keep, each [N, L]."""
+        """Sample strings of random symbols: ids and keep, each [N, L]."""
         lengths, longest = self.draw_lengths(generator, rows), self.length[1]
-        ids = torch.randint(FIRST, FIRST + symbols, (rows, longest), generator=generator)
+        ids = torch.randint(FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + symbols, (rows, longest), generator=generator)
         return self.padded(ids, lengths)
 
 
 @dataclass(kw_only=True)
 class SequenceTask(LengthTask):
-    """A sequence of random symbols as the question, some function of it as the answer."""
+    """Sequences of random symbols, with a function of the sequence as answer."""
 
     symbols: int = 10
     """Number of different symbols: "0", "1", ..."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 1, MOST)
+        check_at_least("symbols", self.symbols, 1, MAX_SIZE)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -287,7 +287,7 @@ class SequenceTask(LengthTask):
         return numbered(self.symbols)
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Any string is as likely as any other of its length."""
+        """Strings of one length are equally likely."""
         return self.draw_symbols(generator, rows, self.symbols)
 
 
@@ -297,7 +297,7 @@ def numbered(symbols: int) -> Tokenizer:
 
 
 def check_at_least(name: str, value: int, least: int, most: int | None = None) -> None:
-    """Refuse a number that is too small, or larger than anything that could be meant.
+    """Refuse a number out of range.
 
     Raises:
         ConfigError: with the key.
@@ -309,7 +309,7 @@ def check_at_least(name: str, value: int, least: int, most: int | None = None) -
 
 
 def check_range(name: str, value: tuple[int, int], least: int) -> None:
-    """Refuse what is no range of sizes.
+    """Refuse an invalid range of sizes.
 
     Raises:
         ConfigError: with the key.
@@ -319,4 +319,4 @@ def check_range(name: str, value: tuple[int, int], least: int) -> None:
         raise ConfigError(
             f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}"
         )
-    check_at_least(name, longest, least, MOST)
+    check_at_least(name, longest, least, MAX_SIZE)

@@ -1,4 +1,4 @@
-"""What an imported model can be asked, where no corpus came with it: to go on, to answer, to fill in."""
+"""Tasks of imported models, which come without a corpus: to continue a text, to answer, to fill masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Examples, Kind
+from minitx.data.examples import Examples
+from minitx.data.framing import Kind
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text
@@ -22,65 +23,65 @@ NO_DATA = "an imported model brings no data of its own"
 
 @dataclass(kw_only=True)
 class _NoCorpus(Text):
-    """Running text that is somewhere else."""
+    """Running text that is not part of the checkpoint."""
 
     path: str = ""
-    """The text to measure on; none came with the model."""
+    """The text to evaluate on; none comes with the model."""
 
     @cached_property
     def _corpus(self) -> Corpus:
         if not self.path:
-            raise ConfigError(f"{NO_DATA}: give a text to measure it on (--path FILE)")
+            raise ConfigError(f"{NO_DATA}: give a text to evaluate it on (--path FILE)")
         return super()._corpus
 
 
 @register("imported_text")
 @dataclass(kw_only=True)
 class ImportedText(_NoCorpus):
-    """What an imported language model does: go on with a text."""
+    """The task of an imported language model: to continue a text."""
 
 
 @register("imported_masked_text")
 @dataclass(kw_only=True)
 class ImportedMaskedText(_NoCorpus, MaskedText):
-    """What an imported encoder does: tell hidden tokens."""
+    """The task of an imported encoder: to predict masked tokens."""
 
 
 @register("imported_pairs")
 @dataclass(kw_only=True)
 class ImportedPairs(Task):
-    """What an imported encoder-decoder does: write an answer to a text."""
+    """The task of an imported encoder-decoder: to answer a text."""
 
     kind: ClassVar[Kind] = "pairs"
 
     max_tokens: int = 512
-    """As far as an answer goes at most, unless its question is longer."""
+    """Maximum length of an answer, unless its question is longer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least("max_tokens", self.max_tokens, 1)
 
     def on_file(self, path: str) -> Task:
-        """Questions and answers that somebody has, in columns named source and target."""
+        """Questions and answers in columns named source and target."""
         return Translation(source="source", target="target", max_tokens=self.max_tokens).on_file(path)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Comes with the model."""
+        """Assigned from the model."""
         raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     @property
     def longest(self) -> tuple[int, int]:
-        """As long as the model was made for."""
+        """The limits of the model."""
         return self.max_tokens, self.max_tokens
 
     @property
     def aligned(self) -> bool:
-        """Never: how long an answer is, is part of it."""
+        """False: the length of an answer has to be predicted."""
         return False
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """There is nothing to train on.
+        """Refused: there is no training data.
 
         Raises:
             ConfigError: always.
@@ -88,9 +89,9 @@ class ImportedPairs(Task):
         raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """There is nothing to measure on; see on_file.
+        """Refused: there is no held-out data; see on_file.
 
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"{NO_DATA}: give questions and answers to measure it on (--path FILE.tsv)")
+        raise ConfigError(f"{NO_DATA}: give questions and answers to evaluate it on (--path FILE.tsv)")

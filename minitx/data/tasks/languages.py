@@ -1,7 +1,7 @@
-"""Things that can be said in several languages; numbers in words, real translation with unlimited honest data.
+"""Contents expressed in several languages: numbers in words, a translation task with unlimited data.
 
-num2words takes up to 120 us for one number, a batch would cost as much as a training step. So it is asked once for the
-parts of numbers, 0.1 s for each language, and a batch is put together from those.
+num2words takes up to 120 us for a number, so a batch would take as long as a training step. The parts of numbers are
+computed once, in 0.1 s for each language, and batches are assembled from them.
 
 Legend: N examples.
 """
@@ -27,17 +27,17 @@ from minitx.data.tokenizers import Tokenizer
 
 @dataclass(kw_only=True)
 class LanguageTask(QuestionTask):
-    """The same thing said in several languages; whether it is held out is a matter of the thing, not of the words.
+    """The same content in several languages; its split depends on the content, not on the words.
 
-    A question is drawn with the number of the thing itself in front, which alone decides on the split: what is held out
-    in one language is held out in every language, direction and format. Languages are equally likely.
+    A sampled question begins with the number of its content, which alone decides the split: content held out in one
+    language is held out in every language, direction and format. Languages are equally likely.
     """
 
     known: ClassVar[tuple[str, ...]]
-    """The languages that there are."""
+    """The supported languages."""
 
     languages: tuple[str, ...] = ("en", "de", "fr", "es")
-    """The languages, each equally likely; a question begins with its language."""
+    """The languages, all equally likely; a question begins with its language."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,16 +50,16 @@ class LanguageTask(QuestionTask):
 
     @cached_property
     def texts(self) -> list[str]:
-        """Every piece that a question or an answer is made of."""
+        """All pieces of questions and answers."""
         raise NotImplementedError
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The characters of all texts there can be."""
+        """The characters of all possible texts."""
         return CharTokenizer().train([self.texts])
 
     def takes(self, tokenizer: Tokenizer) -> bool:
-        """Lengths are told in characters."""
+        """Only a tokenizer for characters: lengths are computed in characters."""
         return tokenizer.unit == "character"
 
     @cached_property
@@ -69,11 +69,11 @@ class LanguageTask(QuestionTask):
 
     @property
     def aligned(self) -> bool:
-        """Never: words and figures are not equally long."""
+        """False: words and digits differ in length."""
         return False
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """What is said, however it is said."""
+        """The number of the content."""
         return source[:, :1], keep[:, :1]
 
 
@@ -82,8 +82,8 @@ class LanguageTask(QuestionTask):
 class NumberWords(LanguageTask):
     """en: 342 -> three hundred and forty-two, and back: en: three hundred and forty-two -> 342.
 
-    Words as num2words writes them. In the languages here, the words for any number below a million are those of its
-    thousands followed by those of its rest, and no two numbers have the same words.
+    The words are those of num2words. In the supported languages, the words of a number below a million are those of its
+    thousands followed by those of its remainder, and no two numbers have the same words.
     """
 
     known: ClassVar[tuple[str, ...]] = (
@@ -91,49 +91,51 @@ class NumberWords(LanguageTask):
         "ja", "lt", "lv", "nl", "no", "pl", "pt", "pt_BR", "ro", "ru", "sk", "sl", "sv", "uk", "vi",
     )  # fmt: skip
     enlarge: ClassVar[str] = "data.numbers"
-    MOST: ClassVar[int] = 999_999
+    MAX_NUMBER: ClassVar[int] = 999_999
 
     direction: Literal["both", "to_words", "to_digits"] = "both"
-    """What is asked for; with both, either is equally likely, and the question shows which by what it is written in."""
-    numbers: tuple[int, int] = (0, MOST)
-    """Smallest and largest number, both included; every number of digits is equally likely."""
+    """Direction of translation; `both` samples either with equal probability."""
+    numbers: tuple[int, int] = (0, MAX_NUMBER)
+    """Smallest and largest number, both included; all numbers of digits are equally likely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         smallest, largest = self.numbers
-        if not 0 <= smallest <= largest <= self.MOST:
+        if not 0 <= smallest <= largest <= self.MAX_NUMBER:
             raise ConfigError(
-                f"data.numbers must be [smallest, largest] with 0 <= smallest <= largest <= {self.MOST}, "
+                f"data.numbers must be [smallest, largest] with 0 <= smallest <= largest <= {self.MAX_NUMBER}, "
                 f"got {[*self.numbers]}"
             )
 
     @cached_property
     def texts(self) -> list[str]:
-        """The parts of numbers in each language, then in digits; then what stands in front of a question."""
+        """The parts of numbers in each language, then in digits, then the language tags of questions."""
         parts = [part for language in (*self.languages, "") for part in number_parts(language)]
         return parts + [f"{language}: " for language in self.languages]
 
     @cached_property
     def longest(self) -> tuple[int, int]:
-        """The longest question and answer of any number in any language."""
+        """Maxima over all numbers and languages."""
         number = torch.arange(self.numbers[0], self.numbers[1] + 1)
         length = torch.tensor([*map(len, self.texts)])
         # [languages + 1], the last for digits
-        most = torch.stack([length[self._number(number, said)].sum(1).max() for said in range(len(self.languages) + 1)])
-        words, digits = most[:-1], most[-1].expand(len(self.languages))
+        longest = torch.stack(
+            [length[self._number(number, language)].sum(1).max() for language in range(len(self.languages) + 1)]
+        )
+        words, digits = longest[:-1], longest[-1].expand(len(self.languages))
         written = {"to_words": [(digits, words)], "to_digits": [(words, digits)]}
         ways = written.get(self.direction, [*written["to_words"], *written["to_digits"]])
         tags = length[-len(self.languages) :]
         return max(int((tags + one).max()) for one, _ in ways), max(int(other.max()) for _, other in ways)
 
     def of_length(self, length: int) -> Self:
-        """The same task with numbers of that many digits only."""
-        if not 1 <= length <= len(str(self.MOST)):
-            raise ConfigError(f"data.numbers: a number has 1 to {len(str(self.MOST))} digits, got {length}")
+        """The same task with numbers of that many digits."""
+        if not 1 <= length <= len(str(self.MAX_NUMBER)):
+            raise ConfigError(f"data.numbers: a number has 1 to {len(str(self.MAX_NUMBER))} digits, got {length}")
         return dataclasses.replace(self, numbers=(10 ** (length - 1) if length > 1 else 0, 10**length - 1))
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """A number, a language and whether words are asked for, [N, 3]."""
+        """Sample the number, the language and whether the answer is in words, [N, 3]."""
         smallest, largest = self.numbers
         digits = torch.arange(len(str(smallest)), len(str(largest)) + 1)
         low = torch.where(digits > 1, 10 ** (digits - 1), 0).clamp(min=smallest)
@@ -146,28 +148,28 @@ class NumberWords(LanguageTask):
         else:
             to_words = torch.full((rows,), int(self.direction == "to_words"))
         language = torch.randint(len(self.languages), (rows,), generator=generator)
-        drawn = torch.stack((number, language, to_words), dim=1)
-        return drawn, torch.ones_like(drawn, dtype=torch.bool)
+        content = torch.stack((number, language, to_words), dim=1)
+        return content, torch.ones_like(content, dtype=torch.bool)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Language and number, one of the two in words, the other in digits."""
         number, language, to_words = source.unbind(dim=1)
         digits = torch.full_like(language, len(self.languages))
         tag = len(self.texts) - len(self.languages) + language
-        asked = self._number(number, torch.where(to_words == 1, digits, language))
+        question = self._number(number, torch.where(to_words == 1, digits, language))
         answer = self._number(number, torch.where(to_words == 1, language, digits))
-        question = torch.cat((tag[:, None], asked), dim=1)
+        question = torch.cat((tag[:, None], question), dim=1)
         return Pairs(*self.pieces.joined(question, self.longest[0]), *self.pieces.joined(answer, self.longest[1]))
 
-    def _number(self, number: Tensor, said: Tensor | int) -> Tensor:
-        """The pieces of numbers [N], each in a language or (the last) in digits: [N, 2]."""
+    def _number(self, number: Tensor, language: Tensor | int) -> Tensor:
+        """The pieces of numbers [N], each in a language, or in digits (the last index): [N, 2]."""
         thousands, rest = number // 1000, number % 1000
-        block = 3000 * said
+        block = 3000 * language
         return torch.stack((block + thousands, block + 1000 + 1000 * (thousands > 0) + rest), dim=1)
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
-    """Refuse no names, or one twice.
+    """Refuse an empty list of names, and duplicates.
 
     Raises:
         ConfigError: with the key.
@@ -178,7 +180,7 @@ def check_names(option: str, names: Sequence[str]) -> None:
 
 @cache
 def number_parts(language: str) -> tuple[str, ...]:
-    """3 x 1000 parts of numbers: so many thousands, a rest without thousands in front, and a rest behind thousands.
+    """3 x 1000 parts of numbers: thousands, remainders without thousands, and remainders after thousands.
 
     Args:
         language: of NumberWords.known; "" for digits.
@@ -188,9 +190,9 @@ def number_parts(language: str) -> tuple[str, ...]:
         return ("", *rest[1:], *rest, *(part.zfill(3) for part in rest))
     from num2words import num2words
 
-    def said(number: int) -> str:
+    def words(number: int) -> str:
         return str(num2words(number, lang=language))
 
-    before = said(2000)
-    after = (said(2000 + rest).removeprefix(before) for rest in range(1000))
-    return ("", *(said(1000 * thousands) for thousands in range(1, 1000)), *map(said, range(1000)), *after)
+    before = words(2000)
+    after = (words(2000 + rest).removeprefix(before) for rest in range(1000))
+    return ("", *(words(1000 * thousands) for thousands in range(1, 1000)), *map(words, range(1000)), *after)

@@ -1,4 +1,4 @@
-"""Tasks that ask for what stood before: in the question itself, not in the weights.
+"""Tasks of in-context recall: the answer is in the question, not in the weights.
 
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.tasks.base import (
-    FIRST,
-    MOST,
+    FIRST_SYMBOL_ID,
+    MAX_SIZE,
     QuestionTask,
     SequenceTask,
     check_at_least,
@@ -30,18 +30,18 @@ from minitx.data.tokenizers import Tokenizer
 @register("induction")
 @dataclass(kw_only=True)
 class Induction(SequenceTask):
-    """7 2 9 4 2 -> 9 4, how the string went on where its last symbol stood before.
+    """7 2 9 4 2 -> 9 4, the continuation after the earlier occurrence of the last symbol.
 
-    The symbols of the string are all different, but for the last one, which is one of them again (the task of the
-    induction heads of Olsson et al. 2022: find where this symbol stood, and say what came next).
+    All symbols but the last are different, and the last repeats one of them (the task of the induction heads of Olsson
+    et al. 2022: find the earlier occurrence, and predict what followed it).
     """
 
     shortest: ClassVar[int] = 3
 
     symbols: int = 20
-    """Number of different symbols, at least as many as the longest question but one: "0", "1", ..."""
+    """Number of different symbols, at least the longest question minus one: "0", "1", ..."""
     length: tuple[int, int] = (3, 16)
-    """Shortest and longest question, both included; every length is equally likely."""
+    """Shortest and longest question, both included; all lengths are equally likely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,37 +49,37 @@ class Induction(SequenceTask):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """An answer ends before the question does, and its symbol has stood before."""
+        """An answer lacks the repeated symbol at either end."""
         return self.length[1], self.length[1] - 2
 
     @property
     def aligned(self) -> bool:
-        """Never: how long the answer is depends on where the symbol stood."""
+        """False: an answer's length depends on the earlier occurrence."""
         return False
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """A string of different symbols, then any of them but its last."""
+        """A string of different symbols, then any of them except its last."""
         lengths, longest = self.draw_lengths(generator, rows), self.length[1]
-        ids = FIRST + _distinct(rows, longest - 1, self.symbols, generator)
-        before = (torch.rand(rows, 1, generator=generator) * (lengths - 2)).long()  # 0 to lengths - 3
-        ids = torch.cat((ids, ids[:, :1]), dim=1).scatter(1, lengths - 1, ids.gather(1, before))
+        ids = FIRST_SYMBOL_ID + _distinct(rows, longest - 1, self.symbols, generator)
+        earlier = (torch.rand(rows, 1, generator=generator) * (lengths - 2)).long()  # 0 to lengths - 3
+        ids = torch.cat((ids, ids[:, :1]), dim=1).scatter(1, lengths - 1, ids.gather(1, earlier))
         return self.padded(ids, lengths)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """What stands between the symbol and its second place."""
+        """The symbols between the two occurrences."""
         lengths = keep.sum(dim=1, keepdim=True)
         first = (source == source.gather(1, lengths - 1)).long().argmax(dim=1, keepdim=True)
-        places = first + 1 + torch.arange(self.longest[1])  # [N, T]
-        return self.padded(source.gather(1, places.clamp(max=source.size(1) - 1)), lengths - 2 - first)
+        index = first + 1 + torch.arange(self.longest[1])  # [N, T]
+        return self.padded(source.gather(1, index.clamp(max=source.size(1) - 1)), lengths - 2 - first)
 
 
 @register("associative_recall")
 @dataclass(kw_only=True)
 class AssociativeRecall(QuestionTask):
-    """0 9 3 6 1 8 1 0 -> 8 9, the values of the last keys: pairs of key and value, then keys that are asked for.
+    """0 9 3 6 1 8 1 0 -> 8 9, pairs of key and value, then queries, which are answered by the values of these keys.
 
-    Multi-query associative recall (MQAR, Arora et al. 2023), with all questions at the end. The lower half of the
-    symbols are keys, the upper half values. No key stands twice in the pairs, none is asked for twice.
+    Multi-query associative recall (MQAR, Arora et al. 2023), with all queries at the end. The lower half of the
+    symbols are keys, the upper half values. Keys of pairs are distinct, and so are queries.
     """
 
     enlarge: ClassVar[str] = "data.symbols or data.pairs"
@@ -87,24 +87,24 @@ class AssociativeRecall(QuestionTask):
     symbols: int = 64
     """Number of different symbols, half of them keys: "0", "1", ..."""
     pairs: tuple[int, int] = (1, 4)
-    """Fewest and most pairs of key and value; every number is equally likely."""
+    """Minimum and maximum number of pairs of key and value; all numbers are equally likely."""
     queries: int = 2
-    """Keys that are asked for; all of them where there are fewer pairs."""
+    """Number of queries; all keys where there are fewer pairs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 2, MOST)
+        check_at_least("symbols", self.symbols, 2, MAX_SIZE)
         if self.symbols % 2:
             raise ConfigError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
         check_range("pairs", self.pairs, 1)
         if self.pairs[1] > self.symbols // 2:
             raise ConfigError(
-                f"data.pairs must not go beyond the number of keys, data.symbols / 2 = {self.symbols // 2}, "
+                f"data.pairs must be at most the number of keys, data.symbols / 2 = {self.symbols // 2}, "
                 f"got {[*self.pairs]}"
             )
         if not 1 <= self.queries <= self.pairs[1]:
             raise ConfigError(
-                f"data.queries must lie between 1 and the most data.pairs, {self.pairs[1]}, got {self.queries}"
+                f"data.queries must lie between 1 and the maximum of data.pairs, {self.pairs[1]}, got {self.queries}"
             )
 
     @cached_property
@@ -114,12 +114,12 @@ class AssociativeRecall(QuestionTask):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """With the most pairs."""
+        """With the maximum number of pairs."""
         return 2 * self.pairs[1] + self.queries, self.queries
 
     @property
     def aligned(self) -> bool:
-        """Never: a question holds its pairs, and its answer does not."""
+        """False: a question has pairs and queries, an answer values alone."""
         return False
 
     @property
@@ -128,41 +128,43 @@ class AssociativeRecall(QuestionTask):
         return self.pairs
 
     def of_length(self, length: int) -> Self:
-        """The same task with that many pairs, and no more queries than that."""
+        """The same task with that many pairs, and at most as many queries."""
         return dataclasses.replace(self, pairs=(length, length), queries=min(self.queries, length))
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Keys in any order, any values, queries in any order."""
-        half, (fewest, most) = self.symbols // 2, self.pairs
-        pairs = torch.randint(fewest, most + 1, (rows, 1), generator=generator)
-        keys = _distinct(rows, most, half, generator)
-        values = half + torch.randint(half, (rows, most), generator=generator)
-        there = torch.arange(most) < pairs  # [N, most]
-        order = torch.rand(rows, most, generator=generator).masked_fill(~there, 2.0).argsort(dim=1)
-        asked = keys.gather(1, order[:, : self.queries])
-        everything = torch.cat((torch.stack((keys, values), dim=2).flatten(1), asked), dim=1)
-        place = torch.arange(2 * most + self.queries).expand(rows, -1)  # of what is written; pairs that are not are
-        taken = place + (place >= 2 * pairs) * 2 * (most - pairs)  # skipped
-        ids = everything.gather(1, taken.clamp(max=everything.size(1) - 1))
-        return self.padded(FIRST + ids, 2 * pairs + pairs.clamp(max=self.queries))
+        """Distinct keys in random order, random values, queries in random order."""
+        half, (minimum, maximum) = self.symbols // 2, self.pairs
+        pairs = torch.randint(minimum, maximum + 1, (rows, 1), generator=generator)
+        keys = _distinct(rows, maximum, half, generator)
+        values = half + torch.randint(half, (rows, maximum), generator=generator)
+        present = torch.arange(maximum) < pairs  # [N, maximum]
+        order = torch.rand(rows, maximum, generator=generator).masked_fill(~present, 2.0).argsort(dim=1)
+        queries = keys.gather(1, order[:, : self.queries])
+        everything = torch.cat((torch.stack((keys, values), dim=2).flatten(1), queries), dim=1)
+        column = torch.arange(2 * maximum + self.queries).expand(rows, -1)
+        index = column + (column >= 2 * pairs) * 2 * (maximum - pairs)  # queries follow the last present pair
+        ids = everything.gather(1, index.clamp(max=everything.size(1) - 1))
+        return self.padded(FIRST_SYMBOL_ID + ids, 2 * pairs + pairs.clamp(max=self.queries))
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The value behind the key that equals each query."""
+        """The value of the key that equals each query."""
         lengths = keep.sum(dim=1, keepdim=True)
-        asked = torch.where(lengths < 3 * self.queries, lengths // 3, self.queries)  # [N, 1]
-        places = lengths - asked + torch.arange(self.queries)  # [N, T]
-        queries = source.gather(1, places.clamp(max=source.size(1) - 1))
+        count = torch.where(lengths < 3 * self.queries, lengths // 3, self.queries)  # [N, 1]
+        index = lengths - count + torch.arange(self.queries)  # [N, T]
+        queries = source.gather(1, index.clamp(max=source.size(1) - 1))
         keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
-        found = (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first, which is in the pairs
-        return self.padded(values.gather(1, found), asked)
+        found = (
+            (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)
+        )  # the first occurrence, which is in the pairs
+        return self.padded(values.gather(1, found), count)
 
 
 def _distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:
-    """`count` different numbers below `below` for each row, all choices and orders equally likely: [rows, count]."""
-    drawn = torch.empty(rows, 0, dtype=torch.long)
+    """Sample `count` distinct numbers below `below` for each row, all choices and orders equally likely: [N, count]."""
+    numbers = torch.empty(rows, 0, dtype=torch.long)
     for left in range(below, below - count, -1):
-        number = torch.randint(left, (rows, 1), generator=generator)  # which of those that are left
-        for smaller in drawn.sort(dim=1).values.split(1, dim=1) if left < below else ():
+        number = torch.randint(left, (rows, 1), generator=generator)  # the index among the remaining numbers
+        for smaller in numbers.sort(dim=1).values.split(1, dim=1) if left < below else ():
             number = number + (number >= smaller)
-        drawn = torch.cat((drawn, number), dim=1)
-    return drawn
+        numbers = torch.cat((numbers, number), dim=1)
+    return numbers

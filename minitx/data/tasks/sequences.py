@@ -14,7 +14,15 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST, MOST, LengthTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import (
+    FIRST_SYMBOL_ID,
+    MAX_SIZE,
+    LengthTask,
+    SequenceTask,
+    check_at_least,
+    numbered,
+    register,
+)
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -34,9 +42,9 @@ class Reverse(SequenceTask):
     """3 1 4 -> 4 1 3."""
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Place t of the answer is place length - 1 - t of the question."""
-        places = keep.sum(dim=1, keepdim=True) - 1 - torch.arange(source.size(1))  # [N, L]
-        return source.gather(1, places.clamp(min=0)).masked_fill(~keep, self.vocabulary.special.pad), keep
+        """Token t of the answer is token length - 1 - t of the question."""
+        index = keep.sum(dim=1, keepdim=True) - 1 - torch.arange(source.size(1))  # [N, L]
+        return source.gather(1, index.clamp(min=0)).masked_fill(~keep, self.vocabulary.special.pad), keep
 
 
 @register("copy_twice")
@@ -50,9 +58,9 @@ class CopyTwice(SequenceTask):
         return self.length[1], 2 * self.length[1]
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Place t of the answer is place t modulo the question's length."""
-        lengths, place = keep.sum(dim=1, keepdim=True), torch.arange(2 * source.size(1))
-        return self.padded(source.gather(1, place % lengths), 2 * lengths)
+        """Token t of the answer is token t modulo length of the question."""
+        lengths, index = keep.sum(dim=1, keepdim=True), torch.arange(2 * source.size(1))
+        return self.padded(source.gather(1, index % lengths), 2 * lengths)
 
 
 @register("sort")
@@ -61,9 +69,9 @@ class Sort(SequenceTask):
     """3 1 2 -> 1 2 3."""
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids are in the order of their symbols; what is past the end sorts behind them all."""
-        last = FIRST + self.symbols
-        return self.padded(source.masked_fill(~keep, last).sort(dim=1).values, keep.sum(dim=1, keepdim=True))
+        """Ids are in the order of their symbols; padding is sorted after all of them."""
+        largest = FIRST_SYMBOL_ID + self.symbols
+        return self.padded(source.masked_fill(~keep, largest).sort(dim=1).values, keep.sum(dim=1, keepdim=True))
 
 
 @register("parity")
@@ -84,22 +92,22 @@ class Parity(LengthTask):
         return self.length[1], 1
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Any string of zeros and ones is as likely as any other of its length."""
+        """Strings of one length are equally likely."""
         return self.draw_symbols(generator, rows, 2)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The sum modulo 2."""
-        odd = ((source - FIRST) * keep).sum(dim=1, keepdim=True) % 2  # [N, 1]
-        return FIRST + odd, torch.ones_like(odd, dtype=torch.bool)
+        odd = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True) % 2  # [N, 1]
+        return FIRST_SYMBOL_ID + odd, torch.ones_like(odd, dtype=torch.bool)
 
 
 @register("dyck")
 @dataclass(kw_only=True)
 class Dyck(LengthTask):
-    """( [ ( ) -> ] ), the brackets that close what is open.
+    """( [ ( ) -> ] ), the brackets that close the open ones.
 
-    A question may be balanced already; its answer is then empty. Such questions stay: that nothing is open is a thing
-    to know like any other, and without them odd and even lengths would be drawn from different sets.
+    A balanced question has an empty answer. Such questions are kept: without them, questions of even and odd length
+    would come from different distributions.
     """
 
     BRACKETS: ClassVar[tuple[str, str]] = ("([{<", ")]}>")
@@ -108,58 +116,58 @@ class Dyck(LengthTask):
     kinds: int = 2
     """Number of kinds of brackets, at most 4: ( ), [ ], { } and < >."""
     depth: int = 4
-    """The most brackets that are open at once."""
+    """Maximum number of open brackets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.kinds <= len(self.BRACKETS[0]):
             raise ConfigError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
-        check_at_least("depth", self.depth, 1, MOST)
+        check_at_least("depth", self.depth, 1, MAX_SIZE)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Brackets separated by spaces: those that open, then those that close, in the same order."""
+        """Brackets separated by spaces: opening ones, then closing ones in the same order."""
         return tokenizers.symbols([bracket for side in self.BRACKETS for bracket in side[: self.kinds]])
 
     @property
     def longest(self) -> tuple[int, int]:
-        """An answer closes at most `depth` brackets, and no more than were opened."""
+        """An answer closes at most `depth` brackets, and at most as many as the question has."""
         return self.length[1], min(self.depth, self.length[1])
 
     @property
     def aligned(self) -> bool:
-        """Never: how long the answer is, is part of it."""
+        """False: the length of an answer has to be predicted."""
         return False
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """A walk: each next bracket opens or closes with equal chance where both are possible."""
+        """A random walk: the next bracket opens or closes with equal probability where both are possible."""
         lengths, longest = self.draw_lengths(generator, rows), self.length[1]
         opening = torch.rand(rows, longest, generator=generator) < 0.5
         kind = torch.randint(self.kinds, (rows, longest), generator=generator)
         stack, height = kind.new_zeros(rows, self.depth), kind.new_zeros(rows, 1)
         columns = []
-        for place in range(longest):
-            opens = (height == 0) | (opening[:, place, None] & (height < self.depth))  # [N, 1]
-            closes = FIRST + self.kinds + _top(stack, height)
-            columns.append(torch.where(opens, FIRST + kind[:, place, None], closes))
+        for index in range(longest):
+            opens = (height == 0) | (opening[:, index, None] & (height < self.depth))  # [N, 1]
+            closes = FIRST_SYMBOL_ID + self.kinds + _top(stack, height)
+            columns.append(torch.where(opens, FIRST_SYMBOL_ID + kind[:, index, None], closes))
             stack, height = self._read(columns[-1], stack, height)
         return self.padded(torch.cat(columns, dim=1), lengths)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The stack from its top."""
+        """The stack, from its top."""
         stack, height = source.new_zeros(source.size(0), self.depth), source.new_zeros(source.size(0), 1)
-        for place in range(source.size(1)):
-            read = self._read(source[:, place, None], stack, height)
+        for index in range(source.size(1)):
+            read = self._read(source[:, index, None], stack, height)
             stack, height = (
-                torch.where(keep[:, place, None], *pair) for pair in zip(read, (stack, height), strict=True)
+                torch.where(keep[:, index, None], *pair) for pair in zip(read, (stack, height), strict=True)
             )
-        places = (height - 1 - torch.arange(self.longest[1])).clamp(min=0)  # [N, T]
-        return self.padded(FIRST + self.kinds + stack.gather(1, places), height)
+        levels = (height - 1 - torch.arange(self.longest[1])).clamp(min=0)  # [N, T]
+        return self.padded(FIRST_SYMBOL_ID + self.kinds + stack.gather(1, levels), height)
 
     def _read(self, bracket: Tensor, stack: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-        """Stacks [N, depth] of kinds and their heights [N, 1] after one more bracket each, [N, 1]."""
-        opens = bracket < FIRST + self.kinds
-        pushed = stack.scatter(1, height.clamp(max=self.depth - 1), bracket - FIRST)
+        """Stacks [N, depth] of kinds and their heights [N, 1] after one more bracket [N, 1]."""
+        opens = bracket < FIRST_SYMBOL_ID + self.kinds
+        pushed = stack.scatter(1, height.clamp(max=self.depth - 1), bracket - FIRST_SYMBOL_ID)
         return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)
 
 

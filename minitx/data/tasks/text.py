@@ -1,4 +1,4 @@
-"""Running text as a task, to go on with or to fill in.
+"""Running text as a task: language modelling and masked language modelling.
 
 Legend: N examples, T tokens of a block.
 """
@@ -15,11 +15,11 @@ import torch
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Options
-from minitx.data.examples import Examples, Kind, Masked, PackedMasked, PackedStream, Stream
+from minitx.data.examples import Examples, Masked, Stream
+from minitx.data.framing import Kind
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, generator, register
-from minitx.data.text import corpora, masking
-from minitx.data.text import token_cache as encoded
+from minitx.data.text import corpora, masking, token_cache
 from minitx.data.text.readers import Corpus
 from minitx.data.tokenizers import Tokenizer
 
@@ -34,28 +34,31 @@ class Text(Task):
     path: str = "python_code"
     """A file of text, JSON, CSV or Parquet, a folder of them, owner/name on the hub, or a corpus of `minitx list`."""
     column: str = "text"
-    """Of a table: what the text stands in. Each row is a document, empty ones are skipped."""
+    """Column of a table with the text. Each row is a document; empty ones are skipped."""
     documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
-    """What is a document; `<eos>` stands between two of them. auto: a row of a table, for text files whole: none."""
+    """Division into documents, between which `<eos>` stands. auto: rows of a table; for text files whole, which is
+    none."""
     isolate: bool = False
-    """Whether documents in one block do not see each other, instead of only being told apart by `<eos>`."""
+    """Whether attention is masked between the documents of a block, instead of `<eos>` alone separating them."""
     subset: str | None = None
-    """Of a data set on the hub that has several."""
+    """Configuration of a data set on the hub that has several."""
     streaming: bool = False
-    """Read a data set on the hub as it comes, without a copy of it on disk."""
+    """Stream a data set of the hub instead of storing a copy on disk."""
     tokenizer: Options = field(default_factory=lambda: {"name": "char"})
-    """How text becomes tokens: a registered `name` and its own options."""
+    """A registered tokenizer `name` and its own options."""
     block: int = 128
-    """Tokens that the model sees at once."""
+    """Number of tokens in the model's context."""
     validation_share: float = 0.1
-    """Share of the text, at its end, that is held out for validation."""
+    """Share of the text held out for validation, at its end."""
     test_share: float = 0.0
-    """Share of the text, before that, that is held out for a test."""
+    """Share of the text held out for a test, before the validation part."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate and self.documents == "whole":
-            raise ConfigError("data.isolate: data.documents whole is one running text, with nothing to keep apart")
+            raise ConfigError(
+                "data.isolate: data.documents whole is one running text, which has no documents to isolate"
+            )
         if self.block < 1:
             raise ConfigError(f"data.block must be at least 1, got {self.block}")
         for name in ("validation_share", "test_share"):
@@ -68,31 +71,29 @@ class Text(Task):
             )
 
     def on_file(self, path: str) -> Text:
-        """Another text."""
+        """The same task on another text."""
         return dataclasses.replace(self, path=path)
 
     @cached_property
     def _corpus(self) -> Corpus:
         corpus = corpora.load(self.path, self.column, self.documents, self.subset, self.streaming)
         if self.isolate and not corpus.packed:
-            raise ConfigError(
-                f"data.isolate: {self.path} is read as one running text; let data.documents tell what is a document"
-            )
+            raise ConfigError(f"data.isolate: {self.path} is read as one running text; set data.documents")
         return corpus
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Trained on the text with its held-out parts, so that no held-out character is unknown."""
-        return encoded.train_tokenizer(self._corpus, self.tokenizer)
+        """Trained on the whole text, so that no held-out character is unknown."""
+        return token_cache.train_tokenizer(self._corpus, self.tokenizer)
 
     def takes(self, tokenizer: Tokenizer) -> bool:
-        """Any will do: text is text."""
+        """Any tokenizer."""
         return True
 
     @cached_property
     def _parts(self) -> dict[Split, np.ndarray]:
         """The ids of each split."""
-        ids = encoded.encode(self._corpus, self.vocabulary)
+        ids = token_cache.encode(self._corpus, self.vocabulary)
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
         parts: dict[Split, np.ndarray] = {
@@ -114,20 +115,17 @@ class Text(Task):
 
     @property
     def final_split(self) -> Split:
-        """The whole validation text where no part was set aside for a test."""
+        """Validation where no part is held out for a test."""
         return "test" if self.test_share else "validation"
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Blocks from random places; none reaches into what is held out."""
+        """Sample blocks of the training part."""
         ids = self._parts["training"]
         starts = torch.randint(0, len(ids) - self.block, (size,), generator=generator).numpy()
-        return self._blocks(ids, starts)
+        return self._examples_of(self._blocks(ids, starts), generator)
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The held-out text, cut into blocks that do not overlap: all, or at most `limit` of them, evenly spread.
-
-        Without a limit, at most data.test_size.
-        """
+        """Consecutive blocks of the held-out text, at most `limit` (by default data.test_size), evenly spread."""
         ids = self._parts[split]
         if len(ids) < 2:
             raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger than 0")
@@ -135,18 +133,22 @@ class Text(Task):
         limit = self.test_size if limit is None else limit
         if limit < len(starts):
             starts = starts[np.linspace(0, len(starts) - 1, limit).astype(int)]
-        return self._blocks(ids, starts)
+        return self._examples_of(self._blocks(ids, starts), generator(*split.encode()))
 
-    def _blocks(self, ids: np.ndarray, starts: np.ndarray) -> Stream | PackedStream:
-        """ids[start : start + block + 1] for each start; padding after the end of the text."""
+    def _examples_of(self, blocks: Stream, generator: torch.Generator) -> Examples:
+        """The examples of blocks of text; a subclass may transform them at random."""
+        return blocks
+
+    def _blocks(self, ids: np.ndarray, starts: np.ndarray) -> Stream:
+        """ids[start : start + block + 1] for each start, padded after the end of the text."""
         special = self.vocabulary.special
-        places = starts[:, None] + np.arange(self.block + 1)  # [N, T + 1]
-        blocks = torch.from_numpy(ids[np.minimum(places, len(ids) - 1)].astype(np.int64))
-        blocks.masked_fill_(torch.from_numpy(places >= len(ids)), special.pad)
+        index = starts[:, None] + np.arange(self.block + 1)  # [N, T + 1]
+        blocks = torch.from_numpy(ids[np.minimum(index, len(ids) - 1)].astype(np.int64))
+        blocks.masked_fill_(torch.from_numpy(index >= len(ids)), special.pad)
         if not self.isolate:
             return Stream(blocks)
         ends = (blocks == special.eos).long()
-        return PackedStream(blocks, ends.cumsum(dim=1) - ends)  # <eos> belongs to the document that it ends
+        return Stream(blocks, ends.cumsum(dim=1) - ends)  # <eos> belongs to the document that it ends
 
 
 @register("masked_text")
@@ -157,7 +159,7 @@ class MaskedText(Text):
     kind: ClassVar[Kind] = "masked"
 
     mask_share: float = 0.15
-    """Probability with which a token is to be predicted."""
+    """Probability that a token is to be predicted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,19 +168,11 @@ class MaskedText(Text):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """One block, on either side."""
+        """One block, as source and as target."""
         return self.block, self.block
 
-    def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Blocks from random places, tokens hidden at random."""
-        return self._hide(super().batch(generator, size), generator)
-
-    def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """Blocks as for running text, with the same tokens hidden each time."""
-        return self._hide(super().examples(split, limit), generator(*split.encode()))
-
-    def _hide(self, stream: Examples, generator: torch.Generator) -> Masked | PackedMasked:
-        ids, *documents = (tensor[:, :-1] for tensor in stream)
+    def _examples_of(self, blocks: Stream, generator: torch.Generator) -> Masked:
         vocabulary = self.vocabulary
-        hidden = masking.hide(ids, vocabulary.special, vocabulary.vocab_size, self.mask_share, generator)
-        return PackedMasked(*hidden, *documents) if documents else hidden
+        ids, documents = blocks.ids[:, :-1], None if blocks.documents is None else blocks.documents[:, :-1]
+        masked = masking.mask_tokens(ids, vocabulary.special, vocabulary.vocab_size, self.mask_share, generator)
+        return dataclasses.replace(masked, documents=documents)

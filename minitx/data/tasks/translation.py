@@ -1,4 +1,4 @@
-"""Translation, learnt from pairs of sentences in files.
+"""Translation, from pairs of sentences in files.
 
 Legend: N examples, S source tokens, T target tokens.
 """
@@ -20,17 +20,18 @@ from minitx.config.schema import Options
 from minitx.data.examples import Pairs
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
-from minitx.data.text import parallel_files as parallel
+from minitx.data.text import parallel_files
 from minitx.data.text.buckets import Buckets, Rows
 from minitx.data.text.parallel_files import Sentences
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
 
-ROWS_AT_ONCE = 1000
+PAIRS_AT_ONCE = 1000
+"""Pairs of sentences handed to a tokenizer's trainer at once."""
 
 
 class _Training(NamedTuple):
-    """What is left to train on, and how many pairs of the file are not."""
+    """The sentences for training, and the numbers of pairs that were left out."""
 
     sentences: Sentences
     empty: int
@@ -42,9 +43,9 @@ class _Training(NamedTuple):
 class Translation(Task):
     """Ein Hund rennt. -> A dog runs.
 
-    Validation and test are the files, in their order, but for pairs with an empty side. A training pair is left out if
-    either of its sentences is one of theirs, upper case and white space aside. A batch is drawn, with replacement, from
-    pairs of about the same length; over many batches every pair is as likely as any other.
+    Validation and test are the pairs of their files, in order, without those with an empty side. A training pair is
+    left out if either sentence occurs in validation or test, apart from case and white space. A batch is sampled, with
+    replacement, among pairs of about the same length; over many batches all pairs are equally likely.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
@@ -52,25 +53,25 @@ class Translation(Task):
     path: str = "data/multi30k"
     """The folder of the files."""
     source: str = "de"
-    """The language that is read: the ending of its files (train.de), or its column."""
+    """The source language: the suffix of its files (train.de), or its column."""
     target: str = "en"
-    """The language that is written, likewise."""
+    """The target language, likewise."""
     training: str = "train"
     """Name of the training files without the language, or of one file with both: .tsv, .csv (named columns), .jsonl."""
     validation: str = "val"
     """The same for validation."""
     test: str | None = "test"
-    """The same for the test; null where there is none: a finished run is then measured on validation."""
+    """The same for the test; null where there is none: a finished run is then evaluated on validation."""
     tokenizer: Options = field(default_factory=lambda: {"name": "bpe", "size": 8000})
-    """How text becomes tokens: a registered `name` and its own options. One for both languages, trained on training."""
+    """A registered tokenizer `name` and its own options. One for both languages, trained on the training pairs."""
     lowercase: bool = False
-    """Read and write lower case only."""
+    """Lowercase source and target."""
     max_tokens: int = 100
-    """Longest sentence to train on; pairs with a longer side are left out of training, and kept in validation and
-    test. Also as far as a translation goes at most, unless its sentence is longer."""
+    """Maximum length of a sentence in training; longer ones are kept in validation and test. Also the maximum length of
+    a translation, unless its sentence is longer."""
     buckets: int = 40
-    """Into how many groups of about equal length the training pairs are sorted, as long as a group holds a batch; 1
-    mixes all lengths in a batch."""
+    """Number of groups of about equal length in the training pairs; fewer where a group would be smaller than a batch.
+    1 mixes all lengths in a batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,36 +82,36 @@ class Translation(Task):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Trained on both sides of the training pairs, and on nothing else."""
+        """Trained on both sides of the training pairs only."""
         trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
         return trained.lowercased() if self.lowercase else trained
 
     @property
     def caseless(self) -> bool:
-        """As asked for."""
+        """data.lowercase."""
         return self.lowercase
 
     def takes(self, tokenizer: Tokenizer) -> bool:
-        """Any will do: text is text."""
+        """Any tokenizer."""
         return True
 
     def on_file(self, path: str) -> Translation:
-        """Other pairs, with the columns that source and target name.
+        """The same task on other pairs, in the columns that source and target name.
 
         Raises:
             ConfigError: not one file with both sides.
         """
         file = Path(path)
-        if file.suffix not in parallel.WHOLE:
+        if file.suffix not in parallel_files.TABLE_SUFFIXES:
             raise ConfigError(
-                f"--path must be one file of pairs, {', '.join(parallel.WHOLE)}, with the columns "
+                f"--path must be one file of pairs, {', '.join(parallel_files.TABLE_SUFFIXES)}, with the columns "
                 f"{self.source} and {self.target}, got {path}"
             )
         return dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """As long as a training pair may be; told without reading a file."""
+        """data.max_tokens; needs no file."""
         return self.max_tokens, self.max_tokens
 
     @property
@@ -122,7 +123,7 @@ class Translation(Task):
 
     @property
     def aligned(self) -> bool:
-        """Never: how long a translation is, is part of it."""
+        """False: the length of a translation has to be predicted."""
         return False
 
     @property
@@ -132,7 +133,7 @@ class Translation(Task):
 
     @property
     def notes(self) -> list[str]:
-        """What was left out of the files."""
+        """Numbers of pairs left out."""
         training, pairs = self._training, len(self._pairs[0])
         reasons = {
             "with an empty side": training.empty,
@@ -147,7 +148,7 @@ class Translation(Task):
         return notes
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Training pairs of about the same length."""
+        """Sample training pairs of about the same length."""
         source, target = self._pairs
         return self._padded(source, target, self._buckets.draw(generator, size))
 
@@ -157,7 +158,7 @@ class Translation(Task):
         return self._padded(source, target, torch.arange(min(len(source), self.held_out(split, limit))))
 
     def sentences(self, split: Split, limit: int | None = None) -> Sentences:
-        """The same as examples, as they are written in the file."""
+        """The same pairs as text, as in the file."""
         return self._whole(split)[: self.held_out(split, limit)]
 
     # ---- from files to ids -------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ class Translation(Task):
             name = getattr(self, split)
             if not name:
                 raise ConfigError(f"data.{split} names no file; give the name of one to measure on {split}")
-            self._files[split] = parallel.read(self.path, name, self.source, self.target, split)
+            self._files[split] = parallel_files.read(self.path, name, self.source, self.target, split)
         return self._files[split]
 
     def _whole(self, split: Split) -> Sentences:
@@ -184,12 +185,14 @@ class Translation(Task):
 
     @cached_property
     def _training(self) -> _Training:
-        known = [{_content(pair[side]) for split in self._held_out for pair in self._whole(split)} for side in (0, 1)]
+        known = [
+            {_normalized(pair[side]) for split in self._held_out for pair in self._whole(split)} for side in (0, 1)
+        ]
         whole = self._whole("training")
         kept = [
             pair
             for pair in whole
-            if not any(_content(text) in held_out for text, held_out in zip(pair, known, strict=True))
+            if not any(_normalized(text) in held_out for text, held_out in zip(pair, known, strict=True))
         ]
         if not kept:
             raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")
@@ -197,14 +200,14 @@ class Translation(Task):
 
     def _training_texts(self) -> Iterator[list[str]]:
         pairs = self._training.sentences
-        for start in range(0, len(pairs), ROWS_AT_ONCE):
-            texts = [text for pair in pairs[start : start + ROWS_AT_ONCE] for text in pair]
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            texts = [text for pair in pairs[start : start + PAIRS_AT_ONCE] for text in pair]
             yield [text.lower() for text in texts] if self.lowercase else texts
 
     def _encode(self, sentences: Sentences) -> list[tuple[list[int], list[int]]]:
         source, target = ([pair[side] for pair in sentences] for side in (0, 1))
-        encode, around = self.vocabulary.encode_batch, self.vocabulary.conventions
-        return [*zip(map(around.question, encode(source)), map(around.answer, encode(target)), strict=True)]
+        encode, special = self.vocabulary.encode_batch, self.vocabulary.special_tokens
+        return [*zip(map(special.question, encode(source)), map(special.answer, encode(target)), strict=True)]
 
     def _encoded(self, split: Split) -> tuple[Rows, Rows]:
         """Both sides of a held-out split."""
@@ -213,7 +216,7 @@ class Translation(Task):
 
     @cached_property
     def _pairs(self) -> tuple[Rows, Rows]:
-        """Both sides of what is trained on."""
+        """Both sides of the training pairs."""
         pairs = [pair for pair in self._encode(self._training.sentences) if max(map(len, pair)) <= self.max_tokens]
         if not pairs:
             raise ConfigError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
@@ -222,14 +225,14 @@ class Translation(Task):
     @cached_property
     def _buckets(self) -> Buckets:
         source, target = (rows.lengths for rows in self._pairs)
-        longer, both = torch.maximum(source, target), source + target  # both sides are padded: the longer one counts
+        longer, both = torch.maximum(source, target), source + target  # sorted by the longer side, then by both
         return Buckets(longer * (2 * self.max_tokens + 1) + both, min(self.buckets, len(both) // self.batch_size))
 
-    def _padded(self, source: Rows, target: Rows, which: torch.Tensor) -> Pairs:
+    def _padded(self, source: Rows, target: Rows, chosen: torch.Tensor) -> Pairs:
         pad = self.vocabulary.special.pad
-        return Pairs(*source.padded(which, pad), *target.padded(which, pad))
+        return Pairs(*source.padded(chosen, pad), *target.padded(chosen, pad))
 
 
-def _content(sentence: str) -> str:
-    """What makes two sentences the same: upper case and white space do not tell them apart."""
+def _normalized(sentence: str) -> str:
+    """A sentence in one case with single spaces, for comparison."""
     return " ".join(sentence.casefold().split())

@@ -1,4 +1,4 @@
-"""Rows of different lengths, and batches of rows that are about equally long, so that little of a batch is padding.
+"""Rows of different lengths, and sampling of batches whose rows are about equally long, so that padding is rare.
 
 Legend: N rows, L tokens of the longest.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Rows:
-    """Rows of ids, end to end in one tensor.
+    """Rows of ids, concatenated in one tensor.
 
     Args:
         rows: ids of each row.
@@ -26,21 +26,21 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, which: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-        """Some rows [N], padded on the right to the longest of them: ids and keep [N, L]."""
-        lengths = self.lengths[which][:, None]
-        place = torch.arange(int(lengths.max()))
-        keep = place < lengths
-        ids = self._ids[(self._starts[which][:, None] + place).clamp(max=len(self._ids) - 1)]
+    def padded(self, chosen: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+        """Some rows, by their indices [N], padded on the right to the longest of them: ids and keep [N, L]."""
+        lengths = self.lengths[chosen][:, None]
+        column = torch.arange(int(lengths.max()))
+        keep = column < lengths
+        ids = self._ids[(self._starts[chosen][:, None] + column).clamp(max=len(self._ids) - 1)]
         return ids.long().masked_fill(~keep, pad), keep
 
 
 class Buckets:
-    """The places of rows, sorted by length and cut into buckets of about equally many.
+    """Indices of rows, sorted by length and cut into buckets of about equal numbers of rows.
 
     Args:
-        lengths: of the rows [N], or whatever shall be about equal within a bucket.
-        count: number of buckets; 1 mixes all lengths, and so do less.
+        lengths: of the rows [N], or any other key that should be similar within a bucket.
+        count: number of buckets; 1 mixes all lengths, and so do smaller numbers.
     """
 
     def __init__(self, lengths: Tensor, count: int) -> None:
@@ -49,11 +49,11 @@ class Buckets:
         self._edges = torch.arange(count + 1) * len(lengths) // count  # [count + 1], the first is 0, the last N
 
     def draw(self, generator: torch.Generator, size: int) -> Tensor:
-        """Places of `size` rows of one bucket [N], with replacement: every row is as likely as any other.
+        """Sample the indices of `size` rows of one bucket, with replacement: every row is as likely as any other.
 
-        A row chosen among all tells the bucket, so a bucket is drawn in proportion to its rows.
+        A row sampled among all rows determines the bucket, so a bucket's probability is its share of the rows.
         """
-        chosen = torch.randint(len(self._order), (1,), generator=generator)
-        bucket = int(torch.searchsorted(self._edges, chosen, right=True)) - 1
+        row = torch.randint(len(self._order), (1,), generator=generator)
+        bucket = int(torch.searchsorted(self._edges, row, right=True)) - 1
         first, last = self._edges[bucket : bucket + 2].tolist()
         return self._order[torch.randint(first, last, (size,), generator=generator)]

@@ -1,7 +1,7 @@
-"""Where text comes from: files of text, tables, the machine's own Python, the hub. Tokenises nothing.
+"""Sources of text by data.path: text files, tables, the Python standard library, the hub.
 
-Text files are read as they are (reading.py); tables, JSON, CSV and Parquet, here or on the hub, through `datasets`.
-To add a corpus, register a function that returns its files; its name is then a data.path.
+Text files are read by readers.py; tables (JSON, CSV, Parquet) on disk or on the hub through `datasets`. To add a
+corpus, register a function that returns its files; its name is then a data.path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.text.readers import CHUNK, DIVISIONS, Chunk, Corpus, digest, text_files
+from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, digest, text_files
 from minitx.data.text.token_cache import cache_folder
 
 KINDS = {
@@ -28,18 +28,18 @@ KINDS = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-"""What a file is, by the end of its name; whatever has another one is text where it is named itself."""
-ROWS = 1000
-"""Rows of a table that are read at once."""
+"""Kinds of files by suffix; a file with any other suffix is text if data.path names it."""
+TABLE_ROWS = 1000
+"""Rows of a table read at once."""
 
 CORPORA: dict[str, Callable[[], list[Path]]] = {}
-"""Corpora by the name that data.path may give instead of a file."""
+"""Registered corpora: names for data.path."""
 
 Files = Callable[[], list[Path]]
 
 
 def register(name: str) -> Callable[[Files], Files]:
-    """Make a function that returns text files available as data.path."""
+    """Decorator that makes a function that returns text files available as data.path."""
 
     def add(files: Files) -> Files:
         CORPORA[name] = files
@@ -50,9 +50,9 @@ def register(name: str) -> Callable[[Files], Files]:
 
 @register("python_code")
 def python_code() -> list[Path]:
-    """The Python standard library's own source, without its tests: real text on every machine, no download.
+    """The source of the Python standard library without its tests: real text without a download.
 
-    Only files in ASCII, so that a character model has some hundred tokens and not thousands that occur once; in the
+    ASCII files only, so that a character model has about a hundred tokens instead of thousands that occur once; in the
     order of a hash of their names, so that the held-out end of the text is like the rest.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
@@ -74,18 +74,18 @@ def python_code() -> list[Path]:
 def load(
     path: str, column: str = "text", documents: str = "auto", subset: str | None = None, streaming: bool = False
 ) -> Corpus:
-    """The text behind a data.path.
+    """The corpus of a data.path.
 
     Args:
         path: a name in CORPORA, a file, a folder of files of one kind, or a data set on the hub (owner/name).
-        column: of a table, what its text stands in.
-        documents: what is a document: `row` of a table, another name in DIVISIONS for text files, `whole` (nothing is);
+        column: of a table, with the text.
+        documents: the division into documents: `row` for a table, a name in DIVISIONS for text files, `whole` for none;
             `auto` is `row` for a table and `whole` for text files.
         subset: of a data set on the hub, where it has several.
-        streaming: read a data set on the hub as it comes, without a copy of it on disk.
+        streaming: stream a data set of the hub instead of storing a copy on disk.
 
     Raises:
-        ConfigError: nothing there, nothing that is text, or documents that it does not have.
+        ConfigError: no file, no text, or an unsupported division.
     """
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
@@ -93,16 +93,16 @@ def load(
     if path in CORPORA:
         files = CORPORA[path]()
     else:
-        place = Path(path).expanduser()
+        file = Path(path).expanduser()
         try:
-            found = _in_folder(place) if place.is_dir() else None
-            is_there = place.exists()
-        except OSError as error:  # a name that is too long, a folder that may not be looked into
+            found = _in_folder(file) if file.is_dir() else None
+            exists = file.exists()
+        except OSError as error:  # a name that is too long, a folder without permission
             raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
         if found is not None:
             kind, files = found
-        elif is_there:
-            kind, files = KINDS.get(place.suffix.lower(), "text"), [place]
+        elif exists:
+            kind, files = KINDS.get(file.suffix.lower(), "text"), [file]
         elif re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in {*KINDS, ".text", ".md", ".py"}:
             return _from_hub(path, subset, column, _by_row(documents), streaming)
         else:
@@ -125,7 +125,7 @@ def _by_row(documents: str) -> bool:
 
 
 def _in_folder(folder: Path) -> tuple[str, list[Path]]:
-    """What kind of files a folder holds, and those files in the order of their paths."""
+    """The kind of a folder's files, and these files sorted by path."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in KINDS and path.is_file())
     if not files:
         raise ConfigError(f"data.path: the folder {folder} holds no .txt file, nor any {', '.join([*KINDS][1:])}")
@@ -137,61 +137,63 @@ def _in_folder(folder: Path) -> tuple[str, list[Path]]:
 
 
 def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
-    """A column of tables in files, streamed: otherwise `datasets` would keep a copy of them on disk."""
+    """A column of tables in files, streamed, since `datasets` would otherwise store a copy on disk."""
     key = digest(files, f"{kind} {column} {by_row}", check=False)
 
     def chunks() -> Iterator[Chunk]:
         datasets = _datasets()
         options: dict[str, Any] = {"split": "train", "streaming": True, "cache_dir": str(cache_folder() / "datasets")}
-        if kind in ("csv", "tsv"):  # no word of it is a number, nor does any stand for nothing
+        if kind in ("csv", "tsv"):  # every value is text, also those that look like numbers or missing values
             options |= {"converters": {column: str}, "keep_default_na": False, "sep": "\t" if kind == "tsv" else ","}
         loader = "csv" if kind == "tsv" else kind
         for file in files:
             try:
                 table = datasets.load_dataset(loader, data_files={"train": [str(file)]}, **options)
                 yield from _rows(table, str(file), column, by_row)
-            except _Wrong as wrong:
-                raise ConfigError(str(wrong)) from None
-            except Exception as error:  # each reader has errors of its own
+            except _TableError as error:
+                raise ConfigError(str(error)) from None
+            except Exception as error:  # the readers of datasets have no common error class
                 raise ConfigError(_fault(file, kind, error)) from None
 
     size = None if kind == "parquet" else sum(file.stat().st_size for file in files)  # Parquet is compressed
     return Corpus(key, chunks, by_row, size)
 
 
-class _Wrong(Exception):
-    """What we say ourselves of a table that could be read."""
+class _TableError(Exception):
+    """A readable table without the requested text; its message is complete."""
 
 
 def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
-    """The texts in a column of a `datasets` table; empty ones are left out."""
+    """The texts in a column of a `datasets` table; empty ones are skipped."""
     columns = list(next(iter(table), {column: None}))
     if column not in columns:
-        raise _Wrong(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
-    for rows in table.select_columns([column]).iter(batch_size=ROWS):  # type: ignore[attr-defined]
+        raise _TableError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
+    for rows in table.select_columns([column]).iter(batch_size=TABLE_ROWS):  # type: ignore[attr-defined]
         texts = [text for text in rows[column] if text is not None]
         if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
-            raise _Wrong(f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text")
+            raise _TableError(
+                f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text"
+            )
         texts = [text for text in texts if text.strip()]
         size = sum(map(len, texts))
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
 
 
 def _fault(file: Path, kind: str, error: Exception) -> str:
-    """What is wrong with a table that cannot be read, and where."""
+    """The message about a table that cannot be read."""
     if isinstance(error, UnicodeDecodeError):
         return f"data.path: {file} is not UTF-8 text; convert it first"
-    if kind == "json" and (place := _broken_json(file)):
-        return f"data.path: {file}, {place}; if it is plain text, let its name end in .txt"
+    if kind == "json" and (fault := _json_fault(file)):
+        return f"data.path: {file}, {fault}; if it is plain text, let its name end in .txt"
     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return f"data.path: {file} cannot be read as {kind} ({reason})"
 
 
-def _broken_json(file: Path) -> str | None:
-    """Where a file of JSON, or of JSON line by line, is broken."""
+def _json_fault(file: Path) -> str | None:
+    """The position of the first error in a file of JSON or JSON Lines."""
     try:
         with file.open(encoding="utf-8-sig") as stream:
-            if stream.read(CHUNK).lstrip().startswith("["):
+            if stream.read(CHUNK_BYTES).lstrip().startswith("["):
                 stream.seek(0)
                 json.load(stream)
                 return None
@@ -215,7 +217,7 @@ def _broken_json(file: Path) -> str | None:
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:
-    """A column of a data set on the hub: kept on disk by `datasets`, or read as it comes."""
+    """A column of a data set on the hub, stored on disk by `datasets` or streamed."""
     datasets = _datasets()
     size = None
     try:
@@ -226,18 +228,18 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
         else:
             table = datasets.load_dataset(name, subset, split="train")
             version, size = table._fingerprint, table.data.nbytes
-    except Exception as error:  # the library's errors for "not there" and "not reachable" have no common class
+    except Exception as error:  # the library's errors for missing and unreachable data sets have no common class
         reason = next(iter(str(error).strip().splitlines()), "")
         raise ConfigError(
-            f"data.path: {name} is neither a file here nor could it be loaded from the hub "
+            f"data.path: {name} is neither a local file nor could it be loaded from the hub "
             f"({type(error).__name__}: {reason})"
         ) from None
 
     def chunks() -> Iterator[Chunk]:
         try:
             yield from _rows(table, name, column, by_row)
-        except _Wrong as wrong:
-            raise ConfigError(str(wrong)) from None
+        except _TableError as error:
+            raise ConfigError(str(error)) from None
         except Exception as error:
             raise ConfigError(f"data.path: reading {name} broke off ({type(error).__name__}: {error})") from None
 
@@ -246,10 +248,10 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
 
 
 def _datasets() -> Any:
-    """The library, told to be quiet and to ask nobody about files that are here."""
+    """The library, without its progress bars, log messages and download counts."""
     import datasets
 
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong, we say ourselves
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are reported by this module
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     return datasets

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens are hidden, and behind what (BERT; Devlin et al. 2019, section 3.1).
+"""Masked language modelling: choice and replacement of the tokens to predict (BERT; Devlin et al. 2019, section 3.1).
 
 Legend: N examples, T tokens.
 """
@@ -9,31 +9,32 @@ import torch
 from torch import Tensor
 
 from minitx.data.examples import Masked
-from minitx.data.tokenizers import SpecialIds
+from minitx.data.special_tokens import SpecialIds
 
-AS_MASK, AS_RANDOM = 0.8, 0.1
-"""Shares of the hidden tokens that are replaced by <mask> and by a random token; the rest stay as they are."""
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+"""Shares of the chosen tokens that become <mask> and a random token; the rest are unchanged."""
 
 
-def hide(ids: Tensor, special: SpecialIds, vocab_size: int, share: float, generator: torch.Generator) -> Masked:
-    """Choose tokens to be predicted and hide most of them.
+def mask_tokens(ids: Tensor, special: SpecialIds, vocab_size: int, share: float, generator: torch.Generator) -> Masked:
+    """Choose tokens to predict, and replace most of them.
 
-    A token that is chosen becomes <mask> in 80 % of cases, any other token in 10 % and stays itself in 10 %: where no
-    <mask> stands, the model must still doubt what it reads.
+    A chosen token becomes <mask> in 80 % of cases, a random token in 10 %, and stays in 10 %, so that a model cannot
+    trust the unmasked tokens either.
 
     Args:
         ids: [N, T], padded on the right.
-        special: never chosen, and never put in a token's place.
+        special: ids that are never chosen and never a random replacement.
         vocab_size: number of tokens.
-        share: probability with which a token is chosen. A row in which none was has its nearest miss chosen.
+        share: probability that a token is chosen. In a row without a chosen token, the one nearest to it is taken.
         generator: of random numbers.
     """
     keep = ids != special.pad
     chance = torch.rand(ids.shape, generator=generator).masked_fill(torch.isin(ids, torch.tensor(special)), 2.0)
     chosen = (chance < share) | ((chance <= chance.amin(dim=1, keepdim=True)) & (chance < 1.0))
     fate = torch.rand(ids.shape, generator=generator)
-    first = max(special) + 1  # an imported tokenizer may have its special tokens last: then one may be drawn
+    # An imported tokenizer may have its special tokens last; then a random token may be one of them.
+    first = max(special) + 1
     others = torch.randint(first if first < vocab_size else 0, vocab_size, ids.shape, generator=generator)
-    source = torch.where(chosen & (fate < AS_MASK), special.mask, ids)
-    source = torch.where(chosen & (fate >= AS_MASK) & (fate < AS_MASK + AS_RANDOM), others, source)
+    source = torch.where(chosen & (fate < MASK_SHARE), special.mask, ids)
+    source = torch.where(chosen & (fate >= MASK_SHARE) & (fate < MASK_SHARE + RANDOM_SHARE), others, source)
     return Masked(source, keep, ids, chosen)

@@ -1,6 +1,6 @@
-"""Pairs of sentences from files: two side by side, or one with a column for each language. Tokenises nothing.
+"""Pairs of sentences from files: two parallel files, or a table with a column for each language.
 
-Lines end with \\n or \\r\\n and nowhere else: other characters that break a line on paper stand within sentences.
+Lines end with \\n or \\r\\n only: other line-breaking characters occur within sentences.
 """
 
 from __future__ import annotations
@@ -13,39 +13,37 @@ from pathlib import Path
 from minitx.config.errors import ConfigError
 
 Sentences = list[tuple[str, str]]
-"""Pairs of a source and a target sentence, without white space around them."""
+"""Pairs of a source and a target sentence, stripped."""
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-WHOLE = (*SEPARATORS, ".jsonl")
-"""Endings of files that have both sides."""
+TABLE_SUFFIXES = (*SEPARATORS, ".jsonl")
+"""Suffixes of files with both sides."""
 
 
 def read(folder: str, name: str, source: str, target: str, key: str) -> Sentences:
     """The pairs of one split, in the order of the files; a side may be empty.
 
     Args:
-        folder: where the files are.
-        name: the files' name before the language (`train` for train.de and train.en), or one whole file: .tsv or .csv
-            whose first line names the columns, .jsonl with an object a line.
-        source: the language that is read: the ending of its file, or the name of its column.
-        target: the language that is written, likewise.
-        key: the option that gave the name, for messages.
+        folder: of the files.
+        name: of the files without the language (`train` for train.de and train.en), or of one table: .tsv or .csv with
+            a header, .jsonl with an object for each line.
+        source: the source language: the suffix of its file, or the name of its column.
+        target: the target language, likewise.
+        key: of the option with the name, for messages.
 
     Raises:
         ConfigError: a file that is not there or not UTF-8, files of different lengths, no such column, no pair at all.
     """
-    place = Path(folder).expanduser()
-    if not place.is_dir():
-        raise ConfigError(
-            f"data.path: there is no folder {folder}; give one that holds {_wanted(name, source, target)}"
-        )
-    file = place / name
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise ConfigError(f"data.path: there is no folder {folder}; give one with {_expected(name, source, target)}")
+    file = root / name
     if file.suffix in SEPARATORS:
         pairs = _table(file, source, target, key)
     elif file.suffix == ".jsonl":
         pairs = _objects(file, source, target, key)
     else:
-        files = [place / f"{name}.{language}" for language in (source, target)]
+        files = [root / f"{name}.{language}" for language in (source, target)]
         sides = [_lines(file, key) for file in files]
         if len(sides[0]) != len(sides[1]):
             raise ConfigError(
@@ -54,16 +52,16 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
             )
         pairs = list(zip(*sides, strict=True))
     if not any(one.strip() and other.strip() for one, other in pairs):
-        raise ConfigError(f"data.{key}: {_wanted(name, source, target)} in {folder} holds no pair of sentences")
+        raise ConfigError(f"data.{key}: {_expected(name, source, target)} in {folder} holds no pair of sentences")
     return [(one.strip(), other.strip()) for one, other in pairs]
 
 
-def _wanted(name: str, source: str, target: str) -> str:
-    return name if Path(name).suffix in WHOLE else f"{name}.{source} and {name}.{target}"
+def _expected(name: str, source: str, target: str) -> str:
+    return name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
 
 
 def _text(file: Path, key: str) -> str:
-    """A whole file, its byte order mark taken off."""
+    """The content of a file, without a byte order mark."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -79,11 +77,11 @@ def _text(file: Path, key: str) -> str:
 
 def _lines(file: Path, key: str) -> list[str]:
     lines = _text(file, key).split("\n")
-    return lines[:-1] if not lines[-1] else lines  # the last line may or may not have its end
+    return lines[:-1] if not lines[-1] else lines  # the last line may lack its line break
 
 
 def _table(file: Path, source: str, target: str, key: str) -> Sentences:
-    """The two columns of a table; sentences in a .tsv are never quoted."""
+    """Two columns of a table; a .tsv has no quoting."""
     text, separator = io.StringIO(_text(file, key), newline=""), SEPARATORS[file.suffix]
     if separator == "\t":
         rows = csv.reader(text, delimiter=separator, quoting=csv.QUOTE_NONE)
@@ -105,7 +103,7 @@ def _table(file: Path, source: str, target: str, key: str) -> Sentences:
 
 
 def _objects(file: Path, source: str, target: str, key: str) -> Sentences:
-    """The two fields of each line's object."""
+    """Two fields of the object on each line."""
     pairs = []
     for number, line in enumerate(_lines(file, key), start=1):
         try:

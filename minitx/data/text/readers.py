@@ -1,7 +1,6 @@
-"""A corpus as chunks of text, so that none needs to fit into memory; and text files as one. Knows no tables, no tokens.
+"""A corpus as chunks of text, so that none has to fit into memory, and the reader of text files.
 
-A document is text that belongs together; where it begins and ends, a chunk tells. One that is longer than a chunk goes
-on in the next.
+A document is a text of its own. A chunk says whether its last document continues in the next chunk.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
 from minitx.data.characters import border
-from minitx.data.text.work_progress import told
+from minitx.data.text.work_progress import progress
 
-CHUNK = 1 << 20
-"""Bytes that are read at once."""
+CHUNK_BYTES = 1 << 20
+"""Bytes read at once."""
 
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
@@ -29,20 +28,20 @@ _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 class Chunk(NamedTuple):
     """A part of a corpus."""
 
-    texts: list[str]  # one after the other, each its own document; the first may go on with the chunk before
-    unfinished: bool  # whether the last text goes on in the next chunk
-    bytes: int  # how much was read for it
+    texts: list[str]  # consecutive documents; the first may continue the last of the chunk before
+    unfinished: bool  # whether the last text continues in the next chunk
+    bytes: int  # read for this chunk
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text that can be read again and again.
+    """Text that can be read repeatedly.
 
     Args:
-        key: tells this text, with its division into documents, from any other.
-        chunks: begins to read.
-        packed: whether it is divided into documents; otherwise it is one running text.
-        size: bytes that there are to read, where that is known.
+        key: a hash of the text and its division into documents.
+        chunks: starts a new reading.
+        packed: whether the text is divided into documents; otherwise it is one running text.
+        size: of the text in bytes, where it is known.
     """
 
     key: str
@@ -50,21 +49,22 @@ class Corpus:
     packed: bool = False
     size: int | None = None
 
-    def read(self, what: str, most: int | None = None) -> Iterator[Chunk]:
-        """The chunks, with a line on stderr when this takes long.
+    def read(self, label: str, max_bytes: int | None = None) -> Iterator[Chunk]:
+        """The chunks, with progress on stderr.
 
         Args:
-            what: is being done with them, for that line.
-            most: bytes, at most and but for one chunk: evenly spread over the text where its size is known, else the
+            label: of the progress bar.
+            max_bytes: stop after about so many: chunks evenly spread over the text where its size is known, else the
                 first ones.
         """
-        if most is None:
-            yield from told(self.chunks(), what, lambda chunk: chunk.bytes, self.size)
+        chunks = progress(self.chunks(), label, lambda chunk: chunk.bytes, self.size, "B")
+        if max_bytes is None:
+            yield from chunks
             return
-        share = min(1.0, most / self.size) if self.size else 1.0
+        share = min(1.0, max_bytes / self.size) if self.size else 1.0
         taken = 0
-        for number, chunk in enumerate(told(self.chunks(), what, lambda chunk: chunk.bytes, self.size)):
-            if taken >= most:
+        for number, chunk in enumerate(chunks):
+            if taken >= max_bytes:
                 return
             if int((number + 1) * share) > int(number * share):
                 taken += chunk.bytes
@@ -72,7 +72,7 @@ class Corpus:
 
 
 def text_files(files: Sequence[Path], documents: str) -> Corpus:
-    """Files of text in UTF-8 one after the other; every line break becomes \\n.
+    """Files of UTF-8 text in sequence; every line break becomes \\n.
 
     Args:
         files: in their order.
@@ -92,12 +92,12 @@ def text_files(files: Sequence[Path], documents: str) -> Corpus:
 
 
 def digest(files: Sequence[Path], settings: str, check: bool) -> str:
-    """A key of the content of files and of how they are read.
+    """A hash of the content of files and of how they are read.
 
     Args:
         files: in their order.
-        settings: whatever else makes a difference.
-        check: whether to refuse what is not UTF-8.
+        settings: everything else that changes the result.
+        check: whether to refuse files that are not UTF-8.
 
     Raises:
         ConfigError: a file that is empty, unreadable, or not UTF-8 if that is checked.
@@ -109,11 +109,12 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
         try:
             size = file.stat().st_size
             with file.open("rb") as stream:
-                for part in told(iter(partial(stream.read, CHUNK), b""), f"reading {file}", len, size):
-                    own.update(part)
+                blocks = iter(partial(stream.read, CHUNK_BYTES), b"")
+                for block in progress(blocks, f"reading {file}", len, size, "B"):
+                    own.update(block)
                     if check:
-                        decoder.decode(part)
-                    offset += len(part)
+                        decoder.decode(block)
+                    offset += len(block)
             decoder.decode(b"", final=True)
         except OSError as error:
             raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None
@@ -128,15 +129,15 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:
-    """The text of a file in parts that end with a line where lines are not too long, and the bytes read for each."""
+    """The text of a file in parts that end with a line where lines are short enough, and the bytes read for each."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
     rest = ""
     with file.open("rb") as stream:
-        while part := stream.read(CHUNK):
-            text = rest + decoder.decode(part)
+        while block := stream.read(CHUNK_BYTES):
+            text = rest + decoder.decode(block)
             end = border(text, 0, len(text))
             rest = text[end:]
-            yield text[:end], len(part)
+            yield text[:end], len(block)
     yield rest + decoder.decode(b"", final=True), 0
 
 
@@ -157,7 +158,7 @@ def _lines(parts: Iterator[tuple[str, int]]) -> Iterator[Chunk]:
 
 
 def _paragraphs(parts: Iterator[tuple[str, int]]) -> Iterator[Chunk]:
-    space = ""  # at the end of a part: what follows decides whether it parts or belongs to a paragraph
+    space = ""  # white space at the end of a part: the next part shows whether a paragraph ends there
     for text, size in parts:
         text = space + text
         body = text.rstrip()
@@ -172,4 +173,5 @@ DIVISIONS: dict[str, Callable[[Iterator[tuple[str, int]]], Iterator[Chunk]]] = {
     "paragraph": _paragraphs,
     "line": _lines,
 }
-"""What is a document in text files, by data.documents; an empty one is none. `whole`: all is one running text."""
+"""Divisions of text files into documents, by data.documents. Empty documents are skipped; `whole` is one running
+text."""

@@ -1,6 +1,6 @@
-"""A corpus as one flat file of token ids, memory-mapped: made once, then any block of it is one indexing away.
+"""A corpus as one flat, memory-mapped file of token ids: written once, then any block of it is one slice away.
 
-The tokenizer that was trained on it is kept beside it. Nothing here holds more of a corpus than a chunk.
+The tokenizer that was trained on the corpus is cached beside it. Memory holds one chunk of a corpus at a time.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from minitx.data.text.readers import Chunk, Corpus
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
 
-FORMAT = 2
-"""Part of every key: counted up when the same text gives other ids or another tokenizer than before."""
+FORMAT_VERSION = 2
+"""Part of every key; to be increased when the same text gives other ids or another tokenizer than before."""
 
 
 def cache_folder() -> Path:
-    """Where tokenizers and encoded corpora are kept: $MINITX_CACHE, or ~/.cache/minitx."""
+    """The folder of cached tokenizers and encoded corpora: $MINITX_CACHE, or ~/.cache/minitx."""
     return Path(os.environ.get("MINITX_CACHE", "~/.cache/minitx")).expanduser()
 
 
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
-    """The tokenizer of data.tokenizer, trained on a corpus, or on a share of one that is large.
+    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one.
 
-    It is kept under a key of the text and the options, so a second run finds it.
+    It is cached under a key of the text and the options.
 
     Raises:
         ConfigError: options that do not fit, or text that cannot be read.
@@ -45,17 +45,17 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     if path.exists():
         return Tokenizer.from_dict(json.loads(path.read_bytes()))
     trainer = build(TOKENIZERS, options, "data.tokenizer")
-    most = None if trainer.sample is None else trainer.sample * 1_000_000
-    tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", most))
+    max_bytes = None if trainer.sample is None else trainer.sample * 1_000_000
+    tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", max_bytes))
     with written_whole(path) as file:
         file.write(json.dumps(tokenizer.to_dict()).encode())
     return tokenizer
 
 
 def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
-    """All tokens of a corpus in a row, <eos> between two documents: unsigned integers, memory-mapped, read only.
+    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only.
 
-    The file is kept under a key of the text and the tokenizer, so a second run finds it.
+    The file is cached under a key of the text and the tokenizer.
     """
     kind = np.min_scalar_type(tokenizer.vocab_size - 1)
     path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.{kind.name}"
@@ -69,30 +69,31 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _key(corpus: Corpus, settings: dict) -> str:
-    return hashlib.sha256(f"{FORMAT} {corpus.key} {json.dumps(settings, sort_keys=True)}".encode()).hexdigest()[:32]
+    content = f"{FORMAT_VERSION} {corpus.key} {json.dumps(settings, sort_keys=True)}"
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """The ids of each chunk."""
     table = lookup(tokenizer)
-    started = inside = False  # whether there was any document yet, and whether the latest may go on
+    started = inside = False  # whether any document has begun, and whether the latest one may continue
     for chunk in chunks:
         texts: list[str] = []
-        ends: list[int] = []  # texts before which another document has ended
-        for place, text in enumerate(chunk.texts, start=1):
+        borders: list[int] = []  # texts that begin another document than the text before
+        for number, text in enumerate(chunk.texts, start=1):
             if text:
                 if started and not inside:
-                    ends.append(len(texts))
+                    borders.append(len(texts))
                 texts.append(text)
                 started = inside = True
-            inside = inside and chunk.unfinished and place == len(chunk.texts)
-        ids, counts = table(texts) if table is not None else _cut(texts, tokenizer)
+            inside = inside and chunk.unfinished and number == len(chunk.texts)
+        ids, counts = table(texts) if table is not None else _encoded_texts(texts, tokenizer)
         before = np.concatenate(([0], counts.cumsum()))  # [texts + 1], tokens before each text
-        yield np.insert(ids, before[ends], tokenizer.special.eos)
+        yield np.insert(ids, before[borders], tokenizer.special.eos)
 
 
-def _cut(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of texts in a row, and how many each of them has."""
+def _encoded_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """The concatenated ids of texts, and the number of ids of each text."""
     cut = [[*pieces(text)] for text in texts]
     ids = tokenizer.encode_batch([*chain.from_iterable(cut)])
     lengths = np.array([*map(len, ids)], dtype=np.int64)

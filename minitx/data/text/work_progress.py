@@ -1,50 +1,65 @@
-"""A line on stderr that tells how far long work has come; nothing for short work."""
+"""Progress of long work on stderr: a tqdm bar on a terminal, a line now and then elsewhere, nothing for short work."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from tqdm import tqdm
+
 T = TypeVar("T")
 
-PATIENCE = 2.0
-"""Seconds of work before anything is said."""
+DELAY_SECONDS = 2.0
+"""Work that takes less shows nothing."""
+BAR_SECONDS, LINE_SECONDS = 0.2, 10.0
+"""Seconds between updates, on a terminal and elsewhere."""
 
 
-def told(
-    parts: Iterable[T],
-    what: str,
-    size: Callable[[T], int],
-    total: int | None = None,
-    unit: tuple[str, float] = (" MB", 1e6),
+class _Bar(tqdm):
+    monitor_interval = 0  # no thread: training may fork
+
+
+class _Lines:
+    """A file for tqdm that writes each update as a line of its own."""
+
+    def write(self, text: str) -> None:
+        """Write an update; tqdm's carriage returns and blanks are left out."""
+        if text.strip():
+            print(text.strip(), file=sys.stderr)
+
+    def flush(self) -> None:
+        """Write out what is buffered."""
+        sys.stderr.flush()
+
+
+def progress(
+    parts: Iterable[T], label: str, size: Callable[[T], int] = lambda _: 1, total: int | None = None, unit: str = ""
 ) -> Iterator[T]:
-    """Hand on the parts of some work; when it takes long, say how much is done: "encoding: 312 MB of 1,024 MB".
-
-    Rewritten in place on a terminal; elsewhere a line now and then.
+    """Iterate over parts of long work and show how much of it is done: "encoding: 312MB of 1.02GB".
 
     Args:
-        parts: what is worked on, one after the other.
-        what: is being done.
-        size: of a part, in bytes.
-        total: bytes of all parts, where that is known.
-        unit: in which sizes are told, with the space before it, and how large it is.
+        parts: of the work.
+        label: of the bar.
+        size: of a part, in units.
+        total: size of all parts, where it is known.
+        unit: of sizes: "B" for bytes.
     """
-    in_place = sys.stderr.isatty()
-    start, end = ("\r\033[2K", "") if in_place else ("", "\n")
-    due = time.monotonic() + PATIENCE
-    done, said = 0, False
-    name, one = unit
-    goal = "" if total is None else f" of {total / one:,.0f}{name}"
-    try:
+    terminal = sys.stderr.isatty()
+    options = {"mininterval": BAR_SECONDS} if terminal else {"mininterval": LINE_SECONDS, "file": _Lines()}
+    goal = f" of {{total_fmt}}{unit}" if total is not None else ""
+    layout = None if terminal else f"{{desc}}: {{n_fmt}}{unit}{goal}"
+    with _Bar(
+        total=total,
+        desc=label,
+        unit=unit,
+        unit_scale=True,
+        delay=DELAY_SECONDS,
+        leave=False,
+        miniters=1,
+        bar_format=layout,
+        **options,
+    ) as bar:
         for part in parts:
             yield part
-            done += size(part)
-            if time.monotonic() >= due:
-                print(f"{start}{what}: {done / one:,.0f}{name}{goal}", end=end, file=sys.stderr, flush=True)
-                due = time.monotonic() + (0.2 if in_place else 10.0)
-                said = True
-    finally:
-        if said and in_place:
-            print("\r\033[2K", end="", file=sys.stderr, flush=True)
+            bar.update(size(part))

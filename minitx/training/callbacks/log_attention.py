@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from lightning.pytorch.callbacks import Callback
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.schema import AttentionLogConfig
-from minitx.data.examples import Masked, PackedMasked, Pairs
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
@@ -49,7 +47,8 @@ class LogAttention(Callback):
         writer = trainer.logger.experiment  # type: ignore[attr-defined]
         with evaluating(module.model):
             predictor = Predictor(module.model, module.task.vocabulary, module.config)
-            texts, expected = self._examples(module)
+            examples = module.task.examples("validation", self.config.examples)
+            texts, expected = examples.texts(module.task.vocabulary, self.config.max_tokens)
             readable = [place for place, text in enumerate(texts) if _is_readable(text, module.task.vocabulary)]
             if not readable:
                 return
@@ -101,21 +100,6 @@ class LogAttention(Callback):
         with trainer.logger.disk.writing(path.name, "TensorBoard's tab TEXT has it"), written_whole(path) as file:
             file.write(f"{json.dumps(heads_json(self._heads), indent=2)}\n".encode())
 
-    def _examples(self, module: TransformerModule) -> tuple[list[str], list[str] | None]:
-        """Questions and answers, or pieces of text without answers; of packed documents, the longest in each row."""
-        examples = module.task.examples("validation", self.config.examples)
-        decode = module.task.vocabulary.decode
-        if isinstance(examples, Pairs):
-            return [decode(row) for row in examples.source.tolist()], [decode(row) for row in examples.target.tolist()]
-        shown, end = self.config.max_tokens, module.task.vocabulary.special.eos
-        if isinstance(examples, Masked | PackedMasked):
-            rows = examples.target.tolist()
-            places = [_longest_document(row[:shown], end) for row in rows]
-            sources = zip(examples.source.tolist(), places, strict=True)
-            hidden = [module.task.vocabulary.decode_masked(row[place]) for row, place in sources]
-            return hidden, [decode(row[place]) for row, place in zip(rows, places, strict=True)]
-        return [decode(row[_longest_document(row[:shown], end)]) for row in examples[0].tolist()], None
-
 
 def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
     """Whether a text that was written out can be read again: not when words have lost what stood between them."""
@@ -129,10 +113,3 @@ def _half(text: str, vocabulary: Tokenizer) -> str:
     """The first half of a text, at least one token of it."""
     ids = vocabulary.encode(text)
     return vocabulary.decode(ids[: max(1, len(ids) // 2)])
-
-
-def _longest_document(row: list[int], end: int) -> slice:
-    """Where the longest run of tokens without `end` stands."""
-    borders = [-1, *(place for place, token in enumerate(row) if token == end), len(row)]
-    start, stop = max(pairwise(borders), key=lambda pair: pair[1] - pair[0])
-    return slice(start + 1, stop)

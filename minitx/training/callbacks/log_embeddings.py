@@ -11,8 +11,6 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from minitx.config.schema import EmbeddingLogConfig
-from minitx.data.examples import Masked, Pairs, count
-from minitx.data.framing import frame
 from minitx.data.prompts import labels
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
@@ -59,11 +57,9 @@ class LogEmbeddings(Callback):
 
 def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[Points]:
     """The points of each stack, those of the table first."""
-    examples = predictor.task.examples("validation", config.examples)
-    if not isinstance(examples, Pairs | Masked):  # running text, of which a row is as long as a block
-        examples = type(examples)(*(part[:, : config.max_tokens + 1] for part in examples))
-    examples = type(examples)(*(part[: config.examples].to(predictor.device) for part in examples))
-    batch = frame(examples, predictor.architecture, predictor.tokenizer.special)
+    examples = predictor.task.examples("validation", config.examples).slice(0, config.examples)
+    examples = examples.clip(config.max_tokens).to(predictor.device)
+    batch = examples.frame(predictor.architecture, predictor.tokenizer.special)
     model = predictor.model
     above: dict[str, Tensor] = {}
     stacks = {name: part for name, part in model.named_children() if name in ("encoder", "decoder")}
@@ -73,7 +69,7 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[P
     ]
     try:
         with torch.no_grad(), evaluating(model):
-            model(*batch.inputs())
+            model(**batch.model_inputs())
     finally:
         for hook in hooks:
             hook.remove()
@@ -81,7 +77,7 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[P
     for stack in stacks:
         ids, tokens = (batch.src, names["source"]) if stack == "encoder" else (batch.tgt, names["target"])
         assert ids is not None
-        places = [(row, place) for row in range(count(examples)) for place in range(len(tokens[row]))]
+        places = [(row, place) for row in range(len(examples)) for place in range(len(tokens[row]))]
         places = places[: config.max_points]
         first = {tokens[row][place]: (row, place) for row, place in reversed(places)}
         with torch.no_grad():

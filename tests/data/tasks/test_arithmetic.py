@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data.framing import frame
 from minitx.data.tasks import generator
-from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.nn.position_ids import CoupledIds
 from toy import check_answers, make, questions, spelt
 
@@ -19,7 +17,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize("options", WRITTEN, ids=str)
 @given(fewest=st.integers(1, 25), more=st.integers(0, 4), seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_sums_are_right_however_they_are_written(options: dict, fewest: int, more: int, seed: int) -> None:
     task = make("addition", digits=(fewest, fewest + more), **{key: bool(on) for key, on in options.items()})
     pairs = task._draw(generator(seed), 40, "training", distinct=False)
@@ -27,11 +25,11 @@ def test_sums_are_right_however_they_are_written(options: dict, fewest: int, mor
     assert (pairs.source.size(1), pairs.target.size(1)) == task.longest
 
 
-@pytest.mark.parametrize("split", ["training", "validation", "test"])
+@pytest.mark.parametrize("split", ["training", "test"])
 def test_the_operands_alone_decide_on_the_split(split: str) -> None:
     def operands(**options: bool) -> list[tuple[int, ...]]:
         task = make("addition", digits=(1, 2), **options)
-        pairs = task.batch(generator(5), 400) if split == "training" else task.examples(split, 1000)
+        pairs = task.batch(generator(5), 400) if split == "training" else task.examples(split, 400)
         step = -1 if options.get("reverse_operands") else 1
         return [tuple(int(part[::step]) for part in "".join(row).split("+")) for row in questions(task, pairs)]
 
@@ -44,8 +42,8 @@ def test_the_operands_alone_decide_on_the_split(split: str) -> None:
 def test_what_is_held_out_is_held_out_at_any_range_of_digits() -> None:
     narrow, wide = make("addition", digits=(2, 2)), make("addition", digits=(1, 6))
     held_out = {*questions(narrow, narrow.examples("test"))}
-    seen = {one for n in range(40) for one in questions(wide, wide.batch(generator(n), 2000))}
-    assert sum(len(one) == 5 for one in seen) > 1000
+    seen = {one for n in range(10) for one in questions(wide, wide.batch(generator(n), 2000))}
+    assert sum(len(one) == 5 for one in seen) > 400
     assert not held_out & seen
 
 
@@ -68,20 +66,12 @@ def test_the_task_with_operands_of_one_length() -> None:
         assert [*map(len, "".join(row).split("+"))] == [5, 5]
 
 
-def test_tokens_are_characters() -> None:
-    vocabulary = make("addition").vocabulary
-    assert isinstance(vocabulary, type(CharTokenizer().train([["a"]])))
-    assert vocabulary.decode(vocabulary.encode("12+34")) == "12+34"
-    assert vocabulary.tokens(vocabulary.encode("12+34")) == ["1", "2", "+", "3", "4"]
-    assert vocabulary.alphabet == [*"+0123456789"]
-
-
 @pytest.mark.parametrize("pad", [False, True])
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad: bool) -> None:
     task = make("addition", digits=(1, 5), reverse=True, reverse_operands=True, pad=pad)
     special, vocabulary = task.vocabulary.special, task.vocabulary
-    batch = frame(task.batch(generator(1), 100), architecture, special)
+    batch = task.batch(generator(1), 100).frame(architecture, special)
     number = CoupledIds(causal=True, after=tuple(task.boundaries)).eval()
     boundaries = {vocabulary.encode("+")[0], special.bos, special.sep}
     for ids in (batch.src, batch.tgt):
@@ -96,8 +86,8 @@ def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad:
                 assert position == significance, vocabulary.tokens(row)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
-@pytest.mark.parametrize("modulus", [5, 12, 97])
+@pytest.mark.parametrize("share", [0.1, 0.8])
+@pytest.mark.parametrize("modulus", [5, 19])
 def test_the_parts_of_all_pairs_are_disjoint_and_cover_everything(modulus: int, share: float) -> None:
     task = make("modular_addition", modulus=modulus, train_share=share, validation_size=10**6, test_size=10**6)
     held_out = {split: questions(task, task.examples(split)) for split in ("training", "validation", "test")}
@@ -110,12 +100,6 @@ def test_the_parts_of_all_pairs_are_disjoint_and_cover_everything(modulus: int, 
     if modulus < 20:
         assert {*questions(task, batch)} == {*held_out["training"]}
     check_answers("modular_addition", task, task.examples("test"))
-
-
-def test_pairs_are_shuffled_and_not_cut_by_their_first_number() -> None:
-    task = make("modular_addition", validation_size=10**6)
-    held_out = task.examples("validation")
-    assert len({*held_out.source[:, 0].tolist()}) == len({*held_out.source[:, 1].tolist()}) == 97
 
 
 @pytest.mark.parametrize(

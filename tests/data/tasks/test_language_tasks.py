@@ -31,6 +31,12 @@ ENGLISH = (
 """Short, medium, long and full, but in May."""
 
 
+def few_of(languages: tuple[str, ...]) -> list[Any]:
+    """All languages, of which the everyday suite runs those with forms of their own."""
+    rich = {"en", "en_GB", "fr_BE", "ja", "pl", "hu"}
+    return [one if one in rich else pytest.param(one, marks=pytest.mark.slow) for one in languages]
+
+
 def texts(task: Any, ids: Tensor) -> list[str]:
     return [task.vocabulary.decode(row.tolist()) for row in ids]
 
@@ -48,7 +54,7 @@ def number(said: str, answer: str) -> int:
 # ---- number_words ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("language", NumberWords.known)
+@pytest.mark.parametrize("language", few_of(NumberWords.known))
 def test_parts_put_together_are_what_num2words_says(language: str) -> None:
     parts, draw = number_parts(language), random.Random(5)
     assert len(parts) == 3000
@@ -58,7 +64,7 @@ def test_parts_put_together_are_what_num2words_says(language: str) -> None:
         assert parts[thousands] + parts[(2000 if thousands else 1000) + rest] == words(language, one), one
 
 
-@pytest.mark.parametrize("language", NumberWords.known)
+@pytest.mark.parametrize("language", few_of(NumberWords.known))
 def test_no_two_numbers_have_the_same_words(language: str) -> None:
     parts = number_parts(language)
     below = {*parts[1000:2000]}
@@ -68,7 +74,7 @@ def test_no_two_numbers_have_the_same_words(language: str) -> None:
 
 @pytest.mark.parametrize("direction", ["both", "to_words", "to_digits"])
 @given(low=st.integers(0, 999_999), more=st.integers(0, 500_000), seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_numbers_are_said_in_either_direction(direction: str, low: int, more: int, seed: int) -> None:
     numbers = (low, min(low + more, 999_999))
     task = make("number_words", languages=("en", "ja", "es"), direction=direction, numbers=numbers)
@@ -90,14 +96,6 @@ def test_lengths_languages_and_directions_are_equally_likely() -> None:
     assert {one for one in drawn[:, 0].tolist() if one < 100} == {*range(50, 100)}
     assert 12_000 < max(drawn[:, 0].tolist()) <= 12_345
     assert (drawn[:, 1:].double().mean(dim=0) - 0.5).abs().max() < 0.03
-
-
-def test_zero_is_a_number_and_the_ends_are_drawn() -> None:
-    assert {*make("number_words", numbers=(0, 3)).question(generator(1), 200)[0][:, 0].tolist()} == {0, 1, 2, 3}
-    assert {*make("number_words", numbers=(999_998, 999_999)).question(generator(1), 99)[0][:, 0].tolist()} == {
-        999_998,
-        999_999,
-    }
 
 
 @pytest.mark.parametrize("direction", ["both", "to_words", "to_digits"])
@@ -126,14 +124,14 @@ def test_numbers_of_one_length() -> None:
 def test_an_encoder_alone_is_refused_even_where_the_longest_are_equally_long() -> None:
     task = make("number_words", languages=("ja",), direction="to_words", numbers=(0, 99_999))
     assert task.longest[0] == task.longest[1]
-    with pytest.raises(ValueError, match="encoder_only answers place by place"):
+    with pytest.raises(ValueError, match="encoder_only answers position by position"):
         check("encoder_only", task.kind, task.longest, task.aligned)
 
 
 # ---- dates -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("language", Dates.known)
+@pytest.mark.parametrize("language", few_of(Dates.known))
 def test_dates_are_what_babel_writes_and_each_tells_its_day(language: str) -> None:
     task = make("dates", languages=(language,), years=(2019, 2024))
     meant: dict[str, str] = {}
@@ -152,7 +150,7 @@ def test_dates_are_what_babel_writes_and_each_tells_its_day(language: str) -> No
 
 
 @given(first=st.integers(1000, 9998), more=st.integers(0, 300), seed=st.integers(0, 99))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_dates_of_any_years_are_right(first: int, more: int, seed: int) -> None:
     task = make("dates", languages=("en_GB", "hu"), formats=("full", "short"), years=(first, min(first + more, 9998)))
     pairs = task.answered(*task.question(generator(seed), 20))
@@ -207,13 +205,13 @@ def said_of(task: Any, pairs: Any) -> set[str]:
         ),
     ],
 )
-@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("split", ["test"])
 def test_held_out_in_one_language_is_held_out_in_all(name: str, one: dict, other: dict, split: Any) -> None:
     narrow, wide = make(name, **one), make(name, **other)
     held_out = said_of(narrow, narrow.examples(split))
     assert len(held_out) > 40
-    trained = set().union(*(said_of(wide, wide.batch(generator(n), 3000)) for n in range(4)))
-    assert len(trained) > 1500
+    trained = said_of(wide, wide.batch(generator(1), 3000))
+    assert len(trained) > 1000
     assert not held_out & trained
     rest = {"validation": "test", "test": "validation"}[split]
     assert not held_out & said_of(wide, wide.examples(rest))
@@ -222,20 +220,12 @@ def test_held_out_in_one_language_is_held_out_in_all(name: str, one: dict, other
 @pytest.mark.parametrize("name", ["number_words", "dates"])
 def test_a_held_out_set_has_every_language_and_nothing_twice(name: str) -> None:
     task = make(name, languages=("en", "ja", "de"))
-    pairs = task.examples("test", 3000)
-    assert len({*questions(task, pairs)}) == 3000
+    pairs = task.examples("test", 900)
+    assert len({*questions(task, pairs)}) == 900
     languages = [language for language, _, _ in pairs_of(task, pairs)]
     assert {language: languages.count(language) for language in task.languages} == pytest.approx(
-        dict.fromkeys(task.languages, 1000), abs=120
+        dict.fromkeys(task.languages, 300), abs=70
     )
-
-
-@pytest.mark.parametrize("name", ["number_words", "dates"])
-def test_any_order_of_the_languages_gives_the_same_alphabet(name: str) -> None:
-    one, other = make(name, languages=("en", "ja")), make(name, languages=("ja", "en"))
-    assert one.vocabulary.to_dict() == other.vocabulary.to_dict()
-    assert one.vocabulary.alphabet == sorted(one.vocabulary.alphabet)
-    assert one.vocabulary.vocab_size == 6 + len({*"".join(one.texts)})
 
 
 @pytest.mark.parametrize("name", ["number_words", "dates"])

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from minitx.data.tasks import Markov, generator
-from minitx.data.tasks.base import FIRST
+from minitx.data.tasks.base import FIRST_SYMBOL_ID
+from minitx.data.tasks.markov import SPREAD_SHARE
 
 
 def text(task: Markov, blocks: int = 3000) -> list[list[int]]:
-    return (task.batch(generator(1), blocks).ids - FIRST).tolist()
+    return (task.batch(generator(1), blocks).ids - FIRST_SYMBOL_ID).tolist()
 
 
 def counted(task: Markov, rows: list[list[int]]) -> torch.Tensor:
@@ -35,17 +36,7 @@ def test_frequencies_are_those_of_the_chain(states: int, order: int) -> None:
     assert ((counts / contexts.clamp(min=1)[:, None] - task.transitions).abs() < 5 * deviation + 1e-4).all()
 
 
-@pytest.mark.parametrize(("states", "order"), [(2, 1), (10, 1), (4, 2)])
-def test_the_entropy_of_a_long_text_is_the_entropy_rate(states: int, order: int) -> None:
-    task = Markov(states=states, order=order)
-    counts = counted(task, text(task))
-    measured = (
-        -(counts * (counts / counts.sum(dim=1, keepdim=True)).log().nan_to_num(0.0, 0.0, 0.0)).sum() / counts.sum()
-    )
-    assert measured.item() == pytest.approx(task.entropy_rate, rel=0.02)
-
-
-@pytest.mark.parametrize("chain", range(4))
+@pytest.mark.parametrize("chain", range(2))
 def test_the_entropy_rate_of_two_states_by_hand(chain: int) -> None:
     task = Markov(states=2, concentration=1.0, chain=chain)
     (_, up), (down, _) = task.transitions.tolist()
@@ -77,7 +68,10 @@ def test_the_entropy_rate_is_how_much_each_further_symbol_adds() -> None:
 def test_the_transitions_are_a_chain_that_stays_as_it_is(options: dict) -> None:
     task = Markov(**options)
     assert torch.allclose(task.transitions.sum(dim=1), torch.ones(len(task.transitions), dtype=torch.float64))
-    assert (task.transitions > 0).all()
+    least = SPREAD_SHARE / task.states
+    assert (task.transitions >= least).all(), "every transition is possible, at its least probability"
+    if options.get("concentration"):
+        assert task.transitions.min().item() == pytest.approx(least)
     assert task.stationary.sum().item() == pytest.approx(1)
     flow = torch.zeros_like(task.stationary)
     for context, chance in enumerate(task.stationary.tolist()):
@@ -92,13 +86,6 @@ def test_concentration_says_how_even_the_transitions_are() -> None:
     assert rates == sorted(rates)
     assert rates[0] < 0.4
     assert rates[-1] == pytest.approx(math.log(10), abs=1e-3)
-
-
-def test_a_block_may_begin_anywhere_in_a_long_text() -> None:
-    task = Markov(states=4, block=8, concentration=0.3)
-    ids = task.batch(generator(1), 20_000).ids - FIRST
-    for place in (0, 1, 8):
-        assert torch.allclose(ids[:, place].bincount(minlength=4) / 20_000, task.stationary.float(), atol=0.02)
 
 
 def test_the_chain_is_a_function_of_its_seed_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,8 +13,7 @@ import pytest
 import torch
 
 from minitx.data.batch import IGNORE
-from minitx.data.examples import PackedMasked, PackedStream, Stream, rows
-from minitx.data.framing import frame
+from minitx.data.examples import Stream
 from minitx.data.tasks import TASKS, Text, generator
 from minitx.nn import POSITIONS
 
@@ -48,22 +48,23 @@ def test_together_all_is_predicted(make: Callable) -> None:
     task = make()
     stream = task.batch(generator(1), 50)
     assert isinstance(stream, Stream)
-    batch = frame(stream, "decoder_only", task.vocabulary.special)
+    assert stream.documents is None
+    batch = stream.frame("decoder_only", task.vocabulary.special)
     assert torch.equal(batch.labels, stream.ids[:, 1:])
-    assert len(batch.inputs()) == 4
+    assert {*batch.model_inputs()} == {"ids"}
 
 
 def test_isolated_nothing_is_predicted_across_a_border(make: Callable) -> None:
     task = make(isolate=True)
     stream = task.batch(generator(1), 50)
-    assert isinstance(stream, PackedStream)
+    assert stream.documents is not None
     assert torch.equal(stream.ids, make().batch(generator(1), 50).ids)
-    batch = frame(stream, "decoder_only", task.vocabulary.special)
+    batch = stream.frame("decoder_only", task.vocabulary.special)
     end = task.vocabulary.special.eos
     assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "what follows on an end begins another document"
     assert torch.equal(batch.labels[batch.labels != IGNORE], stream.ids[:, 1:][batch.tgt != end])
     assert (batch.labels == end).any(), "that a document ends is predicted"
-    assert torch.equal(batch.inputs()[-1], stream.documents[:, :-1])
+    assert torch.equal(batch.model_inputs()["documents"], stream.documents[:, :-1])
     for row, numbers in zip(batch.tgt.tolist(), batch.documents.tolist(), strict=True):
         for place in range(1, len(row)):
             assert numbers[place] == numbers[place - 1] + (row[place - 1] == end)
@@ -72,11 +73,11 @@ def test_isolated_nothing_is_predicted_across_a_border(make: Callable) -> None:
 def test_padding_is_still_not_predicted(make: Callable) -> None:
     task = make(isolate=True)
     stream = task.examples("validation")
-    batch = frame(stream, "decoder_only", task.vocabulary.special)
+    batch = stream.frame("decoder_only", task.vocabulary.special)
     padding = stream.ids[:, 1:] == task.vocabulary.special.pad
     assert padding.any()
     assert (batch.labels[padding] == IGNORE).all()
-    part = frame(rows(stream, 2, 4), "decoder_only", task.vocabulary.special)
+    part = stream.slice(2, 4).frame("decoder_only", task.vocabulary.special)
     assert all(torch.equal(one[2:4], other) for one, other in zip(batch, part, strict=True) if one is not None)
 
 
@@ -93,10 +94,10 @@ def test_isolated_documents_are_read_as_if_alone(
 ) -> None:
     task = make(name, isolate=True, block=20, documents_are=["abc", "d", "cadbac", "ba", "abcdabc"] * 6)
     model = tiny(architecture, scheme)
-    batch = frame(task.batch(generator(1), 4), architecture, task.vocabulary.special)
+    batch = task.batch(generator(1), 4).frame(architecture, task.vocabulary.special)
     ids = batch.tgt if batch.src is None else batch.src
-    together = model(*batch._replace(documents=None).inputs())
-    packed = model(*batch.inputs())
+    together = model(**dataclasses.replace(batch, documents=None).model_inputs())
+    packed = model(**batch.model_inputs())
     apart, differs = 0, False
     for row in range(4):
         answers = task.vocabulary.special.eos
@@ -112,12 +113,12 @@ def test_isolated_documents_are_read_as_if_alone(
 def test_masked_documents_are_numbered_too(make: Callable) -> None:
     task = make("masked_text", isolate=True)
     masked = task.batch(generator(1), 50)
-    assert isinstance(masked, PackedMasked)
+    assert masked.documents is not None
     end = task.vocabulary.special.eos
     before = (masked.target == end).long().cumsum(1) - (masked.target == end).long()
     assert torch.equal(masked.documents, before)
     assert not (masked.chosen & (masked.target == end)).any(), "the end is told"
-    assert make("masked_text").batch(generator(1), 2)._fields == ("source", "source_keep", "target", "chosen")
+    assert make("masked_text").batch(generator(1), 2).documents is None
 
 
 def test_nothing_to_isolate_is_refused(tmp_path: Path, make: Callable) -> None:
@@ -125,7 +126,7 @@ def test_nothing_to_isolate_is_refused(tmp_path: Path, make: Callable) -> None:
         make(isolate=True, documents="whole")
     (tmp_path / "x.txt").write_text("some text\n\nand more\n\n" * 20)
     task = Text(path=str(tmp_path / "x.txt"), isolate=True, block=4)
-    with pytest.raises(ValueError, match=r"data\.isolate: .*x\.txt is read as one running text; let data\.documents"):
+    with pytest.raises(ValueError, match=r"data\.isolate: .*x\.txt is read as one running text; set data\.documents"):
         _ = task.vocabulary
     assert Text(path=str(tmp_path / "x.txt"), isolate=True, block=4, documents="paragraph").batch(generator(1), 2)
 
@@ -144,12 +145,3 @@ def test_training_never_reaches_into_what_is_held_out(make: Callable, isolate: b
     shared = {token for token in seen & held_out if token not in task.vocabulary.special}
     assert len(shared) <= 1, "no more than the document through which the border runs"
     assert spelt(task, sorted(seen - {*task.vocabulary.special})) == "".join(word[0] for word in words[: len(seen) - 1])
-
-
-def test_a_long_held_out_text_is_sampled_evenly(make: Callable) -> None:
-    task = make(test_size=3)
-    everything, some = make().examples("validation").ids, task.examples("validation").ids
-    assert len(some) == 3 < len(everything)
-    assert torch.equal(some[0], everything[0])
-    assert torch.equal(some[-1], everything[-1])
-    assert len(task.examples("validation", 100).ids) == len(everything), "a limit is a limit of its own"

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.data.examples import Pairs, count, rows
 from minitx.data.splits import SPLITS, content_hash, in_split
 from minitx.data.tasks import TASKS, generator, hash_seed
 from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, STRING_TASKS, check_answers, make, questions, same
@@ -19,21 +18,14 @@ from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, STRING_TASKS, c
 
 @pytest.mark.parametrize("name", SEQUENCE_TASKS)
 @given(symbols=st.integers(2, 30), shortest=st.integers(1, 6), more=st.integers(0, 12), size=st.integers(1, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_answers_are_what_plain_python_says(name: str, symbols: int, shortest: int, more: int, size: int) -> None:
     longest = shortest + 2 + more
     symbols = max(symbols, longest - 1) if name == "induction" else symbols  # whose symbols are all different
     task = make(name, symbols=symbols, length=(shortest + 2, longest))
     pairs = task.batch(generator(1), size)
-    assert count(pairs) == size
+    assert len(pairs) == size
     check_answers(name, task, pairs)
-
-
-@pytest.mark.parametrize("name", PAIR_TASKS)
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_held_out_answers_are_what_plain_python_says(name: str, split: str) -> None:
-    task = make(name, validation_size=300, test_size=300)
-    check_answers(name, task, task.examples(split))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", PAIR_TASKS)
@@ -42,30 +34,11 @@ def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
     first = task.batch(generator(1, 2, 3), 32)
     task.batch(generator(9), 5)  # what was drawn in between leaves no trace
     torch.manual_seed(99)  # nor does the global generator
+    state = torch.get_rng_state()
     assert same(first, task.batch(generator(1, 2, 3), 32))
     assert same(first, twin.batch(generator(1, 2, 3), 32))
     assert not same(first, task.batch(generator(1, 2, 4), 32))
-
-
-@pytest.mark.parametrize("name", PAIR_TASKS)
-def test_behind_question_and_answer_stands_padding(name: str) -> None:
-    """Whoever lays examples out relies on it."""
-    task = make(name)
-    source, source_keep, target, target_keep = task.batch(generator(1, 2, 3), 64)
-    for ids, keep in ((source, source_keep), (target, target_keep)):
-        assert torch.equal(ids == task.vocabulary.special.pad, ~keep)
-        assert torch.equal(keep, keep.cummin(dim=1).values)
-
-
-@pytest.mark.parametrize("name", PAIR_TASKS)
-def test_drawing_leaves_the_global_generator_alone(name: str) -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    task = make(name)
-    task.batch(generator(1), 8)
-    task.examples("validation", 8)
-    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.get_rng_state(), state), "which is left alone"
 
 
 @pytest.mark.parametrize("name", SEQUENCE_TASKS)
@@ -95,31 +68,39 @@ def test_no_example_is_longer_than_the_task_says(name: str) -> None:
 @pytest.mark.parametrize("name", STRING_TASKS)
 def test_training_never_sees_what_is_held_out(name: str) -> None:
     task = make(name, symbols=3, length=(1, 5), validation_size=100, test_size=100)
-    training, validation, test = parts(task)
+    training, validation, test = parts(task, 50)
     assert len(training | validation | test) == 3 + 9 + 27 + 81 + 243, "every example came up, the held-out ones too"
 
 
-def parts(task: Any, batches: int = 50) -> list[set[tuple[str, ...]]]:
+def parts(task: Any, batches: int = 20) -> list[set[tuple[str, ...]]]:
     """The questions of training, validation and test."""
     held_out = [{*questions(task, task.examples(split))} for split in ("validation", "test")]
     return [{one for n in range(batches) for one in questions(task, task.batch(generator(n), 256))}, *held_out]
 
 
-@pytest.mark.parametrize("options", ["few", "usual"])
 @pytest.mark.parametrize("name", PAIR_TASKS)
-def test_no_question_is_in_two_splits(name: str, options: str) -> None:
-    training, validation, test = parts(make(name, **(FEW[name] if options == "few" else {})))
+def test_splits_are_fixed_right_and_apart(name: str) -> None:
+    """Held-out sets are always the same, hold nothing twice and are answered in plain Python; no split shares a row."""
+    sizes = {"validation_size": 40, "test_size": 60}
+    task, twin = make(name, **FEW[name], **sizes), make(name, **FEW[name], **sizes)
+    for split, size in (("validation", 40), ("test", 60)):
+        first = task.examples(split)  # type: ignore[arg-type]
+        task.batch(generator(3), 10)
+        assert same(first, twin.examples(split))  # type: ignore[arg-type]
+        assert len({*questions(task, first)}) == len(first) <= size
+        check_answers(name, task, first)
+        assert len(task.examples(split, 7)) == 7  # type: ignore[arg-type]
+        assert len(task.examples(split, 1000)) == len(first), "a limit never enlarges a set"  # type: ignore[arg-type]
+    training, validation, test = parts(make(name, **FEW[name]))
     assert min(len(training), len(validation), len(test)) > 5
-    assert not training & validation
-    assert not training & test
-    assert not validation & test
+    assert len(training | validation | test) == len(training) + len(validation) + len(test)
 
 
 FRESH = """
 import hashlib, sys
 from minitx.data.tasks import TASKS
 for name in sys.argv[1:]:
-    task, digest = TASKS[name](validation_size=150, test_size=150), hashlib.sha256()
+    task, digest = TASKS[name](validation_size=20, test_size=20), hashlib.sha256()
     for split in ("validation", "test"):
         for tensor in task.examples(split):
             digest.update(str(tensor.tolist()).encode())
@@ -133,32 +114,11 @@ def test_held_out_sets_are_the_same_in_a_fresh_process() -> None:
     command = [sys.executable, "-c", FRESH, *names]
     fresh = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     for name, line in zip(names, fresh.splitlines(), strict=True):
-        task, digest = make(name, validation_size=150, test_size=150), hashlib.sha256()
+        task, digest = make(name, validation_size=20, test_size=20), hashlib.sha256()
         for split in ("validation", "test"):
             for tensor in task.examples(split):
                 digest.update(str(tensor.tolist()).encode())
         assert line == f"{name} {digest.hexdigest()}"
-
-
-@pytest.mark.parametrize("name", PAIR_TASKS)
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_fixed_sets_are_always_the_same_and_hold_nothing_twice(name: str, split: str) -> None:
-    task, twin = make(name, validation_size=200, test_size=300), make(name, validation_size=200, test_size=300)
-    first = task.examples(split)  # type: ignore[arg-type]
-    task.batch(generator(3), 10)
-    torch.manual_seed(7)
-    assert same(first, task.examples(split))  # type: ignore[arg-type]
-    assert same(first, twin.examples(split))  # type: ignore[arg-type]
-    there = questions(task, first)
-    assert len({*there}) == len(there) == {"validation": 200, "test": 300}[split]
-
-
-@pytest.mark.parametrize("name", PAIR_TASKS)
-def test_a_limit_shortens_a_fixed_set_but_never_lengthens_it(name: str) -> None:
-    task = make(name, validation_size=100)
-    assert count(task.examples("validation", 7)) == 7
-    assert count(task.examples("validation", 1000)) == 100
-    assert same(task.examples("validation", 7), task.examples("validation", 7))
 
 
 @pytest.mark.parametrize("name", SEQUENCE_TASKS)
@@ -186,38 +146,12 @@ def test_a_task_with_one_example_answers_or_says_why_not(name: str) -> None:
     for split in SPLITS:
         try:
             pairs = task.batch(generator(1), 4) if split == "training" else task.examples(split)  # type: ignore[arg-type]
-            answered[split] = count(pairs)
+            answered[split] = len(pairs)
         except ValueError as error:
             refused.append(str(error))
     assert answered in ({"training": 4}, {"validation": 1}, {"test": 1})
     assert len(refused) == 2
     assert all("data.symbols" in sentence for sentence in refused)
-
-
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"symbols": 0}, "data.symbols"),
-        ({"symbols": -3}, "data.symbols"),
-        ({"length": (0, 3)}, "data.length"),
-        ({"length": (4, 3)}, "data.length"),
-        ({"batch_size": 0}, "data.batch_size"),
-        ({"validation_size": 0}, "data.validation_size"),
-        ({"test_size": -1}, "data.test_size"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused_with_their_key(name: str, options: dict, key: str) -> None:
-    with pytest.raises(ValueError, match=key) as caught:
-        make(name, **options)
-    value = next(iter(options.values()))
-    for number in value if isinstance(value, tuple) else (value,):
-        assert str(number) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", PAIR_TASKS)
-def test_a_finished_run_is_measured_on_the_test_set(name: str) -> None:
-    assert make(name).final_split == "test"
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4))
@@ -244,14 +178,6 @@ def test_random_numbers_are_a_function_of_all_the_integers() -> None:
 
     assert draw(1, 2) == draw(1, 2)
     assert len({tuple(draw(*numbers)) for numbers in ((1, 2), (2, 1), (1,), (1, 3), (1, 2, 0))}) == 5
-
-
-def test_slices_of_examples_are_examples() -> None:
-    pairs = make("copy").batch(generator(1), 10)
-    part = rows(pairs, 8, 20)
-    assert isinstance(part, Pairs)
-    assert count(part) == 2
-    assert torch.equal(part.target, pairs.target[8:])
 
 
 def test_every_task_of_questions_is_told_in_plain_python() -> None:

@@ -78,11 +78,6 @@ def test_each_row_is_a_document(tmp_path: Path, suffix: str) -> None:
 
 
 @every_format
-def test_another_column(tmp_path: Path, suffix: str) -> None:
-    assert documents(corpora.load(table(tmp_path, suffix, TEXTS, "story"), column="story")) == TEXTS
-
-
-@every_format
 def test_empty_rows_are_skipped(tmp_path: Path, suffix: str) -> None:
     assert documents(corpora.load(table(tmp_path, suffix, ["", "a", "  \n", "b", ""]))) == ["a", "b"]
 
@@ -115,7 +110,7 @@ def test_a_folder_is_its_tables_in_order(tmp_path: Path, suffix: str) -> None:
 
 
 def test_rows_are_read_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "ROWS", 2)
+    monkeypatch.setattr(corpora, "TABLE_ROWS", 2)
     chunks = [*corpora.load(table(tmp_path, ".jsonl", TEXTS)).chunks()]
     assert [len(chunk.texts) for chunk in chunks] == [2, 2, 1]
     assert [chunk.bytes for chunk in chunks] == [len("".join(chunk.texts)) for chunk in chunks]
@@ -184,6 +179,7 @@ def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str
     refused(str(tmp_path / name), rf"data\.path: .*{sentence}")
 
 
+@pytest.mark.slow
 def test_of_a_broken_table_nobody_else_speaks(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
     data = ["--data.name", "text", "--data.path", str(tmp_path / "x.jsonl"), "--model.architecture", "decoder_only"]

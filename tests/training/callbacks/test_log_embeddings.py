@@ -12,7 +12,6 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.examples import Stream
-from minitx.data.framing import frame
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_embeddings import COLUMNS, token_points, visible
 from predictors import CHARACTERS, EVERY, built
@@ -26,7 +25,7 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
     points = list(token_points(predictor, EmbeddingLogConfig(examples=4)))
     assert [part.stack for part in points] == STACKS[architecture]
     pairs = predictor.task.examples("validation", 4)
-    batch = frame(pairs, architecture, predictor.tokenizer.special)
+    batch = pairs.frame(architecture, predictor.tokenizer.special)
     kept = {"encoder": batch.src, "decoder": batch.tgt}
     table = predictor.model.embedding
     for stack, vectors, told in points:
@@ -61,9 +60,9 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
 def test_the_head_reads_what_stands_above_the_decoder() -> None:
     predictor = built("decoder_only")
     (points,) = token_points(predictor, EmbeddingLogConfig(examples=3))
-    batch = frame(predictor.task.examples("validation", 3), "decoder_only", predictor.tokenizer.special)
+    batch = predictor.task.examples("validation", 3).frame("decoder_only", predictor.tokenizer.special)
     with torch.no_grad():
-        logits = predictor.model(*batch.inputs())
+        logits = predictor.model(**batch.model_inputs())
         for (_, kind, row, place), vector in zip(points.told, points.vectors, strict=True):
             if kind == "decoder":
                 read = predictor.model.head(vector)
