@@ -24,7 +24,7 @@ from minitx.models import Transformer
 from minitx.predictor import Predictor
 from minitx.training.finite import FiniteSteps
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
-from minitx.training.optim import build_optimizer, build_schedule
+from minitx.training.optim import build_optimizer, build_schedule, place_step_counters, regrouped
 from minitx.training.resuming import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
 from minitx.training.stopping import let_through
@@ -81,6 +81,7 @@ class TransformerModule(pl.LightningModule):
         scheduler.base_lrs = [settings["initial_lr"] for settings in self._settings]
         for group, settings, ratio in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, lr=settings["initial_lr"] * ratio(scheduler.last_epoch))
+        place_step_counters(optimizer)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Lay a training batch where a GPU fetches it by itself: the next can be drawn during the step before."""
@@ -227,7 +228,9 @@ class TransformerModule(pl.LightningModule):
         contents["skipped_steps"] = int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
-        """Go on counting seconds and batches."""
+        """Go on counting seconds and batches, with the optimizer's groups as they are now."""
         self._began -= contents.get("seconds", 0.0)
         self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
         begin_at(contents, self.config.trainer.accumulate_grad_batches)
+        if "optimizer_states" in contents:  # not where the strategy has loaded them already
+            contents["optimizer_states"] = [regrouped(saved, self.model) for saved in contents["optimizer_states"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain, compress
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitx.config import OptimizerConfig, ScheduleConfig
-from minitx.nn import Head
+from minitx.nn import Head, NoPositions
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = True) -> torch.optim.Optimizer:
-    """The optimiser: matrices are decayed, vectors (biases, norms) are not.
+    """The optimiser: matrices are decayed; vectors (biases, norms) and biases of attention scores are not.
 
     muon moves the matrices of the layers, each update made orthogonal and as large as AdamW's would be, so that the
     same learning rate serves both (Liu et al. 2025); tables, the head and vectors are AdamW's.
@@ -34,19 +35,64 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
         raise ValueError(f"optimizer.weight_decay must not be negative, got {config.weight_decay}")
     if not all(0.0 <= beta < 1.0 for beta in config.betas):
         raise ValueError(f"optimizer.betas must lie in [0, 1), got {[*config.betas]}")
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     orthogonal: set[Tensor] = set(_layer_matrices(model)) if config.name == "muon" else set()
-    others = [parameter for parameter in parameters if parameter not in orthogonal]
-    groups = [
-        {"params": [p for p in others if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    decayed, others = _adamw_groups(model, orthogonal, _score_biases(model))
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
     if not orthogonal:
         return adamw
-    matrices = [parameter for parameter in parameters if parameter in orthogonal]
+    matrices = [parameter for parameter in model.parameters() if parameter in orthogonal and parameter.requires_grad]
     muon = torch.optim.Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
     return Together(muon, adamw)
+
+
+def _adamw_groups(model: nn.Module, without: set[Tensor], undecayed: set[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The trained parameters that decay and those that do not, each in the order of the model."""
+    parameters = [p for p in model.parameters() if p.requires_grad and p not in without]
+    decays = [p.dim() >= 2 and p not in undecayed for p in parameters]
+    return [*compress(parameters, decays)], [*compress(parameters, (not each for each in decays))]
+
+
+def _score_biases(model: nn.Module) -> set[Tensor]:
+    """Parameters of position schemes that are biases of attention scores."""
+    schemes = [part for part in model.modules() if isinstance(part, NoPositions)]
+    return {scheme.get_parameter(name) for scheme in schemes for name in scheme.score_biases}
+
+
+def regrouped(saved: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """The saved state of an optimizer, with AdamW's groups as they are now: biases of attention scores once decayed.
+
+    Args:
+        saved: an optimizer's state_dict, from a checkpoint.
+        model: whose parameters it moves.
+    """
+    if "parts" in saved:
+        muon, adamw = saved["parts"]
+        return {"parts": [muon, _regrouped(adamw, model, set(_layer_matrices(model)))]}
+    return _regrouped(saved, model, set())
+
+
+def _regrouped(saved: dict[str, Any], model: nn.Module, without: set[Tensor]) -> dict[str, Any]:
+    before, now = (_adamw_groups(model, without, undecayed) for undecayed in (set(), _score_biases(model)))
+    numbers = [group["params"] for group in saved["param_groups"]]
+    if [*map(len, numbers)] != [*map(len, before)]:
+        return saved
+    number = dict(zip(chain(*before), chain(*numbers), strict=True))
+    groups = zip(saved["param_groups"], now, strict=True)
+    return {**saved, "param_groups": [{**group, "params": [number[p] for p in members]} for group, members in groups]}
+
+
+def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
+    """Move AdamW's step counters where its groups' settings want them: beside the parameter if fused, else on the CPU.
+
+    A checkpoint brings them where the settings of its own run wanted them.
+    """
+    for part in optimizer.parts if isinstance(optimizer, Together) else (optimizer,):
+        for group in part.param_groups:
+            for parameter in group["params"]:
+                state = part.state.get(parameter, {})
+                if isinstance(state.get("step"), Tensor):
+                    state["step"] = state["step"].to(parameter.device if group.get("fused") else "cpu")
 
 
 def _layer_matrices(model: nn.Module) -> Iterator[Tensor]:

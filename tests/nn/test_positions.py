@@ -130,7 +130,7 @@ def test_only_none_is_deaf_to_order(name: str, scheme: NoPositions, roughen) -> 
 @every_scheme
 def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
     """A model kept in bf16 (trainer.precision bf16-true) must still tell id 300 from id 301."""
-    why = "what is calculated from ids must be kept in fp32: see WavePositions; or use .float() on whole numbers only"
+    why = "what is calculated from ids must be kept in fp32: in a buffer; or use .float() on whole numbers only"
     pos = torch.tensor([[0, 1, 2, 255, 300, 301, 499]])
     x, q = torch.randn(1, 7, D_MODEL), torch.randn(1, N_HEADS, 7, D_HEAD)
     embedded, rotated, bias = scheme.embed(x, pos), scheme.rotate(q, pos), scheme.bias(q, q, pos, pos)
