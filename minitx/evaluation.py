@@ -23,6 +23,7 @@ from minitx.data.framing import IGNORE, Batch, frame, prompt, reference
 from minitx.data.loader import FixedBatches
 from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
+from minitx.hardware import moved
 from minitx.models import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 
 BATCH = 500
@@ -67,7 +68,7 @@ class Scores:
 def score(model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True) -> Scores:
     """Scores of one batch of examples, without free-running ones if not `free`; call eval() first."""
     device = next(model.parameters()).device
-    examples = type(examples)(*(tensor.to(device) for tensor in examples))
+    examples = type(examples)(*(moved(tensor, device) for tensor in examples))
     with torch.inference_mode():
         scores = teacher_forced(model, frame(examples, architecture, special))
         exact = None

@@ -14,6 +14,7 @@ from minitx.data.examples import Stream
 from minitx.data.framing import IGNORE, frame
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.evaluation import BATCH, Scores, evaluating, teacher_forced
+from minitx.hardware import moved
 from minitx.models import Transformer
 
 
@@ -68,10 +69,10 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     with evaluating(model), torch.inference_mode():
         starts = torch.arange(0, max(len(ids) - 1 - block, 0) + stride, stride)
         for part in starts.split(BATCH):
-            windows = _windows(ids, part, block, special.pad).to(device)
+            windows = moved(_windows(ids, part, block, special.pad), device)
             batch = frame(Stream(windows), architecture, special)
             again = torch.arange(block) < block - stride  # counted in an earlier window
-            seen = (again & (part > 0)[:, None]).to(device)
+            seen = moved(again & (part > 0)[:, None], device)
             scores = teacher_forced(model, batch._replace(labels=batch.labels.masked_fill(seen, IGNORE)))
             total += Scores(len(part), None, scores.tokens, scores.correct, scores.loss)
     return total

@@ -18,6 +18,7 @@ from minitx.data.tasks import TASKS, Task
 from minitx.data.texts import framed, labels, padded
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
+from minitx.hardware import best_device
 from minitx.inspection.maps import AttentionMaps, attention_maps
 from minitx.models import EncoderOnly, Transformer, build_model
 from minitx.options import build, config_from_dict
@@ -196,13 +197,13 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
 
     Args:
         path: a checkpoint file, or a run folder (its newest version's best).
-        device: auto (a GPU when there is one), cpu, cuda, ...
+        device: auto (a GPU when there is one), cpu, cuda, mps, ...
 
     Raises:
         ValueError: not there, damaged, not ours, of a newer format, or with weights that do not fit its config.
     """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -288,7 +288,7 @@ def _rows(columns: list[Written]) -> list[tuple[list[int], float]]:
     """The tokens of each row and their summed log-probability."""
     ids = torch.stack([column.ids for column in columns], dim=1).tolist()
     scores = torch.stack([column.log_probability for column in columns if column.log_probability is not None], dim=1)
-    return list(zip(ids, scores.double().sum(dim=1).tolist(), strict=True))
+    return list(zip(ids, scores.cpu().double().sum(dim=1).tolist(), strict=True))
 
 
 def _streams(prompts: list[list[int]], options: GenerationOptions) -> list[list[torch.Generator]]:

@@ -55,9 +55,14 @@ def test_nn_knows_torch_and_itself(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", below("generation"), ids=str)
-def test_generation_knows_torch_and_itself(file: Path) -> None:
+def test_generation_knows_torch_the_devices_and_itself(file: Path) -> None:
     for name in imports(file):
-        assert top(name) in {"torch", *sys.stdlib_module_names} or in_part(name, "generation"), name
+        ours = in_part(name, "generation") or name == f"{OURS}.hardware"
+        assert top(name) in {"torch", *sys.stdlib_module_names} or ours, name
+
+
+def test_the_devices_know_nothing_of_ours() -> None:
+    assert not [name for name in imports(MODULES[f"{OURS}.hardware"]) if top(name) == OURS]
 
 
 @pytest.mark.parametrize("file", below("data"), ids=str)

@@ -13,14 +13,15 @@ from torch import Tensor
 from minitx.data.examples import Kind, Masked, Pairs, Stream
 from minitx.data.framing import IGNORE, Batch, frame
 from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.hardware import moved
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows of ids, padded on the right: ids and keep [B, T]."""
     longest = max(1, *map(len, rows))  # an answer may be empty; a tensor without columns helps nobody
-    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long, device=device)
-    keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
-    return ids, keep
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long)
+    keep = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+    return moved(ids, device), moved(keep, device)
 
 
 def framed(

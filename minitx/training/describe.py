@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitx.config import Config, TrainerConfig
 from minitx.data.framing import IGNORE, Batch, frame
 from minitx.data.tasks import Task, generator
+from minitx.hardware import training_device
 from minitx.inspection.kernels import attention_kernels
 from minitx.models import Transformer
 from minitx.training.losses import cross_entropy
@@ -95,7 +96,7 @@ def step_flops(model: nn.Module, batch: Batch) -> int:
 
 def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:
     """What will compute attention in training, on this machine and in this precision; equal layers in one line."""
-    device = "cuda" if trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    device = training_device(trainer.accelerator)
     precision = resolve_precision(trainer.precision, trainer.accelerator)
     inputs = [None if tensor is None else tensor.to(device) for tensor in batch.inputs()]
     model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()

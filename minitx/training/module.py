@@ -20,6 +20,7 @@ from minitx.data.examples import Examples
 from minitx.data.framing import Batch
 from minitx.data.tasks import Task, mixed
 from minitx.evaluation import Scores, score
+from minitx.hardware import pinned, widest_float
 from minitx.models import Transformer
 from minitx.predictor import Predictor
 from minitx.training.finite import FiniteSteps
@@ -85,9 +86,9 @@ class TransformerModule(pl.LightningModule):
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Lay a training batch where a GPU fetches it by itself: the next can be drawn during the step before."""
-        if self.device.type != "cuda" or not isinstance(batch, Batch):
+        if not isinstance(batch, Batch):
             return batch
-        return Batch._make(None if part is None else part.contiguous().pin_memory() for part in batch)
+        return Batch._make(None if part is None else pinned(part, self.device) for part in batch)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout and positions as a function of (seed, batch, rank), so that a resumed run draws the same."""
@@ -163,7 +164,7 @@ class TransformerModule(pl.LightningModule):
         scores = self._scores
         if self.trainer.world_size > 1:
             sums = [scores.examples, scores.exact or 0, scores.tokens, scores.correct, scores.loss]
-            mine = torch.tensor(sums, dtype=torch.float64, device=self.device)
+            mine = torch.tensor(sums, dtype=widest_float(self.device), device=self.device)
             total = self.trainer.strategy.reduce(mine, reduce_op="sum").tolist()
             examples, exact, tokens, correct = (int(value) for value in total[:4])
             scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])

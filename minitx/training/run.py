@@ -20,6 +20,7 @@ from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation import BATCH
+from minitx.hardware import training_device, widest_float
 from minitx.models import Transformer, build_model, max_positions
 from minitx.nn import Stack
 from minitx.options import build, resolve
@@ -80,6 +81,11 @@ def prepare(
         raise ValueError(
             f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {trainer.compile_mode}, "
             f"got {trainer.accumulate_grad_batches}"
+        )
+    device = training_device(trainer.accelerator)
+    if trainer.precision == "64-true" and widest_float(device) != torch.float64:
+        raise ValueError(
+            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
         )
     if config.log.every_n_steps < 1:
         raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
