@@ -84,7 +84,9 @@ class Writer:
         """
         _follow_one_text("stream", options)
         ends = self.ends(options)
-        written = self._steps([prompt], _streams([prompt], options), self.limit(prompt, options), options, False)
+        written = self._steps(
+            [prompt], _streams([prompt], options), self.limit(prompt, options), options, False, unending=True
+        )
         return self._pieces(prompt, written, ends)
 
     def write_with_attention(self, prompt: list[int], options: GenerationOptions) -> tuple[Generation, AttentionMaps]:
@@ -180,8 +182,13 @@ class Writer:
         limit: int,
         options: GenerationOptions,
         scores: bool,
+        unending: bool = False,
     ) -> Iterator[Written]:
-        """The tokens of every row; the texts of one prompt are neighbours."""
+        """The tokens of every row; the texts of one prompt are neighbours.
+
+        Args:
+            unending: the caller looks at each token and stops at an end; a device is then not waited for twice.
+        """
         _, start = self._start([prompt for prompt in prompts for _ in range(options.num_return_sequences)])
         choose: Chooser = greedy
         if options.do_sample:
@@ -196,7 +203,7 @@ class Writer:
             context=self.context,
             scores=scores,
             compiled=options.compile,
-            **self._ending(options, limit),
+            **self._ending(options, limit) | ({"eos": ()} if unending else {}),
         )
 
     def _ending(self, options: GenerationOptions, limit: int) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def steps(
         ids: the first tokens to read [B, P].
         source: the arguments of the model's `start`.
         max_new_tokens: the most tokens to write.
-        eos: the id, or the ids, that end a row.
+        eos: the id, or the ids, that end a row; none writes max_new_tokens, and no device is waited for.
         pad: the id written after a row has ended.
         keep: [B, P], False for padding on the left of ids.
         choose: from logits [B, V] to ids [B].
@@ -113,19 +113,19 @@ def steps(
                 log_probability = log_probability.masked_fill(ended, 0.0)
             if done:
                 new = new.masked_fill(ended, pad)
-            ending = new == ends[0]
-            for other in ends[1:]:
-                ending |= new == other
-            ended = ended | ending if done else ending
+            for number, end in enumerate(ends):
+                ended = ended | (new == end) if done or number else new == end
             written = Written(new, log_probability)
         yield written if len(rows) == total else _spread(written, rows, total, pad)
-        done = int(ended.sum()) if ended.any() else 0
+        if count + 1 == max_new_tokens:
+            return
+        done = int(ended.sum()) if ends else 0
         if done == len(rows):
             return
         mostly_done = len(rows) >= CROWD and 4 * done >= len(rows)
         with torch.inference_mode():
             if mostly_done and not compiled:  # what has ended is carried along no longer
-                left = (~ended).nonzero()[:, 0]
+                left = running(ended, done)
                 cache.select(left)
                 new, rows, ended, read = new[left], rows[left], ended[left], read[left]
                 read_keep = None if read_keep is None else read_keep[left]
@@ -135,6 +135,11 @@ def steps(
                 read = torch.cat((read, ids), dim=1)
                 if read_keep is not None:
                     read_keep = torch.cat((read_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+
+
+def running(ended: Tensor, done: int) -> Tensor:
+    """Places [B - done] of the rows that have not ended, in order: their number is known, and nobody waits for it."""
+    return ended.long().argsort(stable=True)[: len(ended) - done]
 
 
 def _spread(written: Written, rows: Tensor, total: int, pad: int) -> Written:

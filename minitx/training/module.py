@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -25,7 +26,7 @@ from minitx.models import Transformer
 from minitx.predictor import Predictor
 from minitx.training.finite import FiniteSteps
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
-from minitx.training.optim import build_optimizer, build_schedule, place_step_counters, regrouped
+from minitx.training.optim import build_optimizer, build_schedule, place_step_counters, regrouped, skips_on_device
 from minitx.training.resuming import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
 from minitx.training.stopping import let_through
@@ -197,22 +198,26 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
+        Lightning's own way refuses fused AdamW in mixed precision.
         """
+        scaler = self._scaler
+        if scaler is not None and skips_on_device(optimizer):  # otherwise Lightning has unscaled them
+            scaler.unscale_(optimizer)
         largest = gradient_clip_val or float("inf")
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(weights, largest).detach())
-        self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, self._is_scaled())
+        self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, scaler)
 
-    def _is_scaled(self) -> bool:
-        """Whether gradients are scaled, as fp16 needs."""
-        return str(self.trainer.precision) == "16-mixed"
+    @property
+    def _scaler(self) -> GradScaler | None:
+        """What scales gradients, as fp16 needs; None in any other precision."""
+        return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a schedule counted in optimiser steps."""
         config = self.config.optimizer
-        # Clipping must unscale scaled gradients first, which fused AdamW insists on doing itself.
-        optimizer = build_optimizer(self.model, config, fused=not self._is_scaled())
+        # Only on a CUDA device does the fused kernel leave out the step of a gradient that was scaled too large.
+        optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
         schedule = build_schedule(optimizer, config.schedule, self.config.trainer.max_steps)
         self._settings = [
             {key: value for key, value in group.items() if key not in ("params", "lr")}

@@ -102,23 +102,38 @@ def _layer_matrices(model: nn.Module) -> Iterator[Tensor]:
             yield part.weight
 
 
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step is left out where its attribute `found_inf` [] is 1: how torch's GradScaler avoids a wait."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
 class Together(torch.optim.Optimizer):
-    """Several optimisers, each with parameters of its own, that step as one.
+    """Muon and AdamW, each with parameters of its own, that step as one.
+
+    Both leave a step out where `found_inf` is 1, if AdamW is fused; see skips_on_device.
 
     Args:
-        parts: the optimisers; their groups are shared, so that a schedule reaches them.
+        muon: moves matrices.
+        adamw: moves the rest. The groups of both are shared, so that a schedule reaches them.
     """
 
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
-        self.parts = parts
-        super().__init__([group for part in parts for group in part.param_groups], {})
+    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
+        self.parts = (muon, adamw)
+        self._step_supports_amp_scaling = skips_on_device(adamw)
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step all parts after one evaluation of the closure, whose result is returned."""
+        """Step both after one evaluation of the closure, whose result is returned."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
-        for part in self.parts:
-            part.step()
+        muon, adamw = self.parts
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is None:
+            muon.step()
+        else:
+            _step_unless(muon, found_inf > 0)
+        adamw.found_inf = found_inf  # type: ignore[attr-defined]
+        adamw.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,6 +145,19 @@ class Together(torch.optim.Optimizer):
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+@torch.no_grad()
+def _step_unless(muon: torch.optim.Muon, skip: Tensor) -> None:
+    """Step, or change neither weights nor momentum where skip [], on the device, is True: nobody waits for it."""
+    before = []
+    for weight in (weight for group in muon.param_groups for weight in group["params"] if weight.grad is not None):
+        momentum = muon.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight.grad))
+        weight.grad = torch.where(skip, momentum, weight.grad)  # the mean of a momentum and itself is the same
+        before.append((weight, weight.clone()))
+    muon.step()
+    for weight, saved in before:
+        weight.copy_(torch.where(skip, saved, weight))
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, max_steps: int) -> LambdaLR:
