@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.parser import config_parser
+from minitx.hardware.devices import machine
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
-from minitx.training.hardware import machine
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"

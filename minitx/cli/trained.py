@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _checkpoint_argument(parser: Parser) -> None:
     parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps, ...")
 
 
 EVALUATED = ("num_beams", "length_penalty", "early_stopping")

@@ -17,14 +17,15 @@ from minitx.data.examples import Masked, Pairs, Stream
 from minitx.data.framing import Kind
 from minitx.data.special_tokens import SpecialIds
 from minitx.data.tokenizers import Tokenizer
+from minitx.hardware.devices import moved
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad rows of ids on the right: ids and keep [B, T], with at least one column."""
     longest = max(1, *map(len, rows))
-    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long, device=device)
-    keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
-    return ids, keep
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long)
+    keep = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+    return moved(ids, device), moved(keep, device)
 
 
 def framed(

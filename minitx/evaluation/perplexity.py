@@ -17,6 +17,7 @@ from minitx.data.examples import Stream
 from minitx.data.special_tokens import SpecialIds
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, Scores, evaluating, teacher_forced
+from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
 
 
@@ -71,10 +72,10 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     with evaluating(model), torch.inference_mode():
         starts = torch.arange(0, max(len(ids) - 1 - block, 0) + stride, stride)
         for part in starts.split(EXAMPLES_AT_ONCE):
-            windows = _windows(ids, part, block, special.pad).to(device)
+            windows = moved(_windows(ids, part, block, special.pad), device)
             batch = Stream(windows).frame(architecture, special)
             overlap = torch.arange(block) < block - stride  # counted in an earlier window
-            counted = (overlap & (part > 0)[:, None]).to(device)
+            counted = moved(overlap & (part > 0)[:, None], device)
             scores = teacher_forced(model, replace(batch, labels=batch.labels.masked_fill(counted, IGNORE)))
             total += Scores(len(part), None, scores.tokens, scores.correct, scores.loss)
     return total

@@ -21,6 +21,7 @@ from minitx.data.prompts import framed, labels
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
+from minitx.hardware.devices import best_device
 from minitx.inference.text_generation import Generation, PositionwiseGenerator, TextGenerator
 from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps, attention_maps
 from minitx.models.builder import build_model
@@ -177,13 +178,13 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
 
     Args:
         path: a checkpoint file, or a run folder (its newest version's best).
-        device: auto (a GPU when there is one), cpu, cuda, ...
+        device: auto (a GPU when there is one), cpu, cuda, mps, ...
 
     Raises:
         ConfigError: a missing or damaged file, another or a newer format, or weights that do not fit the config.
     """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -82,7 +82,7 @@ class TextGenerator:
             ConfigError: beam search or several texts, and the errors of limit and ends.
         """
         _check_single("stream", options)
-        steps, ends = self._steps(prompt, options), self.ends(options)
+        steps, ends = self._steps(prompt, options, eos=()), self.ends(options)  # _pieces stops at an end
         return self._pieces(prompt, steps, ends)
 
     def follow(self, prompt: list[int], options: GenerationOptions, after_step: Callable[[], None]) -> Generation:
@@ -195,11 +195,11 @@ class TextGenerator:
         shared = self._arguments(limit, options)
         return {**shared, "sampler": choose, "context": self.context, "compiled": options.compile}
 
-    def _steps(self, prompt: list[int], options: GenerationOptions, scores: bool = False) -> Iterator[DecodeStep]:
+    def _steps(self, prompt: list[int], options: GenerationOptions, **changes: Any) -> Iterator[DecodeStep]:
         """The tokens of one text."""
         start, limit = self._prompt([prompt]), self.limit(prompt, options)
         arguments = self._sampling(_generators([prompt], options), limit, options)
-        return decode.steps(self.model, start.ids, *start.source, keep=start.keep, scores=scores, **arguments)
+        return decode.steps(self.model, start.ids, *start.source, keep=start.keep, **(arguments | changes))
 
     def _sample(
         self, prompts: list[list[int]], generators: Sequence[Generators], limit: int, options: GenerationOptions

@@ -20,10 +20,10 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_report
+from minitx.hardware.devices import machine
 from minitx.inference.predictor import load
 from minitx.sweeps.rows import Row, fingerprint
 from minitx.training.api import train_config as train
-from minitx.training.hardware import machine
 
 COUNTED = ("steps", "seconds", "precision", "split", "examples")
 """What results.json says beside figures."""

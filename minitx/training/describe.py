@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitx.config.schema import Config, TrainerConfig
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.tasks import Task, generator
+from minitx.hardware.devices import training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
@@ -94,7 +95,7 @@ def step_flops(model: nn.Module, batch: Batch) -> int:
 
 def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:
     """What will compute attention in training, on this machine and in this precision; equal layers in one line."""
-    device = "cuda" if trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    device = training_device(trainer.accelerator)
     precision = resolve_precision(trainer.precision, trainer.accelerator)
     model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()
     half = MIXED_DTYPES.get(precision)

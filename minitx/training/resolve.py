@@ -16,6 +16,7 @@ from minitx.config.registry import resolve as resolve_section
 from minitx.config.schema import Config, config_from_dict
 from minitx.data import framing
 from minitx.data.tasks import TASKS, Task
+from minitx.hardware.devices import training_device, widest_float
 from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer, max_positions
 from minitx.training.start import Changes, Start, find_start
@@ -60,6 +61,7 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     """
     values = values.to_dict() if isinstance(values, Config) else values
     config = config_from_dict(values)
+    _check_device(config)
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
@@ -97,6 +99,15 @@ def _together(*parts: Callable[[], Any]) -> list[Any]:
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return found
+
+
+def _check_device(config: Config) -> None:
+    """Refuse a precision that the device lacks."""
+    device = training_device(config.trainer.accelerator)
+    if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
+        raise ConfigError(
+            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
+        )
 
 
 def _check_framing(config: Config, task: Task) -> None:

@@ -105,6 +105,15 @@ def test_alibi_is_symmetric_and_zero_at_home() -> None:
     assert (bias[:, 0].diff() < 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_alibi_slopes_are_not_rounded_with_the_model(dtype: torch.dtype) -> None:
+    """Those of twelve heads, such as 2^-0.5, have more digits than bf16."""
+    scheme = AlibiPositions(24, 12, 2, True)
+    exact = scheme.slopes.clone()
+    assert scheme.to(dtype).slopes.dtype == torch.float32
+    assert torch.equal(scheme.slopes, exact)
+
+
 # ---- t5 --------------------------------------------------------------------------------------------------------------
 
 

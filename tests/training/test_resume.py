@@ -68,6 +68,25 @@ def test_killed_and_resumed_is_never_interrupted(small: Any, tmp_path: Path, kin
     assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
 
 
+def test_a_run_from_before_score_biases_were_left_alone(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
+    sections = {
+        "model": {"position": {"name": "t5"}},
+        "optimizer": {"weight_decay": 0.0},
+        "trainer": {"gradient_clip_val": 0.0},
+    }
+    train(named(small, "straight", **sections))
+    config = named(small, "broken", **sections)
+    with monkeypatch.context() as patch:
+        patch.setattr("minitx.training.optim._score_biases", lambda model: set())
+        break_off(config, 5)
+    train(config, resume=True)
+    straight, broken = (state(tmp_path / f"runs/{name}/v0")["state_dict"] for name in ("straight", "broken"))
+    assert all(torch.equal(weight, straight[name]) for name, weight in broken.items())
+
+
 @pytest.mark.parametrize("hook", ["training_step", "validation_step", "on_validation_epoch_end"])
 @pytest.mark.parametrize("step", [2, 4, 6])
 def test_whatever_it_was_doing(small: Any, tmp_path: Path, step: int, hook: str) -> None:
