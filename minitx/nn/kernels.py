@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -44,38 +44,6 @@ class MaskAndBias(NamedTuple):
     window: int | None = None
 
 
-@overload
-def scaled_dot_product_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    return_weights: Literal[False] = False,
-    *,
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-) -> Tensor: ...
-
-
-@overload
-def scaled_dot_product_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-    *,
-    return_weights: Literal[True],
-    causal: bool = False,
-    window: int | None = None,
-    softcap: float | None = None,
-) -> tuple[Tensor, Tensor]: ...
-
-
 def scaled_dot_product_attention(
     q: Tensor,
     k: Tensor,
@@ -88,7 +56,7 @@ def scaled_dot_product_attention(
     causal: bool = False,
     window: int | None = None,
     softcap: float | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that may be attended to; see explicit_attention.
 
     Args:
@@ -135,15 +103,7 @@ def choose_kernel(
     window and can cap scores: on a GPU, for long sequences without padding. explicit does the rest. On a CPU it also
     serves one query in a compiled program, a tenth faster there, and training in bf16 (see EXPLICIT_SCORES).
 
-    Args:
-        x: has the device of the queries, and their requires_grad.
-        queries: their number T.
-        keys: their number S.
-        d_head: width of a head K.
-        masking: mask, bias and rules.
-        dropout: of the attention weights.
-        softcap: cap of the scores.
-        dtype: of the queries, where it is not that of x.
+    x has the device of the queries and their requires_grad; dtype is theirs, where it is not that of x.
     """
     if x.device.type == "cpu":
         if queries == 1 and torch.compiler.is_compiling():
@@ -171,22 +131,14 @@ def fold(
     flex: the rules themselves. fused: causal alone as a rule, anything else as one float mask that holds the bias.
     explicit: a bool mask and the bias.
 
-    Args:
-        masking: mask, bias and rules.
-        kernel: what will read the result.
-        queries: their number T.
-        keys: their number S.
-        dtype: of the queries.
-        device: of the queries.
-        rules: further predicates.
+    dtype and device are those of the queries; rules are further predicates.
     """
     mask, bias, causal, window = masking
     if kernel == "flex":
         return masking
-    if kernel == "fused" and not rules and bias is None and window is None:
-        finished = (not causal or queries == keys) if mask is None else (mask.is_floating_point() and not causal)
-        if finished:
-            return masking
+    unlimited = mask is None and bias is None and window is None and not rules
+    if kernel == "fused" and unlimited and (not causal or queries == keys):
+        return masking
     if causal and queries == 1 and (window is None or keys <= window):
         causal, window = False, None  # the last query may attend to all of these keys
     rules = [*masks.rules(causal, window), *rules]

@@ -37,8 +37,7 @@ class EncoderLayer(nn.Module):
         norm_eps: float | None = None,
     ) -> None:
         super().__init__()
-        self.self_attn = self_attn
-        self.ffn = ffn
+        self.self_attn, self.ffn = self_attn, ffn
         self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
         self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
 
@@ -51,15 +50,10 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to a memory if there is one, the feed-forward network (figure 1, right).
 
+    Arguments as for EncoderLayer, and:
+
     Args:
-        self_attn: its causal self-attention.
-        ffn: its feed-forward network; None for attention alone.
-        d_model: width D.
-        cross_attn: its attention to the encoder's output; None for a decoder alone (GPT).
-        norm_first: pre-norm if True, else post-norm.
-        dropout: dropout of each sublayer's output in training.
-        norm: a name in NORMS.
-        norm_eps: see build_norm.
+        cross_attn: attention to the encoder's output; None for a decoder alone (GPT).
     """
 
     def __init__(
@@ -74,9 +68,7 @@ class DecoderLayer(nn.Module):
         norm_eps: float | None = None,
     ) -> None:
         super().__init__()
-        self.self_attn = self_attn
-        self.cross_attn = cross_attn
-        self.ffn = ffn
+        self.self_attn, self.cross_attn, self.ffn = self_attn, cross_attn, ffn
         self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
         self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if cross_attn is not None else None
         self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
@@ -89,7 +81,7 @@ class DecoderLayer(nn.Module):
         cross_prepared: Prepared | None = None,
         cache: LayerCache | StaticLayerCache | None = None,
     ) -> Tensor:
-        """Apply the sublayers.
+        """Apply the sublayers; returns [B, T, D].
 
         Args:
             x: [B, T, D].
@@ -97,9 +89,6 @@ class DecoderLayer(nn.Module):
             prepared: by the stack for self-attention; causal without padding by default.
             cross_prepared: by the stack for cross-attention; without padding by default.
             cache: this layer's part of a Cache.
-
-        Returns:
-            [B, T, D].
         """
         x = self.add_norm_self(x, lambda h: self.self_attn(h, causal=True, cache=cache, prepared=prepared))
         if self.cross_attn is not None and self.add_norm_cross is not None:

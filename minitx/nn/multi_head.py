@@ -109,7 +109,7 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache | StaticLayerCache | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
-        """Attend from x to x itself (self-attention) or to memory (cross-attention).
+        """Attend from x to x itself (self-attention) or to memory (cross-attention); returns [B, T, D].
 
         Args:
             x: queries' input [B, T, D].
@@ -119,9 +119,6 @@ class MultiHeadAttention(nn.Module):
             pos: position ids of x, [B, T] or [1, T]; consecutive by default.
             cache: this layer's part of a Cache. Once it holds tokens, `prepared` is needed.
             prepared: from `prepare`, instead of mask, causal and pos.
-
-        Returns:
-            [B, T, D].
         """
         if prepared is None:
             prepared = self.prepare(x, memory, mask, causal, pos)
@@ -153,16 +150,10 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | StaticCache | None = None,
         rules: Sequence[masks.Predicate] = (),
     ) -> Prepared:
-        """Compute what all layers of a stack have in common; x gives shape, dtype and device.
+        """Compute what all layers of a stack have in common; arguments as for forward, but for the whole cache.
 
-        Args:
-            x: [B, T, D].
-            memory: as in forward, and so are causal and pos.
-            mask: as in forward; S counts cached keys, also those that a window has dropped.
-            causal: see forward.
-            pos: see forward.
-            cache: the whole cache, with the new tokens appended.
-            rules: predicates on indices besides causality and the window.
+        rules are predicates on indices besides causality and the window. The mask counts cached keys, also those that a
+        window has dropped.
         """
         queries, window, bias, positions = x.size(1), self.window, None, None
         if memory is not None:

@@ -52,10 +52,10 @@ def consecutive(
         [B, T], or [1, T] without keep and documents. Padding shares the id of its left neighbour (0 before the first).
     """
     if keep is None:
-        before = torch.arange(length, device=device)[None]  # number of real tokens before each one
+        ids = before = torch.arange(length, device=device)[None]  # number of real tokens before each one
     else:
         before = keep.long().cumsum(dim=1) - keep.long()
-    ids = before if keep is None else before - (~keep).long()
+        ids = before - (~keep).long()
     if documents is not None:
         begins = torch.ones_like(documents, dtype=torch.bool)
         begins[:, 1:] = documents[:, 1:] != documents[:, :-1]

@@ -70,16 +70,13 @@ class EncoderStack(Stack):
     def forward(
         self, x: Tensor, pos: Tensor, keep: Tensor | None = None, rules: Sequence[masks.Predicate] = ()
     ) -> Tensor:
-        """Run the layers.
+        """Run the layers; returns [B, T, D].
 
         Args:
             x: embedded tokens [B, T, D].
             pos: their position ids [B, T] or [1, T].
             keep: [B, T], True for a real token; None when all are.
             rules: further predicates on which key a query may attend to.
-
-        Returns:
-            [B, T, D].
         """
         x = self.embed(x, pos)
         first: Any = self.layers[0]
@@ -103,7 +100,7 @@ class DecoderStack(Stack):
         rules: Sequence[masks.Predicate] = (),
         causal: bool = True,
     ) -> Tensor:
-        """Run the layers.
+        """Run the layers; returns [B, T, D].
 
         Args:
             x: embedded new tokens [B, T, D].
@@ -114,9 +111,6 @@ class DecoderStack(Stack):
             cache: keys and values of earlier tokens, with the new tokens appended. The model advances it.
             rules: further predicates on which key a query may attend to.
             causal: hide the future; False when a rule decides about it.
-
-        Returns:
-            [B, T, D].
         """
         x = self.embed(x, pos)
         first: Any = self.layers[0]

@@ -45,7 +45,7 @@ class EveryStep:
     def saw(self, losses: Tensor) -> None:
         """Another batch of the coming step; losses: how many of all processes' losses are not finite, []."""
 
-    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaled: bool) -> None:
+    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
         """Between the backward of a step and the optimiser; see FiniteSteps."""
 
 

@@ -105,15 +105,6 @@ def test_decoder_layer_alone_is_an_encoder_layer_under_the_causal_rule(norm_firs
     assert not any("cross" in name for name, _ in ours.named_parameters())
 
 
-def test_layers_drop_only_in_training(roughen) -> None:
-    for layer, memory in ((encoder_layer(dropout=0.5), ()), (decoder_layer(dropout=0.5), (torch.randn(2, 4, D),))):
-        x = torch.randn(2, 5, D)
-        roughen(layer)
-        assert torch.equal(layer(x, *memory), layer(x, *memory))
-        layer.train()
-        assert not torch.allclose(layer(x, *memory), layer(x, *memory))
-
-
 # --- norms ----------------------------------------------------------------------------------------------------------
 
 
@@ -246,19 +237,6 @@ def test_encoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
     assert [ids.tolist() for ids in scheme.rotated] == [pos.tolist()] * 4  # queries and keys of both layers
 
 
-def test_decoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
-    scheme = Recorder()
-    stack = roughen(DecoderStack(positioned(DecoderLayer, scheme, 2), scheme, nn.LayerNorm(D)))
-    x, pos, keep = torch.randn(2, 4, D), torch.tensor([[3, 9, 1, 4]]), right_padding(2, 4)
-    expected = x + pos[..., None] * torch.arange(D)
-    for layer in stack.layers:
-        prepared = layer.self_attn.prepare(expected, mask=masks.key_padding(keep), causal=True, pos=pos)
-        expected = layer(expected, None, prepared)
-    scheme.embedded.clear()
-    close(stack(x, pos, keep), stack.norm(expected))
-    assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
-
-
 def test_stacks_without_a_norm_end_with_the_last_layer(roughen) -> None:
     scheme, x = NoPositions(D, HEADS, D // HEADS, False), torch.randn(2, 4, D)
     encoder = roughen(EncoderStack(positioned(EncoderLayer, scheme, 1), scheme))
@@ -276,17 +254,3 @@ def test_stacks_drop_the_embeddings_in_training() -> None:
     assert abs(dropped.float().mean() - 0.5) < 0.05
     assert torch.equal(out[~dropped], 2 * marked[~dropped])
     assert torch.equal(stack.eval().embed(x, pos), marked)
-
-
-def test_decoder_stack_passes_the_memory_and_its_mask_to_each_layer(roughen) -> None:
-    scheme = NoPositions(D, HEADS, D // HEADS, True)
-    stack = roughen(DecoderStack([decoder_layer(), decoder_layer()], scheme))
-    x, memory, memory_keep = torch.randn(2, 4, D), torch.randn(2, 6, D), right_padding(2, 6)
-    expected = x
-    for layer in stack.layers:
-        cross = layer.cross_attn.prepare(expected, memory, masks.key_padding(memory_keep))
-        expected = layer(expected, memory, None, cross)
-    pos = torch.arange(4)[None]
-    close(stack(x, pos, memory=memory, memory_keep=memory_keep), expected)
-    changed = torch.where(memory_keep[..., None], memory, 100.0)
-    close(stack(x, pos, memory=changed, memory_keep=memory_keep), expected)

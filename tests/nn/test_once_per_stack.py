@@ -16,21 +16,7 @@ from minitx.models.transformers import ARCHITECTURES
 from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, Stack
 
 LENGTH, LAYERS = 7, 3
-REBUILDING = {
-    "cos",
-    "sin",
-    "arange",
-    "le",
-    "lt",
-    "ge",
-    "gt",
-    "eq",
-    "ne",
-    "logical_and",
-    "bitwise_and",
-    "where",
-    "embedding",
-}
+REBUILDING = {"cos", "sin", "arange", "le", "lt", "ge", "gt", "eq", "ne", "logical_and", "where", "embedding"}
 """Operations that make angles, indices, masks and bias tables."""
 every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)

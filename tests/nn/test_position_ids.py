@@ -18,13 +18,6 @@ keep_rows = st.integers(1, 10).flatmap(
 )
 
 
-@given(st.integers(0, 20))
-def test_without_padding_one_row_counts_for_all(length: int) -> None:
-    ids = consecutive(length)
-    assert ids.shape == (1, length)
-    assert ids[0].tolist() == list(range(length))
-
-
 @given(keep_rows)
 def test_real_tokens_count_from_zero_wherever_the_padding_is(rows: list[list[bool]]) -> None:
     ids = consecutive(len(rows[0]), torch.tensor(rows))
@@ -41,24 +34,6 @@ def test_padding_shares_the_id_of_its_left_neighbour(rows: list[list[bool]]) -> 
         for index, real in enumerate(row):
             if not real:
                 assert row_ids[index] == (row_ids[index - 1] if index else 0)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4), st.integers(1, 6))
-def test_padding_on_either_side_shifts_nothing(pads: list[tuple[int, int]], length: int) -> None:
-    width = length + max(left + right for left, right in pads)
-    keep = torch.zeros(len(pads), width, dtype=torch.bool)
-    for row, (left, _) in enumerate(pads):
-        keep[row, left : left + length] = True
-    ids = consecutive(width, keep)
-    for row, (left, _) in enumerate(pads):
-        assert torch.equal(ids[row, left : left + length], consecutive(length)[0])
-
-
-@given(keep_rows)
-def test_the_mask_of_real_tokens_is_left_as_it_was(rows: list[list[bool]]) -> None:
-    keep = torch.tensor(rows)
-    consecutive(keep.size(1), keep)
-    assert keep.tolist() == rows
 
 
 # --- every policy ---------------------------------------------------------------------------------------------------
@@ -240,11 +215,6 @@ def test_offset_counts_on_from_every_start_alike(causal: bool) -> None:
         counts = numbers[:, 0].bincount()
         assert len(counts) == LARGEST + 1
         assert (counts > 4000 / (LARGEST + 1) * 0.7).all()
-
-
-def test_offset_zero_is_consecutive() -> None:
-    ids = torch.zeros(3, 4, dtype=torch.long)
-    assert torch.equal(policy("offset", largest=0).train()(ids), torch.arange(4).expand(3, -1))
 
 
 # --- randomized -----------------------------------------------------------------------------------------------------

@@ -93,20 +93,6 @@ def test_ids_decide_not_indices(scheme: NoPositions) -> None:
     close(alone, blank[0])  # in a longer or a shorter sequence
 
 
-@every_direction
-@every_scheme
-def test_each_row_of_the_batch_has_its_own_ids(scheme: NoPositions) -> None:
-    pos = torch.tensor([[0, 1, 2], [5, 6, 9]])
-    x, q, k = torch.randn(2, 3, D_MODEL), torch.randn(2, N_HEADS, 3, D_HEAD), torch.randn(2, N_HEADS, 3, D_HEAD)
-    bias = bias_of(scheme, q, k, pos, pos)
-    for row in range(2):
-        one = slice(row, row + 1)
-        close(scheme.embed(x, pos)[one], scheme.embed(x[one], pos[one]))
-        close(rotate(scheme, q, pos)[one], rotate(scheme, q[one], pos[one]))
-        if bias is not None:
-            close(bias.expand(2, -1, -1, -1)[one], bias_of(scheme, q[one], k[one], pos[one], pos[one]))
-
-
 def attend(part: MultiHeadAttention, x: Tensor, pos: Tensor) -> Tensor:
     """The scheme as a whole: its signal below, its hooks inside."""
     return part(part.position.embed(x, pos), pos=pos)
