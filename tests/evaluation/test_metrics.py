@@ -136,7 +136,7 @@ def test_a_match_is_what_forwards_without_a_cache_would_write(architecture: str)
         answers.append(written[:-1])
     assert set(ended) == {True, False}
     # Held against its own words, the model is right where it ended them, and wrong where it went on.
-    own = Pairs(*questions[:2], *padded(answers))
+    own = Pairs(questions.source, questions.source_keep, *padded(answers))
     assert exact_matches(model, own, architecture, SPECIAL).tolist() == ended
 
 
