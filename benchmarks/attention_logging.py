@@ -54,8 +54,8 @@ LOGS = (50, 500)
 
 def run(words: list[str], logged: bool) -> dict[str, Any]:
     """Train in this process, and look at the clock and at the memory beside it."""
-    from minitx.config.parser import config_parser, to_config
-    from minitx.training import run as training
+    from minitx.config.parser import config_from_words
+    from minitx.training import api
     from minitx.training.callbacks import log_attention as callbacks
 
     found: dict[str, Any] = {"logs": 0, "logging": 0.0, "memory": {}}
@@ -81,14 +81,11 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
             found["cpu"] += time.process_time()
 
     callbacks.LogAttention = Watched  # type: ignore[misc]
-    after: Any = training
+    after: Any = api
     after.evaluation_report, after.table = lambda predictor: {}, str  # which comes after training
     with tempfile.TemporaryDirectory() as folder:
-        parser = config_parser()
         off = [] if logged else ["--log.attention.every_n_validations", "0"]
-        found["steps"] = training.train(to_config(parser, parser.parse_args([*words, *off, "--run.folder", folder])))[
-            "steps"
-        ]
+        found["steps"] = api.train_config(config_from_words([*words, *off, "--run.folder", folder]))["steps"]
         found["bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("events.*"))
     return found
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minitx.config.parser import config_parser, to_config
-from minitx.config.schema import Config
+from minitx.config.parser import config_parser
+from minitx.hardware.devices import machine
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
-from minitx.training.hardware import machine
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -22,11 +21,7 @@ def trained(
 ) -> list[dict[str, Any]]:
     """The rows of a sweep over these values of keys, its config given by words of a command line; all, or none."""
 
-    def configured(more: list[str]) -> Config:
-        parser = config_parser()
-        return to_config(parser, parser.parse_args([*words, *more]))
-
-    rows, failed = sweep(plan(configured, values, seeds, lengths), jobs)
+    rows, failed = sweep(plan(config_parser().parse_args(words).values, values, seeds, lengths), jobs)
     if failed:
         raise SystemExit("\n".join(failed))
     return rows

@@ -19,7 +19,7 @@ from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Size
 from benchmarks.training import GPU_SIZES, Contestant, races, ratio, speed
-from minitx.training.hardware import finished_at
+from minitx.hardware.devices import finished_at
 
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
 SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)

@@ -27,14 +27,15 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmarks.common import record, table
 from benchmarks.training import Racer, races, ratio, timed
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.loader import TrainingBatches
 from minitx.training import run
+from minitx.training.api import train_config
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, build_schedule
 from minitx.training.precision import MIXED_DTYPES, resolve_precision
 from minitx.training.resilience.memory import kept_memory
+from minitx.training.resolve import resolve
 
 TURN = 100
 """Steps of a turn: those from one line of the log to the next."""
@@ -63,7 +64,7 @@ class Loop:
 
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a step."""
-        settings, task, model = run.prepare(config("runs"))
+        settings, task, model, *_ = resolve(config("runs"))
         batches = itertools.cycle([*TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, 5 * TURN)])
         optimizer = build_optimizer(model, settings.optimizer)
         schedule = build_schedule(optimizer, settings.optimizer.schedule, ENOUGH)
@@ -88,7 +89,7 @@ class Drawing:
 
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a batch."""
-        settings, task, _ = run.prepare(config("runs"))
+        settings, task, _, *_ = resolve(config("runs"))
         batches = iter(TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, ENOUGH))
 
         def draw() -> None:
@@ -117,7 +118,7 @@ class Trained:
 
         run._trainer = in_turns
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            run.train(config(folder))
+            train_config(config(folder))
 
 
 class Turns(Callback):

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common import DOCS, RESULTS, table, trained
 from benchmarks.measures import MEASURES
 from benchmarks.targets import TARGETS, Target
-from minitx.config.messages import did_you_mean
+from minitx.config.errors import did_you_mean
 from minitx.sweeps.tables import Summary, shown
 
 RUNS = RESULTS / "runs"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import record, table
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.api import train_config as train
 
 FOLDER = Path("runs/benchmark_schemes")

@@ -30,7 +30,7 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
-from minitx.training.hardware import finished_at
+from minitx.hardware.devices import finished_at
 from minitx.training.precision import resolve_precision
 from minitx.training.resilience.memory import kept_memory
 

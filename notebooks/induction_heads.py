@@ -6,12 +6,12 @@
 # ---
 
 # %% [markdown]
-# # An induction circuit, grown
+# # An induction circuit
 #
-# A string such as `7 2 9 4 2` ends in a symbol that was there before. How did it go on, then? `9 4`. Two layers of
-# attention alone, without any feed-forward network, can find out, and one layer cannot (Elhage et al. 2021, Olsson et
-# al. 2022): a head of the first layer writes into each place *what stood before it*; a head of the second looks for the
-# place whose predecessor is the symbol at hand. This notebook lets both grow, and then takes them away.
+# The last symbol of `7 2 9 4 2` occurs earlier in the string, where it is followed by `9 4`. Two layers of attention
+# alone, without feed-forward networks, can learn to predict `9 4`, and one layer cannot (Elhage et al. 2021, Olsson et
+# al. 2022). A head of the first layer copies the *previous token* into the vector of each token; a head of the second
+# layer attends to the token whose predecessor is the current symbol. This notebook trains both heads and ablates them.
 
 # %%
 import minitx
@@ -21,10 +21,10 @@ figures = minitx.train("induction", CHANGES)
 figures["exact_match"]
 
 # %% [markdown]
-# ## The moment it appears
+# ## When the circuit appears
 #
-# Loss, and for each head how much of its weight lies on the token before (`previous_token`) and on what followed the
-# same symbol earlier (`induction`).
+# The loss, and the share of each head's weight on the previous token (`previous_token`) and on the token that followed
+# the same symbol earlier (`induction`).
 
 # %%
 curves = minitx.curves("runs/induction_notebook")
@@ -41,9 +41,9 @@ assert "layer_2" in name
 assert points[-1][1] > 0.8 > points[0][1]
 
 # %% [markdown]
-# ## Look at it
+# ## The attention maps
 #
-# In the second layer, the last symbol of the question looks at what followed it the first time.
+# In the second layer, the last symbol of the question attends to the token that followed its earlier occurrence.
 
 # %%
 model = minitx.load("runs/induction_notebook")
@@ -53,9 +53,9 @@ model.attend("7 2 9 4 11 3 2")
 model.generate("7 2 9 4 11 3 2")
 
 # %% [markdown]
-# ## Take them away
+# ## Ablation
 #
-# Zero one head after the other, and all heads of a pattern together.
+# Set the output of each head to zero, one after the other, then of all heads of a pattern together.
 
 # %%
 from minitx.interpret.ablation import ablate, table
@@ -64,9 +64,9 @@ ablation = ablate(model, "test", 300)
 print(table(ablation))
 
 # %% [markdown]
-# ## One layer cannot
+# ## One layer is not enough
 #
-# With the same number of steps: there is no earlier head that could have told where each symbol's predecessor was.
+# The same number of steps with one layer: no earlier layer adds the previous token to the vectors.
 
 # %%
 alone = minitx.train("induction", {**CHANGES, "model.n_layers": 1, "run.name": "induction_one_layer"})
@@ -76,4 +76,4 @@ assert alone["exact_match"] < 0.3
 
 # %% [markdown]
 # Try: `"model.n_heads": 1`, `"model.position.name": "none"`, other seeds (`"run.seed": 2`). Which head of the second
-# layer becomes the induction head is chance; that there is one is not.
+# layer becomes the induction head depends on the seed; one of them always does.

@@ -8,7 +8,7 @@
 # %% [markdown]
 # # A tour of minitx
 #
-# Train a Transformer, let it write, look at every head, take a head away. Half a minute of training on a laptop.
+# Train a Transformer, generate answers, inspect and ablate every head. Training takes half a minute on a laptop.
 #
 # Open this file as a notebook: `pip install 'minitx[notebook]'`, then `jupytext --to ipynb notebooks/tour.py`.
 
@@ -18,29 +18,30 @@ import minitx
 # %% [markdown]
 # ## Train
 #
-# `reverse` is a bundled config: the encoder-decoder of "Attention Is All You Need", small, learning to write a sequence
-# backwards. Any key can be changed; here we look at the heads more often.
+# `reverse` is a bundled config: a small encoder-decoder of "Attention Is All You Need", trained to reverse sequences.
+# Any key can be changed; here validation is more frequent.
 
 # %%
 figures = minitx.train("reverse", {"trainer.val_every_n_steps": 250, "run.name": "tour"})
 figures["exact_match"]
 
 # %% [markdown]
-# That is *free-running exact match*: the model wrote whole answers by itself, to questions it has never seen.
+# This is *free-running exact match*: the share of generated answers to unseen questions that are right as a whole.
 #
-# ## How it got there
+# ## Training curves
 
 # %%
 minitx.curves("runs/tour").of("training/loss", "training/learning_rate", "validation/*")
 
 # %% [markdown]
-# The loss stands still for a while and then falls at once. What happened? The share of each head on the mirrored place:
+# The loss is constant for a while and then falls quickly. The share of each head's weight on the mirrored
+# position shows why:
 
 # %%
 minitx.curves("runs/tour").of("heads_cross/antidiagonal/*", "heads_cross/entropy/*")
 
 # %% [markdown]
-# ## Let it write
+# ## Generate
 
 # %%
 model = minitx.load("runs/tour")
@@ -51,7 +52,7 @@ assert model.generate("3 1 4 1 5") == "5 1 4 1 3"
 model.score("3 1 4", "4 1 3"), model.score("3 1 4", "4 1 5")  # log-probabilities: the right answer, a wrong one
 
 # %% [markdown]
-# ## Look inside
+# ## Attention maps
 #
 # Every head of every layer, for encoder, decoder and cross-attention. Point at a row; click a head to enlarge it.
 
@@ -60,12 +61,12 @@ maps = model.attend("3 1 4 1 5 9 2 6")
 maps
 
 # %%
-[layer.shape for layer in maps.cross]  # batch, heads, written tokens, read tokens
+[layer.shape for layer in maps.cross]  # batch, heads, target tokens, source tokens
 
 # %% [markdown]
-# ## Take a head away
+# ## Ablation
 #
-# What is each head worth? Evaluate without it.
+# Evaluate the model without each of its heads.
 
 # %%
 from minitx.interpret.ablation import ablate, table
@@ -73,10 +74,10 @@ from minitx.interpret.ablation import ablate, table
 print(table(ablate(model, "test", 200)))
 
 # %% [markdown]
-# ## One word changes the position scheme
+# ## Position schemes
 #
-# An encoder alone, three seconds each. Without positions every place of an encoder sees the same set of tokens, so it
-# cannot tell the first from the last.
+# An encoder alone, three seconds each. Without positions every token of an encoder attends to the same set of tokens,
+# so the model cannot distinguish the first from the last.
 
 # %%
 for scheme in ("sinusoidal", "learned", "none"):
@@ -84,4 +85,4 @@ for scheme in ("sinusoidal", "learned", "none"):
     assert (figures["exact_match"] > 0.9) == (scheme != "none")
 
 # %% [markdown]
-# Next: `induction_heads.py` beside this file grows a circuit of two heads; the guide explains each part.
+# Next: `induction_heads.py` in this folder trains a circuit of two heads; the guide explains each part.

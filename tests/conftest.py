@@ -12,6 +12,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from chromium import CHROMIUM, QUIET
 from minitx.config.schema import ModelConfig
@@ -24,6 +26,39 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device", default="cpu", help="where tests of nn, models and generation make their tensors: cuda"
+    )
+
+
+class OnDevice(TorchFunctionMode):
+    """Tensors are made on a device unless the call names another one; random ones from a CPU generator are moved."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function not in _device_constructors() or kwargs.get("device") is not None:
+            return function(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            return function(*args, **kwargs).to(self.device)
+        return function(*args, **{**kwargs, "device": self.device})
+
+
+@pytest.fixture(autouse=True)
+def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What --device asks for. Training finds a GPU by itself, and draws its batches on the CPU."""
+    device = request.config.getoption("--device")
+    if device == "cpu" or "training" in request.path.parts:
+        yield
+        return
+    with OnDevice(device):
+        yield
 
 
 def roughen_weights(module: Module) -> Module:
@@ -46,12 +81,15 @@ class AllHooks(NoPositions):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x + torch.sin(pos[..., None] * torch.arange(1, x.size(-1) + 1, dtype=x.dtype))
 
-    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x * (1 + 0.5 * torch.sin(pos.to(x.dtype)))[:, None, :, None]
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
+        turns = 1 + 0.5 * torch.sin(q_pos.float())
+        return turns[:, None, :, None], (q_pos[:, :, None] - k_pos[:, None, :]).abs()[:, None]  # [B or 1, 1, T, S]
 
-    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        distance = (q_pos[:, :, None] - k_pos[:, None, :]).abs().to(q.dtype)  # [B or 1, T, S]
-        return self.slopes[:, None, None] * distance[:, None]
+    def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return x * prepared[0].to(x.dtype)
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return self.slopes[:, None, None] * prepared[1]
 
 
 SMALL_IDS: dict[str, dict[str, Any]] = {"randomized": {"range": 64, "longest": 40}, "coupled": {"after": (3, 5)}}

@@ -1,4 +1,4 @@
-"""The guide's pages as the tests read them: fenced blocks, and the commands in those of a console."""
+"""Fenced blocks of the documentation, and the commands in console blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Block(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One line behind a `$` and what the page shows of its output."""
+    """One line after a `$`, and the output that the page shows."""
 
     words: list[str]
     shown: list[str]
@@ -33,7 +33,7 @@ def named(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in their order."""
+    """The blocks of a page, in order."""
     found = []
     for _, language, info, text in FENCE.findall(page.read_text()):
         title = re.search(r'title="([^"]+)"', info)
@@ -42,7 +42,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """What a console block types, and what it is answered; a backslash at a line's end goes on in the next."""
+    """The commands of a console block with their output; a backslash continues a line."""
     found: list[Command] = []
     for line in block.text.replace("\\\n", " ").splitlines():
         if line.startswith("$ "):
@@ -53,7 +53,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def typed(block: Block) -> list[list[str]]:
-    """The words of every minitx command of a shell block, which has no prompts and shows no output."""
+    """The words of every minitx command of a shell block, which has no prompts and no output."""
     lines = block.text.replace("\\\n", " ").splitlines()
     split = [shlex.split(line, comments=True) for line in lines if re.match(r"(OMP_NUM_THREADS=1 )?minitx ", line)]
     return [words[words.index("minitx") :] for words in split]

@@ -11,8 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config, ModelConfig
+from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.data import tokenizers
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer

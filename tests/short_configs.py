@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from minitx.config.parser import config_parser, to_config
+from minitx.config.parser import config_from_words
 from minitx.config.schema import Config
 from parallel_files import write_split
 
@@ -33,5 +33,4 @@ def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
         write_split(folder, "val", pairs[30:35], (data["source"], data["target"]))
         write_split(folder, data["test"], pairs[35:], (data["source"], data["target"]))
         words += ["--data.path", str(folder)]
-    parser = config_parser()
-    return to_config(parser, parser.parse_args([*words, *more]))
+    return config_from_words([*words, *more])

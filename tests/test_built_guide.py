@@ -1,4 +1,4 @@
-"""The guide as it is built: no warnings, no other host, nothing wider than a phone. Skips without mkdocs, chromium."""
+"""The built documentation: no warnings, no request to another host, no page wider than a phone (mkdocs, chromium)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reas
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built guide; strict: a warning, a broken link or a missing anchor ends it."""
+    """The built documentation; strict: a warning, a broken link or a missing anchor is an error."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -32,17 +32,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_page_is_there(site: Path) -> None:
+def test_every_page_is_built(site: Path) -> None:
     assert [name for page in PAGES if not (site / (name := named(page).replace(".md", ".html"))).exists()] == []
 
 
-def test_the_interface_is_explained(site: Path) -> None:
-    told = (site / "api" / "index.html").read_text() + (site / "api" / "nn.html").read_text()
+def test_the_api_has_its_entries(site: Path) -> None:
+    html = (site / "api" / "index.html").read_text() + (site / "api" / "nn.html").read_text()
     for name in ("minitx.load", "minitx.Predictor", "minitx.nn.MultiHeadAttention", "minitx.nn.masks.causal"):
-        assert f'id="{name}"' in told, name
+        assert f'id="{name}"' in html, name
 
 
-def test_no_token_in_a_docstring_is_taken_for_html(site: Path) -> None:
+def test_no_token_in_a_docstring_becomes_html(site: Path) -> None:
     """`<eos>` without backticks would vanish."""
     for page in (site / "api").glob("*.html"):
         assert [token for token in (*SPECIAL_TOKENS, "<name>", "<folder>") if token in page.read_text()] == [], (
@@ -52,11 +52,11 @@ def test_no_token_in_a_docstring_is_taken_for_html(site: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 @pytest.mark.slow
-def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any) -> None:
+def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
     page = browser.new_page()
-    asked: list[str] = []
+    requested: list[str] = []
     broken: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requested.append(request.url))
     page.on("requestfailed", lambda request: broken.append(f"{request.url} {request.failure}"))
     page.on("pageerror", lambda error: broken.append(str(error)))
     too_wide = {}
@@ -67,12 +67,12 @@ def test_pages_fit_and_ask_no_other_host(site: Path, browser: Any) -> None:
             needed = page.evaluate("document.documentElement.scrollWidth")
             if needed > width:
                 too_wide[named(source), width] = needed
-        unseen = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
-        broken += page.evaluate(unseen)
+        missing = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+        broken += page.evaluate(missing)
     page.close()
     assert too_wide == {}
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert [what for what in broken if "ERR_ABORTED" not in what] == []  # left for the next page
+    assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [what for what in broken if "ERR_ABORTED" not in what] == []  # interrupted by the next page
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)

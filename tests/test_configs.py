@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minitx.config.parser import config_parser, to_config
+from minitx.config.parser import config_from_words
 from minitx.training.api import train_config as train
 from short_configs import short, shortened
 
@@ -34,9 +34,8 @@ def test_says_what_it_is_and_what_to_expect(path: Path) -> None:
 @pytest.mark.parametrize("task", ["copy", "reverse"])
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_composes_with_a_task(preset: Path, task: str, tmp_path: Path) -> None:
-    parser = config_parser()
     words = ["--config", str(FOLDER / f"{task}.yaml"), "--config", str(preset), "--data.length", "[3, 9]"]
-    config = to_config(parser, parser.parse_args([*words, *short(2), "--run.folder", str(tmp_path / "runs")]))
+    config = config_from_words([*words, *short(2), "--run.folder", str(tmp_path / "runs")])
     wanted = yaml.safe_load(preset.read_text())["model"]
     assert {key: getattr(config.model, key) for key in wanted} == wanted
     assert (config.data["name"], config.model.d_model) == (task, 64)

@@ -1,4 +1,4 @@
-"""The guide is true: what it shows is run, what it names is there."""
+"""The documentation is true: its code and commands run, its links and figures exist."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import pytest
 import yaml
 
 from minitx.cli.main import COMMANDS, main
-from minitx.config.parser import Parser, config_parser, to_config
+from minitx.config.parser import Parser, config_from_words, config_parser
 from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
-TOLD = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
+CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 SHORT = [
     "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.accelerator", "cpu",
     "--data.validation_size", "4", "--data.test_size", "4",
     "--log.attention.pictures", "false", "--log.every_n_steps", "1",
 ]  # fmt: skip
-NEAR = 12.0
-"""Percentage points by which a figure may differ from the page's: other machines draw other numbers."""
+MAX_PERCENT_DIFFERENCE = 12.0
+"""In percentage points, between a printed figure and the page: results differ between machines."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_examples_give_what_the_page_says(page: Path) -> None:
+def test_examples_give_the_output_of_the_page(page: Path) -> None:
     failed, _ = doctest.testfile(str(page), module_relative=False)
     assert not failed
 
@@ -51,31 +51,24 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(nav) == sorted(map(named, PAGES))
 
 
-def test_the_readme_links_to_the_guide() -> None:
-    for page in re.findall(r"\]\((docs/[^)#]+\.md)", readme := (ROOT / "README.md").read_text()):
-        assert (ROOT / page).exists(), page
-    assert "docs/index.md" in readme
-
-
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_yaml_is_understood(page: Path, tmp_path: Path) -> None:
+def test_yaml_parses(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(block for block in blocks(page) if block.language == "yaml"):
         file = tmp_path / f"{number}.yaml"
         file.write_text(block.text)
-        parser = config_parser()
-        assert isinstance(to_config(parser, parser.parse_args(["--config", str(file)])), Config), block.text
+        assert isinstance(config_from_words(["--config", str(file)]), Config), block.text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_shell_commands_are_understood(page: Path) -> None:
-    """Blocks of a console are run, see below; the arguments of all other shell blocks are parsed."""
+def test_shell_commands_parse(page: Path) -> None:
+    """Console blocks are run, see below; the arguments of all other shell blocks are parsed."""
     for block in blocks(page):
         for words in typed(block) if block.language == "bash" else []:
-            understand(words[1:])
+            parse(words[1:])
 
 
-def understand(words: list[str]) -> None:
-    """Parse a command's arguments as the command line does; unknown words raise."""
+def parse(words: list[str]) -> None:
+    """Parse the arguments of a command as the command line does; unknown ones raise."""
     command = COMMANDS[words[0]]
     parser = (config_parser if command.configured else Parser)(prog="minitx")
     command.parser(parser)
@@ -84,15 +77,15 @@ def understand(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """runs/reverse after two steps, which pages without a training of their own take for granted."""
+    """runs/reverse after two steps, for pages without a training of their own."""
     folder = tmp_path_factory.mktemp("trained")
     main(["train", "--config", str(ROOT / "configs/reverse.yaml"), "--run.folder", str(folder / "runs"), *SHORT])
     return folder
 
 
 @pytest.fixture
-def desk(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder as a reader has it: configs/, docs/, a run, and room for more."""
+def project(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project folder: configs/, docs/ and a run."""
     for name in ("configs", "train.py"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "docs" / "images").mkdir(parents=True)
@@ -100,51 +93,53 @@ def desk(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     shutil.copytree(trained / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    known = dict(TASKS)
+    registered = dict(TASKS)
     yield tmp_path
     TASKS.clear()  # a page may add one
-    TASKS.update(known)
+    TASKS.update(registered)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_python_runs(page: Path, desk: Path) -> None:
-    if page in TOLD:
-        return  # run in its order with the commands, below
+def test_python_runs(page: Path, project: Path) -> None:
+    if page in CONSOLE_PAGES:
+        return  # run in order with the commands, below
     names: dict[str, Any] = {}
     for block in blocks(page):
         if block.language == "python" and not block.text.startswith((">>>", "@register")):
             exec(compile(block.text, page.name, "exec"), names)
 
 
-@pytest.mark.parametrize("page", TOLD, ids=named)
-def test_the_page_runs_from_top_to_bottom(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=named)
+def test_the_page_runs_from_top_to_bottom(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
     monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out: (None, []))
-    play(page, desk, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch)
+    run_page(
+        page, project, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TOLD, ids=named)
-def test_the_page_tells_what_happens(
-    page: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=named)
+def test_the_page_shows_the_output(
+    page: Path, project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    """With the trainings as they stand there, and the outputs beside those that the page shows."""
-    shutil.rmtree(desk / "runs")
+    """With the full trainings; their output is compared with the page."""
+    shutil.rmtree(project / "runs")
     if "runs/reverse" in page.read_text() and "configs/reverse.yaml\n" not in page.read_text():
         main(["train", "--config", "configs/reverse.yaml"])
-    play(page, desk, lambda words: words, capfd, monkeypatch)
+    run_page(page, project, lambda words: words, capfd, monkeypatch)
 
 
-def play(
-    page: Path, desk: Path, cut: Any, capture: pytest.CaptureFixture[str] | None, monkeypatch: pytest.MonkeyPatch
+def run_page(
+    page: Path, project: Path, cut: Any, capture: pytest.CaptureFixture[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run a page: files are written, Python and commands run, pictures must appear."""
+    """Run a page: write its files, run its Python and its commands, check that its figures are created."""
     names: dict[str, Any] = {}
     for block in blocks(page):
         if block.title:
-            (desk / block.title).write_text(block.text)
+            (project / block.title).write_text(block.text)
         if block.title.endswith(".py"):
-            imported(desk / block.title, monkeypatch)
+            imported(project / block.title, monkeypatch)
         elif block.language == "python" and not block.text.startswith(">>>"):
             exec(compile(block.text, page.name, "exec"), names)
         for command in commands(block) if block.language == "console" else []:
@@ -154,12 +149,12 @@ def play(
             if capture:
                 as_shown(command, capture.readouterr().out)
     for picture in pictures(page):
-        if picture.name in page.read_text().replace(f"({picture}", ""):  # printed under it; see the next test
-            assert (desk / "docs" / "images" / picture.name).exists(), picture
+        if picture.name in page.read_text().replace(f"({picture}", ""):  # named in a command; see the next test
+            assert (project / "docs" / "images" / picture.name).exists(), picture
 
 
 def imported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the reader adds to a module of ours, as a module of its own."""
+    """Import code that the reader appends to a module of minitx, as a separate module."""
     spec = importlib.util.spec_from_file_location(f"page_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -183,16 +178,18 @@ def run(command: Command, cut: Any) -> None:
 
 
 def as_shown(command: Command, out: str) -> None:
-    """Each line of the page is in the output: the same words, percentages near, other numbers whatever they are."""
+    """Each line of the page is in the output: the same words, similar percentages, any other numbers."""
     lines = [line.strip() for line in out.splitlines()]
     for line in command.shown:
         if line.strip() == "...":
             continue
-        alike = [other for other in lines if skeleton(other) == skeleton(line)]
-        assert alike, f"{' '.join(command.words)}\nshown: {line}\nwas:\n{out}"
+        similar = [other for other in lines if skeleton(other) == skeleton(line)]
+        assert similar, f"{' '.join(command.words)}\nshown: {line}\nwas:\n{out}"
         wanted = percentages(line)
-        differences = [[abs(a - b) for a, b in zip(wanted, percentages(other), strict=True)] for other in alike]
-        assert min(max(found, default=0.0) for found in differences) <= NEAR, f"shown: {line}\nwas: {alike}"
+        differences = [[abs(a - b) for a, b in zip(wanted, percentages(other), strict=True)] for other in similar]
+        assert min(max(found, default=0.0) for found in differences) <= MAX_PERCENT_DIFFERENCE, (
+            f"shown: {line}\nwas: {similar}"
+        )
 
 
 def skeleton(line: str) -> str:
@@ -208,7 +205,7 @@ def pictures(page: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_pictures_are_there_and_come_from_a_command_on_the_page(page: Path) -> None:
+def test_figures_exist_and_a_command_on_the_page_creates_them(page: Path) -> None:
     lines = [" ".join(command.words) for block in blocks(page) for command in commands(block)]
     for picture in pictures(page):
         assert (page.parent / picture).exists(), picture
@@ -217,7 +214,7 @@ def test_pictures_are_there_and_come_from_a_command_on_the_page(page: Path) -> N
 
 
 def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path: Path) -> None:
-    """As docs/positions.md tells: its code goes to the end of positions.py, and nowhere else."""
+    """As in docs/positions.md: its code is appended to positions.py, and no other file changes."""
     (code,) = re.findall(r"```python\n(@register.*?)```", (DOCS / "positions.md").read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 20
     for folder in ("minitx", "tests"):
@@ -235,10 +232,10 @@ def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path:
         "-k",
         "kerple",
         "tests/nn",
-        "tests/test_report.py",
+        "tests/evaluation/test_report.py",
     ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:]
     passed = re.search(r"(\d+) passed", ran.stdout)
     assert passed is not None
-    assert int(passed[1]) >= 20, "the scheme is met by the tests that run over all schemes"
+    assert int(passed[1]) >= 20, "the tests of all schemes run on the new one"

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom in a kernel of their own, and show pictures where they say they do."""
+"""The notebooks run from top to bottom in their own kernel, and display their figures."""
 
 from pathlib import Path
 

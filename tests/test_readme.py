@@ -1,70 +1,81 @@
-"""What the README says is true: its Python runs, its commands and files exist, its example config trains."""
+"""The README is short and true: its Python runs, its commands parse, its files exist."""
 
+import itertools
 import re
+import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
-from minitx.cli.main import COMMANDS, main
+from minitx.cli.main import main
+from pages import ROOT, blocks, typed
+from test_docs import parse
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+README = ROOT / "README.md"
+TEXT = README.read_text()
+MAX_WORDS = 1300
 SHORT = ["--trainer.max_steps", "2", "--data.test_size", "5", "--data.validation_size", "5"]
 
 
-def blocks(language: str) -> list[str]:
-    return [text for kind, text in BLOCKS if kind == language]
+def code(language: str) -> list[str]:
+    return [block.text for block in blocks(README) if block.language == language]
+
+
+def commands() -> list[list[str]]:
+    """The arguments of every minitx command, in order."""
+    return [words[1:] for block in blocks(README) if block.language == "bash" for words in typed(block)]
+
+
+def option(words: list[str], name: str) -> list[str]:
+    """The values of an option that may be given several times."""
+    return [value for key, value in itertools.pairwise(words) if key == name]
+
+
+def test_it_is_short() -> None:
+    assert len(TEXT.split()) <= MAX_WORDS
 
 
 def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *SHORT])
-    assert len(blocks("python")) == 2
-    for code in blocks("python"):
-        exec(compile(code, "README.md", "exec"), {})
+    assert len(code("python")) == 2
+    for text in code("python"):
+        exec(compile(text, "README.md", "exec"), {})
     assert (tmp_path / "maps.png").exists()
 
 
-def test_the_example_config_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (config,) = blocks("yaml")
-    Path("own.yaml").write_text(config)
-    main(["train", "--config", "own.yaml", *SHORT])
-    assert Path("runs", yaml.safe_load(config)["run"]["name"], "v0", "best.ckpt").exists()
+def test_shell_blocks_have_known_programs() -> None:
+    lines = [shlex.split(line, comments=True) for text in code("bash") for line in text.splitlines()]
+    for words in filter(None, lines):
+        assert words[0] in ("make", "minitx") or words == ["source", ".venv/bin/activate"], words
+        if words[0] == "make":
+            assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
 
 
-def test_every_command_and_config_exists() -> None:
-    for shell in blocks("bash"):
-        for line in shell.splitlines():
-            if found := re.match(r"minitx (\w+)", line):
-                assert found[1] in COMMANDS, line
-            if found := re.search(r"--config (\S+)", line):
-                assert (ROOT / found[1]).exists(), line
-    for target in re.findall(r"^make ([\w-]+)", "\n".join(blocks("bash")), re.MULTILINE):
-        assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    parse(words)
 
 
-def test_the_house_is_as_drawn() -> None:
-    (tree,) = blocks("")
-    folder = ROOT / "minitx"
-    for line in tree.splitlines():
-        name, *rest = line.split()
-        if not line.startswith(" "):
-            assert (ROOT / name).exists(), name
-            continue
-        assert (folder / name).exists(), name
-        if name.endswith("/"):
-            modules = {path.stem for path in (folder / name).rglob("*.py")} - {"__init__"}
-            named = {word.strip(",()") for word in rest}
-            assert name == "tensorboard/" or modules <= named, f"{name}: {modules - named} not drawn"
-
-    drawn = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.startswith(" ")}
-    there = {path.name for path in (ROOT / "minitx").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert there - {"__init__.py", "__pycache__"} == drawn
+def test_commands_use_the_runs_of_earlier_commands() -> None:
+    """Typed in order after `make train`: a run is trained before it is used, and each config has its own run."""
+    runs = {"reverse": ["configs/reverse.yaml"]}
+    for words in commands():
+        for run in re.findall(r"\bruns/(\w+)", " ".join(words)):
+            assert run in runs, words
+        if words[0] == "train":
+            configs = option(words, "--config")
+            (name,) = option(words, "--run.name") or [Path(configs[0]).stem]
+            assert name not in runs or ("--resume" in words and runs[name] == configs), words
+            assert "--resume" not in words or name in runs, words
+            runs[name] = configs
 
 
-def test_pictures_are_there() -> None:
-    for path in re.findall(r"!\[.*?\]\((.*?)\)", README):
+def test_its_links_lead_to_files() -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", TEXT)
+    assert "docs/index.md" in targets
+    for path in targets:
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"!\[.*?\]\((.*?)\)", TEXT):
         assert (ROOT / path).stat().st_size > 1000

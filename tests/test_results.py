@@ -10,7 +10,7 @@ import pytest
 from benchmarks import common, lengths, results
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
-from minitx.config.parser import config_parser, to_config
+from minitx.config.parser import config_from_words
 from minitx.config.registry import resolve
 from minitx.data.tasks import TASKS
 
@@ -37,8 +37,7 @@ def test_every_config_has_a_row() -> None:
 
 @pytest.mark.parametrize("target", [target for target in TARGETS if target.stem in CONFIGS], ids=lambda t: t.name)
 def test_a_row_is_a_config_with_overrides_that_fit(target: Target) -> None:
-    parser = config_parser()
-    config = to_config(parser, parser.parse_args(["--config", str(CONFIGS[target.stem]), *target.overrides]))
+    config = config_from_words(["--config", str(CONFIGS[target.stem]), *target.overrides])
     resolve(TASKS, config.data, "data")
     assert set(target.measures) <= set(MEASURES)
     assert target.lengths or not any("@" in name for name in target.headline)

@@ -6,7 +6,7 @@ import pytest
 
 import minitx
 from benchmarks.measures import share_of_rows
-from minitx.config.parser import config_parser, to_config
+from minitx.config.parser import config_from_words
 from minitx.training.api import train_config as train
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -15,10 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def trained(name: str, folder: Path) -> tuple[dict, minitx.Predictor]:
-    parser = config_parser()
-    config = to_config(
-        parser, parser.parse_args(["--config", str(CONFIGS / f"{name}.yaml"), "--run.folder", str(folder)])
-    )
+    config = config_from_words(["--config", str(CONFIGS / f"{name}.yaml"), "--run.folder", str(folder)])
     return train(config), minitx.load(folder / name, device="cpu")
 
 

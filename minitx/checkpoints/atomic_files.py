@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from minitx.config.errors import ConfigError
+
 UNFINISHED = ".part"
 """How the name of a file ends that is being written."""
 
@@ -51,7 +53,7 @@ def writable(path: str | Path) -> Path:
     """A path that can be written, known before the work rather than after.
 
     Raises:
-        ValueError: it cannot.
+        ConfigError: it cannot.
     """
     path = Path(path)
     existed = path.exists()
@@ -59,7 +61,7 @@ def writable(path: str | Path) -> Path:
         with path.open("ab"):
             pass
     except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror})") from None
+        raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
     if not existed:
         path.unlink()
     return path
@@ -69,7 +71,7 @@ def writable_folder(path: str | Path) -> Path:
     """A folder that can be written to, made if it is not there.
 
     Raises:
-        ValueError: it cannot.
+        ConfigError: it cannot.
     """
     path = Path(path)
     try:
@@ -77,5 +79,5 @@ def writable_folder(path: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise ValueError(f"the folder {path} cannot be written ({error.strerror})") from None
+        raise ConfigError(f"the folder {path} cannot be written ({error.strerror})") from None
     return path

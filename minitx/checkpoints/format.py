@@ -15,6 +15,7 @@ import torch
 
 from minitx.checkpoints import safe_load as archive
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError
 
 FORMAT = 1
 """Version of what stands under `minitx`; a file of a newer one is refused."""
@@ -42,40 +43,40 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
     """The contents of a checkpoint file, unpickling nothing but tensors and plain types.
 
     Raises:
-        ValueError: not there, damaged, not ours, or of a newer format; before more memory is taken than the file has
+        ConfigError: not there, damaged, not ours, or of a newer format; before more memory is taken than the file has
             bytes.
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"there is no checkpoint file {path}")
+        raise ConfigError(f"there is no checkpoint file {path}")
     with warnings.catch_warnings(action="ignore"):  # torch wonders aloud about files that are refused below
         contents = archive.load(path, map_location)
     ours = contents.get("minitx") if isinstance(contents, dict) else None
     if not isinstance(ours, dict) or not isinstance(ours.get("format"), int):
-        raise ValueError(f"{path} is not a minitx checkpoint: it has no minitx section")
+        raise ConfigError(f"{path} is not a minitx checkpoint: it has no minitx section")
     if ours["format"] > FORMAT:
-        raise ValueError(
+        raise ConfigError(
             f"{path} is of checkpoint format {ours['format']}, newer than {FORMAT}, which this minitx knows: "
             "update minitx"
         )
     missing = {"config", "tokenizer"} - ours.keys() or {"state_dict"} - contents.keys()
     if missing:
-        raise ValueError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
+        raise ConfigError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
     try:
         archive.check_plain(ours, path.stat().st_size)
         _check_kinds(ours["config"], ours["tokenizer"], contents["state_dict"])
     except ValueError as error:
-        raise ValueError(f"{path} is damaged, or its parts do not fit together: {error}") from None
+        raise ConfigError(f"{path} is damaged, or its parts do not fit together: {error}") from None
     return contents
 
 
 def _check_kinds(config: Any, tokenizer: Any, weights: Any) -> None:
     for name, part in (("config", config), ("tokenizer", tokenizer), ("weights", weights)):
         if not isinstance(part, dict):
-            raise ValueError(f"its {name} must be names with values, got {type(part).__name__}")
+            raise ConfigError(f"its {name} must be names with values, got {type(part).__name__}")
     for name, tensor in weights.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"its weights must be tensors with names, got {type(tensor).__name__} {name!r:.80}")
+            raise ConfigError(f"its weights must be tensors with names, got {type(tensor).__name__} {name!r:.80}")
 
 
 def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -91,18 +92,18 @@ def find(path: str | Path, name: str = "best") -> Path:
         name: best or last, for a folder; best falls back to last.
 
     Raises:
-        ValueError: nothing there.
+        ConfigError: nothing there.
     """
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"there is no checkpoint and no run folder at {path}")
+        raise ConfigError(f"there is no checkpoint and no run folder at {path}")
     if path.is_file():
         return path
     for folder in [*reversed(versions(path)), path]:
         for candidate in dict.fromkeys((name, "last")):
             if (folder / f"{candidate}.ckpt").is_file():
                 return folder / f"{candidate}.ckpt"
-    raise ValueError(f"the folder {path} holds no checkpoint ({name}.ckpt) and no run with one (vN/{name}.ckpt)")
+    raise ConfigError(f"the folder {path} holds no checkpoint ({name}.ckpt) and no run with one (vN/{name}.ckpt)")
 
 
 def versions(folder: str | Path) -> list[Path]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.data.tasks import Task
 from minitx.models.builder import build_model
@@ -46,7 +47,7 @@ def check_memory(config: ModelConfig, room: int | None = None) -> None:
         room: bytes that there are; by default the machine's.
 
     Raises:
-        ValueError: with the keys that make it so large; and whatever build_model says of numbers that do not fit.
+        ConfigError: with the keys that make it so large; and whatever build_model says of numbers that do not fit.
     """
     room = memory() if room is None else room
     if room is None:
@@ -58,7 +59,7 @@ def check_memory(config: ModelConfig, room: int | None = None) -> None:
         if needed <= room:
             continue
         part = max(counts, key=counts.__getitem__)
-        raise ValueError(
+        raise ConfigError(
             f"{_keys(config, part)} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
             f"{room / GIB:,.1f} GiB of memory: make one of them smaller"
         )
@@ -101,13 +102,13 @@ def check_batch(task: Task, room: int | None = None) -> None:
         room: bytes that there are; by default the machine's.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     room = memory() if room is None else room
     tokens = sum(task.longest) + 2
     needed = task.batch_size * tokens * ID
     if room is not None and needed > room:
-        raise ValueError(
+        raise ConfigError(
             f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "
             f"GiB, and this machine has {room / GIB:,.1f} GiB of memory: make them fewer or shorter"
         )
@@ -136,13 +137,15 @@ def on_meta(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
     """The model of a config without memory.
 
     Raises:
-        ValueError: numbers that do not fit together, or that no tensor can have.
+        ConfigError: numbers that do not fit together, or that no tensor can have.
     """
     try:
         with torch.device("meta"):
             return build_model(config, vocab_size)
     except RuntimeError:
-        raise ValueError(f"model.d_model {config.d_model} and the sizes beside it are more than a tensor has") from None
+        raise ConfigError(
+            f"model.d_model {config.d_model} and the sizes beside it are more than a tensor has"
+        ) from None
 
 
 def _is_small(config: ModelConfig, sizes: Mapping[str, int | None], deep: Mapping[str, int | None]) -> bool:
@@ -163,7 +166,7 @@ def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size
         vocab_size: where the config leaves it open.
 
     Raises:
-        ValueError: sizes that the weights cannot have, a weight too many, too few, of another shape or kind, or one
+        ConfigError: sizes that the weights cannot have, a weight too many, too few, of another shape or kind, or one
             that is not finite.
     """
     total = sum(tensor.numel() for tensor in weights.values())
@@ -174,21 +177,21 @@ def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size
         for name, value in values.items():
             if isinstance(value, int) and value > most:
                 told = f"there are {len(weights)} weights of {total:,} numbers"
-                raise ValueError(f"its config says model.{name} {value}, but {told}")
+                raise ConfigError(f"its config says model.{name} {value}, but {told}")
     # Torch loads its compiler, a second's work, for what it makes without memory: not for a model that is small anyway.
     model = build_model(config, vocab_size) if _is_small(config, sizes, deep) else on_meta(config, vocab_size)
     needed = sum(parameter.numel() for parameter in model.parameters())
     own = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
     if own < needed <= total:
-        raise ValueError(f"its config says {needed:,} weights, but there are {own:,}, several times over")
+        raise ConfigError(f"its config says {needed:,} weights, but there are {own:,}, several times over")
     expected = model.state_dict()
     for name in [*expected, *weights]:
         if name not in weights or name not in expected:
-            raise ValueError(f"the weights {'lack' if name in expected else 'have a stranger,'} {name[:100]!r}")
+            raise ConfigError(f"the weights {'lack' if name in expected else 'have a stranger,'} {name[:100]!r}")
         shape, found = [*expected[name].shape], [*weights[name].shape]
         if shape != found:
-            raise ValueError(f"the weights {name!r} must have the shape {shape} by the config, got {found}")
+            raise ConfigError(f"the weights {name!r} must have the shape {shape} by the config, got {found}")
         if not weights[name].is_floating_point():
-            raise ValueError(f"the weights {name!r} must be fractions, got {weights[name].dtype}")
+            raise ConfigError(f"the weights {name!r} must be fractions, got {weights[name].dtype}")
         if bad := int((~weights[name].isfinite()).sum()):
-            raise ValueError(f"the weights {name!r} must be finite, got {bad} of {weights[name].numel()} that are not")
+            raise ConfigError(f"the weights {name!r} must be finite, got {bad} of {weights[name].numel()} that are not")

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
+
 _STORAGES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 NAMES = {
     "collections OrderedDict",
@@ -35,17 +37,17 @@ def check(path: Path) -> int:
         The bytes of its pickle.
 
     Raises:
-        ValueError: no zip archive, one that is packed or not what its table of contents says, or a pickle that names
+        ConfigError: no zip archive, one that is packed or not what its table of contents says, or a pickle that names
             anything but tensors.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise ValueError(f"{path} is packed, and could unpack to any size: a minitx checkpoint never is")
+                raise ConfigError(f"{path} is packed, and could unpack to any size: a minitx checkpoint never is")
             size = path.stat().st_size
             if sum(entry.file_size for entry in entries) > size:
-                raise ValueError(f"{path} is damaged: it claims to hold more than its {size:,} bytes")
+                raise ConfigError(f"{path} is damaged: it claims to hold more than its {size:,} bytes")
             (pickled,) = (entry for entry in entries if entry.filename.count("/") == 1 and _is_pickle(entry))
             named = set()
             for code, argument, _ in pickletools.genops(archive.read(pickled)):
@@ -54,9 +56,9 @@ def check(path: Path) -> int:
     except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
         if isinstance(error, ValueError) and str(error).startswith(str(path)):
             raise
-        raise ValueError(_damaged(path)) from None
+        raise ConfigError(_damaged(path)) from None
     if strange := sorted(named - NAMES):
-        raise ValueError(
+        raise ConfigError(
             f"{_damaged(path)}; it names {strange[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
         )
     return pickled.file_size
@@ -77,13 +79,13 @@ def load(path: Path, map_location: Any) -> Any:
     then what holds what it claims is copied.
 
     Raises:
-        ValueError: see check; or what torch refuses.
+        ConfigError: see check; or what torch refuses.
     """
     pickled = check(path)
     try:
         contents = torch.load(path, map_location=map_location, weights_only=True, mmap=True)
     except Exception:  # torch raises a dozen kinds for damaged, foreign and hostile files
-        raise ValueError(_damaged(path)) from None
+        raise ConfigError(_damaged(path)) from None
     return _Copies(path, pickled).of(contents)
 
 
@@ -106,7 +108,7 @@ class _Copies:
         """The same, its tensors copied. Dicts and lists are changed in place."""
         self.things -= 1
         if depth > DEEPEST or self.things < 0:
-            raise ValueError(f"{self.path} is damaged: its lists are nested without end")
+            raise ConfigError(f"{self.path} is damaged: its lists are nested without end")
         if isinstance(thing, Tensor):
             return self._copy(thing)
         if not isinstance(thing, dict | list | tuple):
@@ -125,7 +127,7 @@ class _Copies:
         size = tensor.numel() * tensor.element_size()
         memory = tensor.untyped_storage()
         if tensor.layout != torch.strided or size > memory.nbytes():
-            raise ValueError(
+            raise ConfigError(
                 f"{self.path} is damaged: a tensor claims the shape {[*tensor.shape]} of {size:,} bytes, and has "
                 f"{memory.nbytes():,}"
             )
@@ -133,7 +135,7 @@ class _Copies:
         if key not in self.done:
             self.left -= size
             if self.left < 0:
-                raise ValueError(f"{self.path} is damaged: its tensors claim more than the file has bytes")
+                raise ConfigError(f"{self.path} is damaged: its tensors claim more than the file has bytes")
             self.done[key] = tensor.detach().clone()
         return self.done[key]
 
@@ -146,21 +148,21 @@ def check_plain(section: Any, most: int) -> None:
         most: things that it may hold, each list and number counted wherever it stands.
 
     Raises:
-        ValueError: anything but dicts with names, lists, texts, numbers, truth and None; or too many of them.
+        ConfigError: anything but dicts with names, lists, texts, numbers, truth and None; or too many of them.
     """
     waiting, seen = [section], 0
     while waiting:
         thing = waiting.pop()
         seen += 1
         if seen > most:
-            raise ValueError(
+            raise ConfigError(
                 f"its minitx section is nested without end, over {most:,} values in a file of so many bytes"
             )
         if isinstance(thing, dict):
             if strange := [name for name in thing if not isinstance(name, str)]:
-                raise ValueError(f"its minitx section must have texts for names, got {strange[0]!r:.60}")
+                raise ConfigError(f"its minitx section must have texts for names, got {strange[0]!r:.60}")
             waiting += thing.values()
         elif isinstance(thing, list):
             waiting += thing
         elif not isinstance(thing, str | int | float | None):
-            raise ValueError(f"its minitx section holds a {type(thing).__name__}, which is no plain JSON")
+            raise ConfigError(f"its minitx section holds a {type(thing).__name__}, which is no plain JSON")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from minitx.checkpoints.atomic_files import writable
 from minitx.config.parser import Parser
@@ -13,9 +11,9 @@ from minitx.config.parser import Parser
 def import_arguments(parser: Parser) -> None:
     """Of `minitx import`."""
     parser.add_argument(
-        "source", type=str, help="a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
+        "source", help="a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
     )
-    parser.add_argument("--out", type=str, required=True, help="the checkpoint to write")
+    parser.add_argument("--out", required=True, help="the checkpoint to write")
 
 
 def run_import(parsed: Namespace) -> None:
@@ -35,14 +33,14 @@ def run_import(parsed: Namespace) -> None:
 
 def export_arguments(parser: Parser) -> None:
     """Of `minitx export`."""
-    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
     parser.add_argument(
         "--to",
-        type=Literal["hf", "safetensors"],
+        choices=("hf", "safetensors"),
         default="hf",
         help="hf: a folder that transformers loads; safetensors: weights under our names, and the config beside them",
     )
-    parser.add_argument("folder", type=str, help="a new folder")
+    parser.add_argument("folder", help="a new folder")
 
 
 def run_export(parsed: Namespace) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-from jsonargparse import Namespace
 
 from minitx.cli import conversion as huggingface
 from minitx.cli import experiments, trained
 from minitx.cli import sweeping as sweeps
-from minitx.config.errors import RunFailed, is_ours
-from minitx.config.messages import did_you_mean
+from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.config.parser import Parser, config_parser
 
 
@@ -27,7 +25,7 @@ class Command(NamedTuple):
 
     help: str
     parser: Callable[[Parser], None]
-    run: Callable[[Parser, Namespace], None]
+    run: Callable[[Namespace], None]
     configured: bool = False  # whether it takes --config and overrides
 
 
@@ -40,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SystemExit(0 if arguments else 2)
         name = arguments[0]
         if name not in COMMANDS:
-            raise ValueError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+            raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
         # Bytes that are no text reach Python as halves of characters.
         if strange := [word for word in arguments if "\0" in word or re.search("[\ud800-\udfff]", word)]:
-            raise ValueError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
+            raise ConfigError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
         if swallowed := [word for word in arguments if re.fullmatch("--[^=]+=--", word)]:  # argparse makes it []
-            raise ValueError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
+            raise ConfigError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
         parser = _parser(name)
-        COMMANDS[name].run(parser, parser.parse_args(arguments[1:]))
+        COMMANDS[name].run(parser.parse_args(arguments[1:]))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, and knows why
         raise SystemExit(1) from None
@@ -56,11 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except RunFailed as error:
         print(f"minitx: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    except (ValueError, MemoryError, RuntimeError) as error:
-        sentence = str(error) if isinstance(error, ValueError) and is_ours(error) else _memory(error)
-        if os.environ.get("MINITX_TRACEBACK") or sentence is None:
+    except (ConfigError, MemoryError, RuntimeError) as error:
+        sentences = str(error) if isinstance(error, ConfigError) else _memory(error)
+        if os.environ.get("MINITX_TRACEBACK") or sentences is None:
             raise
-        print(f"minitx: {sentence}", file=sys.stderr)
+        for sentence in sentences.split("\n"):
+            print(f"minitx: {sentence}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -89,7 +88,7 @@ def usage() -> str:
     return "\n".join(["usage: minitx COMMAND ...   (minitx COMMAND --help tells its arguments)", "", *lines])
 
 
-def _list(parser: Parser, parsed: Namespace) -> None:
+def _list(parsed: Namespace) -> None:
     from minitx.cli.listing import listing
 
     print(listing())
@@ -99,7 +98,7 @@ def _completion_arguments(parser: Parser) -> None:
     parser.add_argument("shell", type=str, help="bash, zsh or tcsh")
 
 
-def _completion(parser: Parser, parsed: Namespace) -> None:
+def _completion(parsed: Namespace) -> None:
     from minitx.cli.completion import script
 
     print(script(parsed.shell, {name: (command.help, _parser(name)) for name, command in COMMANDS.items()}))
@@ -130,12 +129,12 @@ COMMANDS = {
     "import": Command(
         "make a checkpoint of a Hugging Face model: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
         huggingface.import_arguments,
-        lambda parser, parsed: huggingface.run_import(parsed),
+        lambda parsed: huggingface.run_import(parsed),
     ),
     "export": Command(
         "write a trained model for Hugging Face's transformers, or as plain safetensors",
         huggingface.export_arguments,
-        lambda parser, parsed: huggingface.run_export(parsed),
+        lambda parsed: huggingface.run_export(parsed),
     ),
     "list": Command("list the tasks, corpora, tokenizers, position schemes and configs", lambda parser: None, _list),
     "completion": Command(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from jsonargparse import Namespace
-
-from minitx.config.parser import Parser, config_parser, to_config
-from minitx.config.schema import Config
+from minitx.config.parser import Parser
 from minitx.sweeps import grid
 
 
@@ -23,21 +21,16 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--out", type=str, default=None, help="folder of table and picture; default: the sweep's own")
 
 
-def run(parser: Parser, parsed: Namespace) -> None:
+def run(parsed: Namespace) -> None:
     """Train the grid; leaves the process with code 1 when a run has failed."""
-    values = grid.parse(parsed.set or [])
-
-    def configured(words: list[str]) -> Config:
-        again = config_parser()
-        arguments(again)
-        return to_config(again, again.parse_args([*parser.words, *words]))
-
-    configured([])  # a typo is told before torch is loaded
+    grid_values = grid.parse(parsed.set or [])
     from minitx.sweeps.plan import plan
     from minitx.sweeps.sweep import sweep
 
     _, failed = sweep(
-        plan(configured, values, parsed.seeds, parsed.lengths), parsed.jobs, Path(parsed.out) if parsed.out else None
+        plan(parsed.values, grid_values, parsed.seeds, parsed.lengths),
+        parsed.jobs,
+        Path(parsed.out) if parsed.out else None,
     )
     if failed:
         print("\n".join([f"{len(failed)} failed:", *failed]), file=sys.stderr)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-
 from minitx.checkpoints.atomic_files import writable, writable_folder
-from minitx.config.errors import is_ours
+from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser, add_options
 from minitx.generation.options import GenerationOptions
 
@@ -21,35 +20,47 @@ if TYPE_CHECKING:
 
 
 def _checkpoint_argument(parser: Parser) -> None:
-    parser.add_argument("checkpoint", type=str, help="a checkpoint file, or a run folder (its newest version's best)")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, ...")
+    parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps, ...")
 
 
 EVALUATED = ("num_beams", "length_penalty", "early_stopping")
 """The options of writing that `evaluate` takes, for tasks whose answers are judged as texts."""
 
 
+def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
+    """The options of generation on the command line.
+
+    Raises:
+        ConfigError: a number out of its range, or options that contradict each other.
+    """
+    try:
+        return GenerationOptions(**{name: getattr(parsed, name) for name in names})
+    except ValueError as error:  # generation knows no errors but Python's
+        raise ConfigError(str(error)) from None
+
+
 def evaluate_arguments(parser: Parser) -> None:
     """Of `minitx evaluate`."""
     _checkpoint_argument(parser)
-    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
-    parser.add_argument("--lengths", type=str, default=None, help="for example 1:60: also by length of the question")
-    parser.add_argument("--path", type=str, default=None, help="measure on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
+    parser.add_argument("--path", help="measure on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     add_options(parser, GenerationOptions, EVALUATED)
-    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
-    parser.add_argument("--plot", type=str, default=None, help="with --lengths: draw the accuracy into this .png file")
+    parser.add_argument("--json", help="write the figures to this file as well")
+    parser.add_argument("--plot", help="with --lengths: draw the accuracy into this .png file")
 
 
-def evaluate(parser: Parser, parsed: Namespace) -> None:
+def evaluate(parsed: Namespace) -> None:
     """Measure a trained model."""
     import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
-    options = GenerationOptions(**{name: parsed[name] for name in EVALUATED})
+    options = _options(parsed, EVALUATED)
     out = writable(parsed.json) if parsed.json else None
     if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
-        raise ValueError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
+        raise ConfigError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
     picture = writable(parsed.plot) if parsed.plot else None
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
@@ -58,24 +69,24 @@ def evaluate(parser: Parser, parsed: Namespace) -> None:
     print(table(report))
     if picture is not None:
         if not report["by_length"]:
-            raise ValueError(f"--plot: there is no question of a length in {parsed.lengths}")
+            raise ConfigError(f"--plot: there is no question of a length in {parsed.lengths}")
         draw_lengths(report, predictor, picture)
 
 
 def generate_arguments(parser: Parser) -> None:
     """Of `minitx generate`."""
     _checkpoint_argument(parser)
-    parser.add_argument("texts", type=str, nargs="*", default=[], help="prompts; without any, lines from stdin")
+    parser.add_argument("texts", nargs="*", default=[], help="prompts; without any, lines from stdin")
     add_options(parser, GenerationOptions)
     parser.add_argument("--stream", action="store_true", help="print text as it is written")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each text: ids, log-probability, end")
 
 
-def generate(parser: Parser, parsed: Namespace) -> None:
+def generate(parsed: Namespace) -> None:
     """Let a trained model write."""
-    options = GenerationOptions(**{field.name: parsed[field.name] for field in dataclasses.fields(GenerationOptions)})
+    options = _options(parsed, [field.name for field in dataclasses.fields(GenerationOptions)])
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
-        raise ValueError(
+        raise ConfigError(
             "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"
         )
     import minitx
@@ -86,8 +97,8 @@ def generate(parser: Parser, parsed: Namespace) -> None:
     for text in texts:  # each line is answered as it comes
         try:
             _answer(predictor, text, options, parsed.stream or asking, parsed.json)
-        except ValueError as error:
-            if not asking or not is_ours(error):
+        except ConfigError as error:
+            if not asking:
                 raise
             print(f"minitx: {error}", file=sys.stderr)  # one bad prompt does not end a conversation
 
@@ -128,19 +139,17 @@ def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream:
 def attend_arguments(parser: Parser) -> None:
     """Of `minitx attend`."""
     _checkpoint_argument(parser)
-    parser.add_argument("text", type=str, help="the question, or the text")
-    parser.add_argument("--target", type=str, default=None, help="the answer to look at; default: the model's own")
-    parser.add_argument(
-        "--out", type=str, default=None, help="a .html page to look into, or a .png picture; default attention.png"
-    )
-    parser.add_argument("--logdir", type=str, default=None, help="also show the maps in TensorBoard from this folder")
+    parser.add_argument("text", help="the question, or the text")
+    parser.add_argument("--target", help="the answer to look at; default: the model's own")
+    parser.add_argument("--out", help="a .html page to look into, or a .png picture; default attention.png")
+    parser.add_argument("--logdir", help="also show the maps in TensorBoard from this folder")
 
 
-def attend(parser: Parser, parsed: Namespace) -> None:
+def attend(parsed: Namespace) -> None:
     """Draw a trained model's attention."""
     out = Path(parsed.out or "attention.png")
     if out.suffix.lower() not in (".png", ".html"):
-        raise ValueError(f"--out must end in .png or .html, got {out}")
+        raise ConfigError(f"--out must end in .png or .html, got {out}")
     writable(out)
     if parsed.logdir:
         writable_folder(parsed.logdir)
@@ -166,18 +175,18 @@ def attend(parser: Parser, parsed: Namespace) -> None:
 def ablate_arguments(parser: Parser) -> None:
     """Of `minitx ablate`."""
     _checkpoint_argument(parser)
-    parser.add_argument("--split", type=str, default=None, help="test (default), validation")
-    parser.add_argument("--path", type=str, default=None, help="look at this text, or at these pairs (.tsv) instead")
+    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--path", help="look at this text, or at these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
-    parser.add_argument("--heads", type=str, default=None, help="also these together: cross.2.1,cross.2.2")
-    parser.add_argument("--out", type=str, default=None, help="draw layers and heads into this .png file")
-    parser.add_argument("--json", type=str, default=None, help="write the figures to this file as well")
+    parser.add_argument("--heads", help="also these together: cross.2.1,cross.2.2")
+    parser.add_argument("--out", help="draw layers and heads into this .png file")
+    parser.add_argument("--json", help="write the figures to this file as well")
 
 
-def ablate(parser: Parser, parsed: Namespace) -> None:
+def ablate(parsed: Namespace) -> None:
     """Evaluate a trained model without each of its heads."""
     if parsed.out and not parsed.out.lower().endswith(".png"):
-        raise ValueError(f"--out must end in .png, got {parsed.out}")
+        raise ConfigError(f"--out must end in .png, got {parsed.out}")
     picture, figures = (writable(path) if path else None for path in (parsed.out, parsed.json))
     import minitx
     from minitx.evaluation.report import held_out_split, on_file

@@ -1,16 +1,35 @@
-"""What ends a run that was asked for rightly; what was asked for wrongly is a ValueError."""
+"""Errors that a user can mend, and the sentences that name them. No torch and no pydantic here.
+
+`ConfigError` is raised where a mistake is found and becomes one line per mistake with exit code 2. Every other
+exception keeps its traceback, so that a bug is never mistaken for bad input.
+"""
 
 from __future__ import annotations
 
-import traceback
-from pathlib import Path
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """Input that a user can mend: what was expected, what came, and which key to change; one line per mistake."""
 
 
 class RunFailed(Exception):
-    """A run that cannot go on, or whose outcome could not be written: one sentence, exit code 1."""
+    """A run that cannot continue, or whose outcome could not be written: one sentence, exit code 1."""
 
 
-def is_ours(error: ValueError) -> bool:
-    """Whether a ValueError was raised by our own code, on purpose; any other is a bug and keeps its traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return Path(frames[-1].filename).resolve().is_relative_to(Path(__file__).resolve().parents[1])
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """End a sentence about an unknown name with the nearest known one, or with all of them when none is near."""
+    known = sorted(known)
+    if not known:
+        return "it has none"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
+    known = list(known)
+    section = key.rpartition(".")[0]
+    siblings = [other for other in known if other.rpartition(".")[0] == section]
+    return f"unknown key {key if key.isprintable() else ascii(key)}: {did_you_mean(key, siblings or known)}"

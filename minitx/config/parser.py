@@ -1,209 +1,225 @@
-"""From YAML and command line to checked values, with one clear sentence for whatever does not fit. No torch here.
+"""From YAML files and the command line to plain values, and to a Config. No torch here.
 
-jsonargparse does the parsing; this module adds "did you mean", and treats the open sections of a config (a registered
-`name` plus that class's own options) with the same checks as the typed ones.
+The words of a command line are read in their order: `--config FILE` merges a file into the values collected before it,
+`--section.key VALUE` sets one key. Everything else on the line is argparse's.
 """
 
 from __future__ import annotations
 
-import copy
+import argparse
+import ast
 import dataclasses
+import inspect
+import itertools
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-import docstring_parser
-import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
+from minitx.config import bundled, yaml_checks
+from minitx.config.errors import ConfigError, did_you_mean, unknown_key
+from minitx.config.schema import OPEN_SECTIONS, Config, config_from_dict, keys
+from minitx.config.validation import expected, shown
 
-from minitx.config import bundled
-from minitx.config import yaml_checks as plain
-from minitx.config.messages import check_none, did_you_mean, explain, keys, unknown_key
-from minitx.config.schema import Config, Options
-
-OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
-"""The sections that hold a registered name and the options of its class."""
+Values = dict[str, Any]
 
 
-class Parser(ArgumentParser):
-    """A parser whose complaints are one sentence: it raises ValueError instead of leaving the process."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(allow_abbrev=False, **kwargs)  # an abbreviation is a typo that happens to fit
-        self.from_files: dict[str, Any] = {}  # what the config files said of the open sections
-        self.words: list[str] = []  # the command line itself
-        self._named: list[str] = []  # keys on it
-
-    def parse_args(self, args: Any = None, *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
-        """Parse the command line, and remember which keys it names."""
-        self.words = sys.argv[1:] if args is None else list(args)
-        self._named = [word.removeprefix("--").partition("=")[0] for word in self.words if word.startswith("--")]
-        others, inner = _take_inner(self.words, [section for section in OPEN_SECTIONS if section in keys(self)])
-        parsed = super().parse_args(others, *rest, **kwargs)
-        for section, key, option, text in sorted(inner, key=lambda one: one[2] != "name"):
-            options, value = parsed[section], yaml.safe_load(text)
-            within = options.get(key)
-            other = option == "name" and isinstance(within, dict) and within.get("name") != value
-            options[key] = {**(within if isinstance(within, dict) and not other else {}), option: value}
-        return parsed
-
-    def said(self, section: str, key: str) -> bool:
-        """Whether the command line itself set a key of a section, the whole section, or something below the key."""
-        full = f"{section}.{key}"
-        return any(name in (section, full) or name.startswith(f"{full}.") for name in self._named)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Say it in our words."""
-        raise ValueError(explain(message, keys(self)))
-
-
-def _take_inner(args: list[str], sections: Iterable[str]) -> tuple[list[str], list[tuple[str, str, str, str]]]:
-    """Take out of the words those about an own option of an option in these sections: --data.tokenizer.size 500.
-
-    jsonargparse would set the whole option anew with each of them. A new `name` drops what belonged to another, as it
-    does for a section.
-
-    Returns:
-        The other words, and for each that was taken its section, key, option and value.
-
-    Raises:
-        ValueError: a key without a value.
-    """
-    section_names = "|".join(map(re.escape, sections))
-    others, taken = [], []
-    words = iter(args)
-    for word in words:
-        found = re.fullmatch(rf"--({section_names})\.(\w+)\.(\w+)(?:=(.*))?", word, re.DOTALL)
-        if found is None:
-            others.append(word)
-            continue
-        section, key, option, value = found.groups()
-        if value is None and (value := next(words, None)) is None:
-            raise ValueError(f"{section}.{key}.{option}: expected a value")
-        taken.append((section, key, option, value))
-    return others, taken
-
-
-class ConfigFile(ActionConfigFile):
-    """`--config FILE`. A later file adds to an open section of an earlier one, unless it names another class there."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        """Read a file into what has been parsed so far."""
-        if isinstance(values, str) and not Path(values).is_file():
-            named = bundled.configs()
-            if values not in named:
-                near = "" if set("/.") & set(values) else f", nor a config of that name: {did_you_mean(values, named)}"
-                raise ValueError(f"--config: there is no file {values}{near}")
-            values = str(named[values])
-        if isinstance(values, str):
-            _check_sections(plain.read(values), Config(), f"--config: {values}")
-        before = {section: cfg.get(section) or {} for section in OPEN_SECTIONS}
-        try:
-            super().__call__(parser, cfg, values, option_string)
-        except TypeError as error:
-            raise ValueError(explain(str(error), keys(parser))) from None
-        for section, earlier in before.items():
-            later = cfg.get(section)
-            if isinstance(later, dict) and later.get("name", earlier.get("name")) == earlier.get("name"):
-                cfg[section] = {**earlier, **later}
-            parser.from_files[section] = cfg.get(section)
-
-
-def _check_sections(written: Any, kind: Any, where: str, section: str = "") -> None:
-    """See that sections hold keys: jsonargparse would take a text in the place of one for the name of another file.
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises ConfigError instead of leaving the process, and takes options anywhere.
 
     Args:
-        written: what stands in a section.
-        kind: the section of a Config that it is to become.
-        where: it comes from, for messages.
-        section: its key.
-
-    Raises:
-        ValueError: no section, or at the top one that there is not.
+        configured: also take `--config FILE` and `--section.key VALUE`, collected in `values` of what is parsed.
+        kwargs: argparse's own.
     """
-    if not isinstance(written, dict):
-        raise ValueError(f"{section or where}: expected keys and their values, got {written!r:.80}")
-    known = {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
-    for name, inner in written.items():
-        # jsonargparse tells unknown sections, but takes `config` for its own.
-        if not section and name not in known and (name == "config" or not isinstance(inner, dict)):
-            raise ValueError(unknown_key(name, list(known)))
-        if dataclasses.is_dataclass(known.get(name)):
-            _check_sections(inner, known[name], where, f"{section}.{name}".lstrip("."))
+
+    def __init__(self, configured: bool = False, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        self.configured = configured
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse the command line.
+
+        Raises:
+            ConfigError: an unknown argument, or a value that does not fit.
+        """
+        words = sys.argv[1:] if args is None else list(args)
+        values: Values = {}
+        if self.configured:
+            words, values = read_config(words)
+        parsed, strange = self.parse_known_intermixed_args(words, namespace)
+        if strange:
+            name = strange[0].partition("=")[0]
+            known = [option for action in self._actions for option in action.option_strings]
+            if name.startswith("-"):
+                raise ConfigError(unknown_key(name.lstrip("-"), (option.lstrip("-") for option in known)))
+            raise ConfigError(f"unexpected argument {name!r}")
+        parsed.values = values
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Raise argparse's complaint."""
+        raise ConfigError(message)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Help with room for long keys: each explanation is on lines of its own."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=8, width=100)
 
 
 def config_parser(**kwargs: Any) -> Parser:
-    """A parser for a whole Config: `--config FILE` (several, the later wins) and `--section.key value`."""
-    parser = Parser(default_env=False, **kwargs)
-    parser.add_argument("--config", action=ConfigFile, help="a YAML file; several may be given, later ones win")
-    parser.add_argument("--data", type=Options, default={}, help="task: a registered name and its own options")
-    for section in ("run", "model", "optimizer", "trainer", "log"):
-        kind = type(getattr(Config(), section))
-        parser.add_argument(f"--{section}", type=kind, default=kind())
+    """A parser for a whole Config; its help lists every key."""
+    parser = Parser(
+        configured=True, usage=f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ...", **kwargs
+    )
+    parser.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
+    docs = explanations(Config)
+    groups: dict[str, Any] = {}
+    for key, field in keys():
+        section = key.rpartition(".")[0] or "data"
+        group = groups.get(section) or groups.setdefault(section, parser.add_argument_group(section))
+        choices = (
+            [str(each) for each in get_args(field.annotation)] if get_origin(field.annotation) is Literal else None
+        )
+        default = field.get_default(call_default_factory=True)
+        text = f"{docs[key]} ({expected(field)}; default: {shown(default)})"
+        group.add_argument(f"--{key}", metavar="VALUE", choices=choices, help=text.replace("%", "%%"))
     return parser
 
 
+def explanations(kind: Any, within: str = "") -> dict[str, str]:
+    """The docstring of every field of a dataclass, by dotted key; fields that are sections are followed."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    found: dict[str, str] = {}
+    hints = get_type_hints(kind)
+    for field, text in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            name = field.target.id  # type: ignore[union-attr]
+            key = f"{within}.{name}" if within else name
+            if dataclasses.is_dataclass(hints[name]):
+                found |= explanations(hints[name], key)
+            else:
+                found[key] = " ".join(text.value.value.split())  # type: ignore[attr-defined]
+    return found
+
+
 def add_options(parser: Parser, kind: type, names: Iterable[str] | None = None) -> None:
-    """Every field of a dataclass, or those named, as `--field`, explained by its docstring; False makes a flag."""
-    explained = {entry.arg_name: entry.description for entry in docstring_parser.parse_from_object(kind).params}
-    types = get_type_hints(kind)
+    """Add every field of a dataclass, or those named, as `--field`, explained by its docstring; False makes a flag."""
+    docs, hints = explanations(kind), get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if names is not None and field.name not in names:
             continue
-        told: dict[str, Any] = {"help": explained[field.name]}
+        options: dict[str, Any] = {"help": docs[field.name].replace("%", "%%"), "default": field.default}
+        inner = get_args(hints[field.name]) or (hints[field.name],)
         if field.default is False:
-            told |= {"action": "store_true"}
-        elif types[field.name] == list[str] | None:  # said once for each
-            told |= {"action": "append", "type": str, "default": None}
+            options["action"] = "store_true"
+        elif get_origin(inner[0]) is list:  # given once for each
+            options |= {"action": "append", "metavar": "TEXT"}
+        elif bool in inner:
+            options["type"] = _truth_or_text
         else:
-            told |= {"type": types[field.name], "default": field.default}
-        parser.add_argument(f"--{field.name}", **told)
+            options["type"] = inner[0]
+        parser.add_argument(f"--{field.name}", **options)
 
 
-def to_config(parser: Parser, parsed: Namespace) -> Config:
-    """The Config in what a config_parser has parsed."""
-    for section in Config.__dataclass_fields__:
-        if not isinstance(parsed[section], Namespace | dict) and not dataclasses.is_dataclass(parsed[section]):
-            raise ValueError(f"{section}: expected keys and their values, got {parsed[section]!r}")
-    for section, written in parser.from_files.items():
-        now = parsed.get(section)
-        if isinstance(now, dict) and isinstance(written, dict) and now.get("name") != written.get("name"):
-            # Another class was named on the command line: what the files said of the one before does not concern it.
-            parsed[section] = {key: value for key, value in now.items() if parser.said(section, key)}
-    built = parser.instantiate(parsed)
-    config = Config(**{name: built[name] for name in Config.__dataclass_fields__})
-    for section in (
-        "run",
-        "model",
-        "optimizer",
-        "optimizer.schedule",
-        "trainer",
-        "log",
-        "log.attention",
-        "log.embeddings",
-    ):
-        part = attrgetter(section)(config)
-        check_none(type(part), vars(part), section)
-    return config
+def _truth_or_text(text: str) -> bool | str:
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def config_from_dict(values: Mapping[str, Any]) -> Config:
-    """The Config in plain JSON types (Config.to_dict), checked as a YAML file is.
+def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
+    """Split the words of a command line into those that are not about a config, and the values of those that are.
 
     Raises:
-        ValueError: a key or a value that does not fit.
+        ConfigError: a key without a value, or a file that cannot be read.
     """
-    plain.check(values, "the config")
-    _check_sections(values, Config(), "the config")
-    parser = _whole_parser()
-    return to_config(parser, parser.parse_object(copy.deepcopy(dict(values))))
+    others: list[str] = []
+    values: Values = {}
+    pending: dict[str, str] = {}  # keys set since the last file
+    waiting = iter(words)
+    for word in waiting:
+        found = re.fullmatch(r"--(config|data|[a-z]+(?:\.\w+)+)(?:=(.*))?", word, re.DOTALL)
+        if found is None:
+            others.append(word)
+            continue
+        key, text = found.groups()
+        if text is None and ((text := next(waiting, None)) is None or text.startswith("--")):
+            raise ConfigError(f"{key}: expected a value")
+        if key != "config":
+            pending[key] = text
+            continue
+        values, pending = merged(overridden(values, pending), read_file(text)), {}
+    return others, overridden(values, pending)
+
+
+def read_file(name: str) -> Values:
+    """The values in a YAML file, given by its path or by the name of a bundled config.
+
+    Raises:
+        ConfigError: no such file, or no YAML file of sections.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        known = bundled.configs()
+        if name not in known:
+            near = "" if set("/.") & set(name) else f", nor a config of that name: {did_you_mean(name, known)}"
+            raise ConfigError(f"--config: there is no file {name}{near}")
+        path = known[name]
+    values = yaml_checks.read(str(path))
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
+    return values
+
+
+def merged(before: Any, after: Any, section: str = "") -> Any:
+    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        return after
+    is_open = section.startswith(OPEN_SECTIONS)
+    if is_open and "name" in after and "name" in before and after["name"] != before["name"]:
+        return dict(after)
+    return {
+        **before,
+        **{
+            name: merged(before.get(name), value, f"{section}.{name}" if section else name)
+            for name, value in after.items()
+        },
+    }
+
+
+def nested(key: str, value: Any) -> Values:
+    """A value under its dotted key: {"trainer": {"max_steps": 300}} for trainer.max_steps."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    nested_values: Values = value
+    return nested_values
+
+
+def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values:
+    """Set keys in values, by dotted key; a text is read as on the command line.
+
+    A `name` is set first, since naming another class drops the options of the one before.
+    """
+    for key, value in sorted(settings.items(), key=lambda setting: not setting[0].endswith(".name")):
+        if isinstance(value, str) and (key not in _texts() or value == "null"):
+            value = yaml_checks.parse(value)
+        values = merged(values, nested(key, value))
+    return dict(values)
 
 
 @cache
-def _whole_parser() -> Parser:
-    """A config_parser for what is no command line and leaves nothing in it; making one is slow, so once is enough."""
-    return config_parser()
+def _texts() -> frozenset[str]:
+    """The keys whose values are texts, which `--run.name 2024` may set as well."""
+    return frozenset(key for key, field in keys() if field.annotation in (str, str | None))
+
+
+def config_from_words(words: Sequence[str]) -> Config:
+    """The Config of a command line: `--config FILE` and `--section.key value`, nothing else.
+
+    Raises:
+        ConfigError: with a line for each mistake.
+    """
+    return config_from_dict(config_parser().parse_args(words).values)

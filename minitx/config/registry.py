@@ -1,17 +1,19 @@
-"""Open sections of a config: a registered `name` plus that class's own options, checked and built. No torch here."""
+"""Open sections of a config: a registered `name` and the options of that class, checked and built. No torch here."""
 
 from __future__ import annotations
 
-import re
+import dataclasses
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from jsonargparse import ArgumentParser
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from minitx.config.messages import check_none, did_you_mean, explain, keys
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import Options
+from minitx.config.validation import shown, validate
 
 T = TypeVar("T")
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 class LazyRegistry(dict[str, Any]):
     """Registered classes by name; the module that registers a class is imported when the class is first asked for.
 
-    Iterating and `in` give the names of all classes and import nothing; values() and items() import every module.
+    Iteration and `in` cover the names of all classes and import nothing; values() and items() import every module.
 
     Args:
         modules: for each module, the names that it registers and their classes.
@@ -62,52 +64,66 @@ class LazyRegistry(dict[str, Any]):
         return self[name] if name in self else default  # noqa: SIM401 (dict.get would not import)
 
 
-class _ClassParser(ArgumentParser):
-    """A parser for the arguments of one class, whose complaints are one sentence."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise ValueError instead of leaving the process."""
-        raise ValueError(explain(message, keys(self)))
-
-
 def resolve(registry: Mapping[str, type[T]], options: Options, section: str, given: Iterable[str] = ()) -> Options:
     """Check an open section against the constructor of the class that it names, and fill in its defaults.
 
     Args:
         registry: classes by name.
-        options: the section as written.
+        options: the section.
         section: its dotted key, for messages.
         given: constructor arguments that do not come from the section.
 
     Raises:
-        ValueError: no name, an unknown name, an unknown option or a wrong type.
+        ConfigError: no name, an unknown name, or a line for each option that is unknown or does not fit.
     """
     name = options.get("name")
     if name is None:
-        raise ValueError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
+        raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
     if not isinstance(name, str) or name not in registry:
-        raise ValueError(f"{section}.name: unknown name {name!r}; {did_you_mean(str(name), registry)}")
-    parser = _class_parser(registry[name], frozenset(given))  # type: ignore[arg-type]
+        raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registry)}")
+    adapter, fields = _checked(registry[name], frozenset(given))  # type: ignore[arg-type]
     own = {key: value for key, value in options.items() if key != "name"}
     try:
-        resolved = parser.parse_object(own).as_dict()
-    except ValueError as error:
-        sentence = re.sub(r"^(unknown key )?([\w.]+)", rf"\1{section}.\2", str(error))
-        sentence = re.sub(r"did you mean ([\w.]+)\?", rf"did you mean {section}.\1?", sentence)
-        raise ValueError(f"{sentence} (for {section}.name {name})") from None
-    check_none(registry[name], resolved, section)
-    return {"name": name, **resolved}
-
-
-@cache
-def _class_parser(kind: type, given: frozenset[str]) -> ArgumentParser:
-    """A parser for a class's own options; reading the class is slow, so once is enough."""
-    parser = _ClassParser(exit_on_error=False, allow_abbrev=False)
-    parser.add_class_arguments(kind, skip=set(given))
-    return parser
+        return {"name": name, **vars(validate(adapter, own, fields, section))}
+    except ConfigError as error:
+        lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
+        raise ConfigError("\n".join(lines)) from None
 
 
 def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:
-    """The object that an open section describes; see resolve."""
+    """Build the object that an open section describes; see resolve."""
     resolved = resolve(registry, options, section, given)
     return registry[resolved.pop("name")](**given, **resolved)
+
+
+def parameters(kind: Any, given: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """The options of a registered class: annotation and default by name; none for a function.
+
+    Args:
+        kind: the class.
+        given: constructor arguments that are no options.
+    """
+    if not inspect.isclass(kind):
+        return {}
+    hints = get_type_hints(kind if dataclasses.is_dataclass(kind) else kind.__init__)
+    factories = {
+        field.name: Field(default_factory=field.default_factory)
+        for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ())
+        if field.default_factory is not dataclasses.MISSING
+    }
+    return {
+        each.name: (hints[each.name], factories.get(each.name, ... if each.default is each.empty else each.default))
+        for each in inspect.signature(kind).parameters.values()
+        if each.name not in given and each.kind is not each.VAR_POSITIONAL and each.kind is not each.VAR_KEYWORD
+    }
+
+
+@cache
+def _checked(kind: Any, given: frozenset[str]) -> tuple[TypeAdapter[BaseModel], Any]:
+    """A validator of a class's own options, and their fields."""
+    model = create_model(
+        kind.__name__,
+        __config__=ConfigDict(extra="forbid", protected_namespaces=()),
+        **parameters(kind, given),  # type: ignore[call-overload]
+    )
+    return TypeAdapter(model), model.__pydantic_fields__

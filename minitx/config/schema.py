@@ -1,81 +1,122 @@
-"""The whole vocabulary of a run, as frozen dataclasses. No torch here: `--help` and a typo must answer at once.
+"""Every key of a run with its type, range and meaning, as frozen dataclasses. No torch: `--help` must answer at once.
 
-Three sections are open, because anybody may register more of them: `data`, `model.position` and `model.position_ids`
-hold a registered `name` plus that class's own options, which options.py checks once the class is known. Everything else
-is typed here.
+Three sections are open, because users may register more of them: `data`, `model.position` and `model.position_ids`
+hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic.fields import FieldInfo
+
+from minitx.config import yaml_checks
+from minitx.config.errors import ConfigError
+from minitx.config.validation import sentences, validate
 
 Options = dict[str, Any]
 """An open section: `name`, and the options of the class registered under it."""
 
+MAX_COUNT = 2**40
+"""More steps than any run takes."""
 
-@dataclass(frozen=True)
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Section = TypeVar("Section")
+
+
+@dataclass_transform(frozen_default=True)
+def section(name: str) -> Callable[[type[Section]], type[Section]]:
+    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`."""
+
+    def decorate(plain: type[Section]) -> type[Section]:
+        kind: Any = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(plain)
+        validated = kind.__init__
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                validated(self, *args, **kwargs)
+            except ValidationError as error:
+                raise ConfigError("\n".join(sentences(error, kwargs, kind.__pydantic_fields__, name))) from None
+
+        kind.__init__ = __init__
+        checked: type[Section] = kind
+        return checked
+
+    return decorate
+
+
+@section("run")
 class RunConfig:
-    """Where a run lands and which random numbers it draws."""
+    """Where a run lands, and its seed."""
 
     name: str = "run"
     """The run's name; its files land in `<folder>/<name>/v0`, `v1`, ..."""
-    seed: int = 1
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 1
     """Decides initial weights, training batches and dropout. Validation and test sets do not depend on it."""
     folder: str = "runs"
-    """The folder of all runs: what `tensorboard --logdir` is pointed at."""
+    """The folder of all runs: the argument of `tensorboard --logdir`."""
     init_from: str | None = None
-    """A checkpoint file or run folder whose weights the run begins with, and for text its tokenizer: --init_from."""
+    """A checkpoint file or run folder whose weights the run starts from, and for text its tokenizer: --init_from."""
 
 
-@dataclass(frozen=True)
+@section("model")
 class ModelConfig:
     """The Transformer to build."""
 
     architecture: Literal["encoder_decoder", "decoder_only", "encoder_only"] = "encoder_decoder"
     """encoder_decoder (Vaswani et al.), decoder_only (GPT) or encoder_only (one output for each input position)."""
-    d_model: int = 64
+    d_model: Count = 64
     """Width of the vectors between layers."""
-    n_heads: int = 4
+    n_heads: Count = 4
     """Attention heads in each attention."""
-    n_layers: int = 2
+    n_layers: Count = 2
     """Layers in each stack."""
-    n_decoder_layers: int | None = None
+    n_decoder_layers: Count | None = None
     """Layers in the decoder of an encoder_decoder, where it differs from the encoder. Default: n_layers."""
-    n_kv_heads: int | None = None
+    n_kv_heads: Count | None = None
     """Key-value heads, a divisor of n_heads: fewer save memory (grouped-query attention). Default: n_heads."""
-    d_head: int | None = None
+    d_head: Count | None = None
     """Width of one head. Default: d_model / n_heads."""
-    d_ff: int | None = None
+    d_ff: Natural | None = None
     """Inner width of the feed-forward networks; 0: none, attention alone. Default: 4 x d_model."""
-    position: Options = field(default_factory=lambda: {"name": "sinusoidal"})
-    """How positions are told: a registered `name` (minitx list) and its own options."""
-    position_ids: Options = field(default_factory=lambda: {"name": "consecutive"})
-    """Which number each token is told to stand at: a registered `name` (minitx list) and its own options."""
-    window: int | None = None
+    position: Options = Field(default_factory=lambda: {"name": "sinusoidal"}, examples=["{name: rope}"])
+    """The position scheme: a registered `name` (minitx list) and its own options."""
+    position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
+    """How tokens are numbered: a registered `name` (minitx list) and its own options."""
+    window: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     """Number of keys that a query of self-attention may see, itself included. Default: all."""
     norm_first: bool = True
     """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """The normalisation: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
-    norm_eps: float | None = None
-    """What norms add to the variance before its root. Default: 1e-5 for layernorm, fp32's epsilon for rmsnorm."""
+    """The normalization: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
+    norm_eps: Positive | None = None
+    """Added to the variance before its root. Default: 1e-5 for layernorm, fp32's epsilon for rmsnorm."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2", "swiglu", "geglu", "geglu_tanh"] = "gelu"
     """Non-linearity of the feed-forward networks; swiglu and geglu are gated, with a third matrix. _tanh: the
     approximation of gelu with which GPT-2 and T5 1.1 were trained."""
-    dropout: float = 0.0
-    """Dropped share of embeddings, sublayer outputs and inner activations in training."""
-    attention_dropout: float = 0.0
-    """Dropped share of attention weights in training; not zero, it costs the fused kernel its speed on a CPU."""
+    dropout: Fraction = 0.0
+    """Dropout of embeddings, sublayer outputs and inner activations in training."""
+    attention_dropout: Fraction = 0.0
+    """Dropout of attention weights in training; above zero, the fused kernel is slow on a CPU."""
     qk_norm: bool = False
-    """Normalise queries and keys by head before they meet."""
-    softcap: float | None = None
+    """Normalize queries and keys by head before their product."""
+    softcap: Positive | None = None
     """Bend attention scores into (-softcap, softcap) by a hyperbolic tangent (Gemma 2). Default: leave them."""
     prefix_lm: bool = False
     """decoder_only: read the question in both directions, write the answer causally (Raffel et al. 2020)."""
     embedding_norm: bool = False
-    """Normalise the embeddings once their positions are added (BERT)."""
+    """Normalize the embeddings once their positions are added (BERT)."""
     bias: bool = True
     """Biases in the linear maps of the layers."""
     qkv_bias: bool | None = None
@@ -89,9 +130,32 @@ class ModelConfig:
     head_transform: bool = False
     """A linear map, the activation and a norm before the output head (BERT)."""
     scale_residual: bool = True
-    """Begin the maps into the residual stream smaller, by 1 / sqrt(2 x layers), so that its sum keeps its size."""
-    vocab_size: int | None = None
-    """Number of tokens. Left out, it is the tokenizer's."""
+    """Initialize the maps into the residual stream smaller, by 1 / sqrt(2 x layers), so that its sum keeps its size."""
+    vocab_size: Count | None = None
+    """Number of tokens. Default: the tokenizer's."""
+
+    def __post_init__(self) -> None:
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise ValueError(
+                f"model.d_model must be divisible by model.n_heads, got d_model {self.d_model} and n_heads "
+                f"{self.n_heads} (or set model.d_head)"
+            )
+        if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"model.n_heads must be divisible by model.n_kv_heads, got {self.n_heads} and {self.n_kv_heads}"
+            )
+        if self.n_decoder_layers is not None and self.architecture != "encoder_decoder":
+            raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only")
+        if self.prefix_lm and (self.architecture != "decoder_only" or self.window is not None):
+            raise ValueError(
+                f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with model.window "
+                f"{self.window}"
+            )
+        if self.architecture != "decoder_only" and self.window is not None and self.window % 2 == 0:
+            raise ValueError(
+                f"model.window must be odd where attention is bidirectional, got {self.window}: itself and the same "
+                "number on each side"
+            )
 
     @property
     def decoder_layers(self) -> int:
@@ -100,106 +164,117 @@ class ModelConfig:
         return self.n_layers if own is None else own
 
 
-@dataclass(frozen=True)
+@section("optimizer.schedule")
 class ScheduleConfig:
-    """The learning rate over optimiser steps."""
+    """The learning rate over optimizer steps."""
 
     name: Literal["constant", "linear", "cosine", "noam"] = "cosine"
     """After the warm-up: constant; linear or cosine decay to the end of the run; noam: 1 / sqrt(step)."""
-    warmup_steps: int = 100
+    warmup_steps: Natural = 100
     """Steps over which the learning rate rises in a straight line from 0 to optimizer.lr, its peak."""
-    final_ratio: float = 0.1
+    final_ratio: Share = 0.1
     """Where linear and cosine decay end, as a share of the peak."""
 
 
-@dataclass(frozen=True)
+@section("optimizer")
 class OptimizerConfig:
-    """How weights are changed."""
+    """How weights are updated."""
 
     name: Literal["adamw", "muon"] = "adamw"
     """adamw (Loshchilov and Hutter 2019), fused; muon (Jordan 2024) for the layers' matrices and AdamW for the rest."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """The learning rate at its peak."""
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
     """Decay of the running means of the gradient and of its square."""
-    weight_decay: float = 0.01
-    """Pull of the matrices towards zero; biases and norms are left alone."""
+    weight_decay: NonNegative = 0.01
+    """Decay of the matrices towards zero; biases and norms are left alone."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over the run."""
 
 
-@dataclass(frozen=True)
+@section("trainer")
 class TrainerConfig:
     """How long, how precisely and on what to train."""
 
-    max_steps: int = 2000
-    """Optimiser steps of the whole run."""
-    val_every_n_steps: int = 200
-    """Steps between validations; there is one behind the last step too."""
-    save_every_n_steps: int = 200
+    max_steps: Count = 2000
+    """Optimizer steps of the whole run."""
+    val_every_n_steps: Count = 200
+    """Steps between validations; the last step is always followed by one."""
+    save_every_n_steps: Count = 200
     """Steps between saves of last.ckpt: what a crash can cost."""
-    keep_every_n_steps: int = 0
-    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, whole, to go on from; 0 keeps none."""
+    keep_every_n_steps: Natural = 0
+    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, to resume from; 0 keeps none."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
     """auto: bf16 where the hardware multiplies it natively, else fp32. Or one of Lightning's."""
-    accumulate_grad_batches: int = 1
-    """Batches whose gradients make one optimiser step."""
-    gradient_clip_val: float = 1.0
+    accumulate_grad_batches: Count = 1
+    """Batches whose gradients make one optimizer step."""
+    gradient_clip_val: NonNegative = 1.0
     """Largest norm of the gradient over all weights; 0 does not clip."""
     skip_nonfinite_steps: bool = False
-    """Pass over a step whose loss or gradient is not finite, and count it, instead of ending the run."""
-    label_smoothing: float = 0.0
+    """Skip a step whose loss or gradient is not finite, and count it, instead of ending the run."""
+    label_smoothing: Fraction = 0.0
     """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
     compile: bool | Literal["auto"] = "auto"
-    """Let torch.compile write the training step's programs: quicker steps, after a minute of compiling. auto tries it
-    early in a run on a GPU that has minutes ahead, and keeps what is faster."""
+    """Compile the training step with torch.compile: faster steps, after a minute of compiling. auto tries it early in a
+    run on a GPU that has minutes ahead, and keeps the faster one."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting."""
     recompute_activations: bool = False
-    """Keep only what goes into each layer, and compute the layer again in the backward: less memory, a third slower."""
-    profile: int = 0
-    """Watch this many steps, early in the run, and print where their time goes; 0 does not."""
+    """Keep only the input of each layer, and compute the layer again in the backward: less memory, a third slower."""
+    profile: Natural = 0
+    """Profile this many steps, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to train on; auto takes a GPU when there is one."""
+    """The device to train on; auto takes a GPU when there is one."""
     devices: int | str = "auto"
     """How many devices; auto: all GPUs, or one CPU process."""
     strategy: str = "auto"
-    """For several devices: auto, ddp, fsdp2 (weights spread over them), or another of Lightning's."""
-    num_nodes: int = 1
+    """For several devices: auto, ddp, fsdp2 (weights sharded over them), or another of Lightning's."""
+    num_nodes: Count = 1
     """How many machines."""
 
+    def __post_init__(self) -> None:
+        if self.compile_mode != "default" and self.compile is not True:
+            setting = "auto" if self.compile else "false"
+            raise ValueError(f"trainer.compile_mode {self.compile_mode} needs trainer.compile true, got {setting}")
+        if self.compile_mode != "default" and self.accumulate_grad_batches > 1:
+            # CUDA graphs overwrite the gradients of the batch before (pytorch issues 169545 and 96693).
+            raise ValueError(
+                f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {self.compile_mode}, got "
+                f"{self.accumulate_grad_batches}"
+            )
 
-@dataclass(frozen=True)
+
+@section("log.attention")
 class AttentionLogConfig:
-    """Attention in TensorBoard: the maps of its Attention tab, and what each head does."""
+    """Attention in TensorBoard: the maps of its Attention tab, and the statistics of each head."""
 
-    every_n_validations: int = 1
+    every_n_validations: Natural = 1
     """Log the maps at each n-th validation, and at the last; 0 never."""
-    examples: int = 2
-    """How many of the validation examples to look at, always the same ones."""
-    max_tokens: int = 64
-    """Of running text, look at this many tokens of each example."""
+    examples: Natural = 2
+    """How many of the validation examples to log, always the same ones."""
+    max_tokens: Count = 64
+    """Of running text, log this many tokens of each example."""
     pictures: bool = True
-    """The maps as pictures, too, for the tab IMAGES."""
+    """The maps as pictures too, for the tab IMAGES."""
 
 
-@dataclass(frozen=True)
+@section("log.embeddings")
 class EmbeddingLogConfig:
     """Tokens as points in TensorBoard's projector, written at the end of training."""
 
-    examples: int = 0
+    examples: Natural = 0
     """Tokens of how many validation examples to show, before and after each stack; 0 none."""
-    max_tokens: int = 64
+    max_tokens: Count = 64
     """Of running text, show this many tokens of each example."""
-    max_points: int = 1000
+    max_points: Count = 1000
     """Show at most this many tokens in their context for each stack."""
 
 
-@dataclass(frozen=True)
+@section("log")
 class LogConfig:
-    """What is written down during training."""
+    """What is logged during training."""
 
-    every_n_steps: int = 50
+    every_n_steps: Count = 50
     """Steps between points of the training curves, and between updates of the progress line."""
     attention: AttentionLogConfig = AttentionLogConfig()
     """Attention maps."""
@@ -207,43 +282,65 @@ class LogConfig:
     """Token embeddings."""
 
 
-@dataclass(frozen=True)
+@section("")
 class Config:
-    """One experiment: what one YAML file says."""
+    """One experiment: the contents of one YAML file."""
 
     run: RunConfig = RunConfig()
-    data: Options = field(default_factory=dict)
+    """Where a run lands, and its seed."""
+    data: Options = Field(default_factory=dict, examples=["{name: reverse}"])
+    """The task: a registered `name` (minitx list) and its own options."""
     model: ModelConfig = ModelConfig()
+    """The Transformer to build."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """How weights are updated."""
     trainer: TrainerConfig = TrainerConfig()
+    """How long, how precisely and on what to train."""
     log: LogConfig = LogConfig()
+    """What is logged during training."""
+
+    def __post_init__(self) -> None:
+        if self.trainer.strategy == "fsdp2" and self.optimizer.name == "muon":
+            raise ValueError(
+                "trainer.strategy fsdp2 shards AdamW's states only: optimizer.name must be adamw, got muon"
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, as they stand in config.yaml and in a checkpoint."""
+        """Plain JSON types, as in config.yaml and in a checkpoint."""
         return _plain(dataclasses.asdict(self))
 
 
-def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> dict[str, tuple[Any, Any]]:
-    """What differs between two plain configs, or two of their sections, by dotted key: the value before and now.
+OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
+"""The sections that hold a registered name and the options of its class."""
 
-    Args:
-        before: as Config.to_dict gives it.
-        now: likewise.
-        within: the dotted key of the section, to stand in front.
+
+def config_from_dict(values: Mapping[str, Any]) -> Config:
+    """Build the Config from plain JSON types (Config.to_dict), checked as a YAML file is.
+
+    Raises:
+        ConfigError: with a line for each key or value that does not fit.
     """
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys((*before, *now)):
-        old, new = before.get(key), now.get(key)
-        dotted = f"{within}.{key}" if within else key
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= changes(old, new, dotted)
-        elif old != new:
-            found[dotted] = (old, new)
-    return found
+    yaml_checks.check(values, "the config")
+    return validate(_adapter(), values, Config.__pydantic_fields__)  # type: ignore[attr-defined]
+
+
+@cache
+def _adapter() -> TypeAdapter[Config]:
+    return TypeAdapter(Config)
+
+
+def keys(kind: Any = Config, within: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a section with its field, dotted, sections within it included; those of open sections are not."""
+    for name, field in kind.__pydantic_fields__.items():
+        key = f"{within}.{name}" if within else name
+        if dataclasses.is_dataclass(field.annotation):
+            yield from keys(field.annotation, key)
+        else:
+            yield key, field
 
 
 def _plain(value: Any) -> Any:
-    """Tuples to lists, through all levels."""
+    """Turn tuples into lists, through all levels."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -12,6 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from minitx.hardware.devices import moved, pinned
+
 IGNORE = -100
 """The label of a position without a target; torch's own default."""
 
@@ -35,12 +37,11 @@ class TensorRecord:
 
     def to(self, device: torch.device | str) -> Self:
         """The same record on a device. A GPU copies from pinned memory while the CPU continues."""
-        non_blocking = torch.device(device).type == "cuda"
-        return self.map(lambda part: part.to(device, non_blocking=non_blocking))
+        return self.map(lambda part: moved(part, device))
 
-    def pin(self) -> Self:
-        """The same record in page-locked memory, from which a GPU copies by itself."""
-        return self.map(lambda part: part.contiguous().pin_memory())
+    def pin(self, device: torch.device | str) -> Self:
+        """The same record in memory from which the device copies by itself, if it can."""
+        return self.map(lambda part: pinned(part, device))
 
     def select(self, rows: Tensor | slice) -> Self:
         """Some of the examples: a slice, indices, or a mask [N]. A scalar belongs to the batch and stays."""

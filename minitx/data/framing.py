@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
 from minitx.data.special_tokens import SpecialIds
 
@@ -35,16 +36,16 @@ def check(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool
         aligned: every answer is as long as its own question, not only the longest as the longest.
 
     Raises:
-        ValueError: with the key to change.
+        ConfigError: with the key to change.
     """
     if kind == "masked" and architecture != "encoder_only":
-        raise ValueError(f"model.architecture: masked tokens need encoder_only; {architecture} reads them all")
+        raise ConfigError(f"model.architecture: masked tokens need encoder_only; {architecture} reads them all")
     if kind == "stream" and architecture != "decoder_only":
-        raise ValueError(
+        raise ConfigError(
             f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
         )
     if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
-        raise ValueError(
+        raise ConfigError(
             "model.architecture: encoder_only answers position by position, so question and answer must be equally "
             f"long; use encoder_decoder or decoder_only (here the longest have {longest[0]} and {longest[1]} tokens)"
         )

@@ -11,19 +11,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Masked, Pairs, Stream
 from minitx.data.framing import Kind
 from minitx.data.special_tokens import SpecialIds
 from minitx.data.tokenizers import Tokenizer
+from minitx.hardware.devices import moved
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad rows of ids on the right: ids and keep [B, T], with at least one column."""
     longest = max(1, *map(len, rows))
-    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long, device=device)
-    keep = torch.arange(longest, device=device) < torch.tensor([[len(row)] for row in rows], device=device)
-    return ids, keep
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long)
+    keep = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+    return moved(ids, device), moved(keep, device)
 
 
 def framed(
@@ -45,12 +47,12 @@ def framed(
         device: of the batch.
 
     Raises:
-        ValueError: for an encoder alone, answers of another length than their questions.
+        ConfigError: for an encoder alone, answers of another length than their questions.
     """
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
-            raise ValueError(
+            raise ConfigError(
                 "an encoder_only model answers position by position: the target must be as long as the text, "
                 f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
             )

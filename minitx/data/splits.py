@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
+
 Split = Literal["training", "validation", "test"]
 SPLITS: tuple[str, ...] = get_args(Split)
 
@@ -85,7 +87,7 @@ def draw_split(
         ids and keep, each [size, L] or shorter.
 
     Raises:
-        ValueError: the task has no example for this split.
+        ConfigError: the task has no example for this split.
     """
     share = {
         "training": 1 - VALIDATION_SHARE - TEST_SHARE,
@@ -112,7 +114,7 @@ def draw_split(
         found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
     ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
     if not len(ids) or (not distinct and len(ids) < size):
-        raise ValueError(
+        raise ConfigError(
             f"data: this task has too few different examples to hold any out for {split}; make {enlarge} larger"
         )
     return ids, keep

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from minitx.config.errors import ConfigError
 from minitx.data.special_tokens import SpecialIds, SpecialTokens
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
@@ -33,7 +34,7 @@ class Tokenizer:
         if special_tokens is None:
             ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
             if any(index is None for index in ids):
-                raise ValueError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
+                raise ConfigError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
             special_tokens = SpecialTokens(SpecialIds(*(int(index) for index in ids if index is not None)))
         self._backend, self.special_tokens = backend, special_tokens
 
@@ -69,14 +70,16 @@ class Tokenizer:
         """Ids of a text.
 
         Raises:
-            ValueError: a piece of text outside the vocabulary; the message lists the vocabulary.
+            ConfigError: a piece of text outside the vocabulary; the message lists the vocabulary.
         """
         encoding = self._backend.encode(text, add_special_tokens=False)
         if self.imported:
             return encoding.ids
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special:
-                raise ValueError(f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}")
+                raise ConfigError(
+                    f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}"
+                )
         return encoding.ids
 
     def encode_question(self, text: str) -> list[int]:
@@ -153,14 +156,14 @@ class Tokenizer:
         """The inverse of to_dict.
 
         Raises:
-            ValueError: not a tokenizer's description.
+            ConfigError: not a tokenizer's description.
         """
         try:
             special_tokens = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
             backend = plain if special_tokens is None else plain["backend"]
             return cls(tokenizers.Tokenizer.from_str(json.dumps(backend)), special_tokens)
         except Exception as error:  # the library raises bare Exception
-            raise ValueError(f"the tokenizer cannot be read: {error}") from None
+            raise ConfigError(f"the tokenizer cannot be read: {error}") from None
 
     def _listing(self) -> str:
         return " ".join(

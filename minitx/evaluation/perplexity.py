@@ -11,11 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Stream
 from minitx.data.special_tokens import SpecialIds
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, Scores, evaluating, teacher_forced
+from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
 
 
@@ -56,13 +58,13 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
         special: of the tokenizer.
 
     Raises:
-        ValueError: a stride out of range, or blocks that are not consecutive.
+        ConfigError: a stride out of range, or blocks that are not consecutive.
     """
     block = stream.ids.size(1) - 1
     if not 1 <= stride <= block:
-        raise ValueError(f"--stride must lie between 1 and data.block, which is {block}; got {stride}")
+        raise ConfigError(f"--stride must lie between 1 and data.block, which is {block}; got {stride}")
     if not torch.equal(stream.ids[1:, 0], stream.ids[:-1, -1]):
-        raise ValueError("--stride needs one running text; these blocks are not consecutive")
+        raise ConfigError("--stride needs one running text; these blocks are not consecutive")
     ids = torch.cat((stream.ids[0, :1], stream.ids[:, 1:].flatten()))
     ids = ids[: int((ids != special.pad).sum())]  # padding is at the end only
     total = Scores()
@@ -70,10 +72,10 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     with evaluating(model), torch.inference_mode():
         starts = torch.arange(0, max(len(ids) - 1 - block, 0) + stride, stride)
         for part in starts.split(EXAMPLES_AT_ONCE):
-            windows = _windows(ids, part, block, special.pad).to(device)
+            windows = moved(_windows(ids, part, block, special.pad), device)
             batch = Stream(windows).frame(architecture, special)
             overlap = torch.arange(block) < block - stride  # counted in an earlier window
-            counted = (overlap & (part > 0)[:, None]).to(device)
+            counted = moved(overlap & (part > 0)[:, None], device)
             scores = teacher_forced(model, replace(batch, labels=batch.labels.masked_fill(counted, IGNORE)))
             total += Scores(len(part), None, scores.tokens, scores.correct, scores.loss)
     return total

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream
 from minitx.data.framing import positions
 from minitx.data.splits import SPLITS, Split
@@ -41,14 +42,14 @@ def evaluation_report(
         options: of generation, for tasks whose answers are scored as texts (BLEU); greedy by default.
 
     Raises:
-        ValueError: an unknown split; lengths, a path, a stride or options that do not apply to the task.
+        ConfigError: an unknown split; lengths, a path, a stride or options that do not apply to the task.
     """
     requested = None if lengths is None else length_range(lengths, predictor.task)
     if path is not None:
         predictor = on_file(predictor, path)
     task = predictor.task
     if options not in (None, GenerationOptions()) and not task.metrics:
-        raise ValueError(
+        raise ConfigError(
             f"--num_beams is for answers that are scored as texts (BLEU); this model was trained on {_registered(task)}"
         )
     held_out = held_out_split(task, split)
@@ -58,7 +59,7 @@ def evaluation_report(
     elif isinstance(examples, Stream) and examples.documents is None:
         scores = strided(predictor.model, examples, stride, predictor.architecture, predictor.tokenizer.special)
     else:
-        raise ValueError(f"--stride is for language models of text; this model was trained on {_registered(task)}")
+        raise ConfigError(f"--stride is for language models of text; this model was trained on {_registered(task)}")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
     if isinstance(task, Text) and isinstance(examples, Stream) and examples.documents is None:
         report |= text_figures(scores, examples, predictor.tokenizer)
@@ -77,12 +78,12 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     """The same predictor with its task on another file.
 
     Raises:
-        ValueError: a task without files.
+        ConfigError: a task without files.
     """
     task = predictor.task.on_file(path)
     if task is None:
         name = _registered(predictor.task)
-        raise ValueError(f"--path is for language models and translation; this model was trained on {name}")
+        raise ConfigError(f"--path is for language models and translation; this model was trained on {name}")
     task.vocabulary = predictor.tokenizer
     other = copy.copy(predictor)
     other.task = task
@@ -124,13 +125,13 @@ def length_range(lengths: str, task: Task) -> range:
     """The lengths that "from:to" names, both included.
 
     Raises:
-        ValueError: another format, or a task without questions of several lengths.
+        ConfigError: another format, or a task without questions of several lengths.
     """
     first, separator, last = lengths.partition(":")
     if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-        raise ValueError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
+        raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
     if not (isinstance(task, QuestionTask) and task.has_lengths):
-        raise ValueError(
+        raise ConfigError(
             "--lengths is for tasks with questions and answers of several lengths; "
             f"this model was trained on {_registered(task)}"
         )
@@ -155,12 +156,12 @@ def held_out_split(task: Task, split: str | None) -> Split:
     """Check the name of a held-out split; by default the task's final split.
 
     Raises:
-        ValueError: neither test nor validation.
+        ConfigError: neither test nor validation.
     """
     if split is None:
         return task.final_split
     if split not in SPLITS or split == "training":
-        raise ValueError(f"--split must be test or validation, got {split}")
+        raise ConfigError(f"--split must be test or validation, got {split}")
     return split  # type: ignore[return-value]
 
 

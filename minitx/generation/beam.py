@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel
+from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, remaining_rows
 from minitx.generation.logits_processors import LogitsProcessor
+from minitx.hardware.devices import moved
 
 NEVER = -1.0e9
 """The score of a sequence that is not there."""
@@ -94,7 +95,7 @@ def beam_search(
         early_stopping: True stops as soon as K sequences have ended; False once no beginning, at its present length,
             looks better than the worst of them; "never" once none could become better at any length.
     """
-    ends = torch.tensor([eos] if isinstance(eos, int) else [*eos], device=ids.device)
+    ends = moved(torch.tensor([eos] if isinstance(eos, int) else [*eos]), ids.device)
     with torch.inference_mode():
         search = _Search(ids, keep, num_beams, max_new_tokens, pad)
         cache: BeamCache = model.start(*source)
@@ -114,14 +115,14 @@ def beam_search(
             search.finish(best, own, ending, parents, tokens, count, length_penalty, early_stopping)
             if count + 1 == max_new_tokens:
                 break
-            rows, since = search.go_on(best + NEVER * ending, own, parents, tokens)
+            rows, shared = search.go_on(best + NEVER * ending, own, parents, tokens)
             settled = search.judge(count + 1, max_new_tokens, length_penalty, early_stopping)
-            done = int(settled.sum())
+            done, since = torch.stack((settled.sum(), shared)).tolist()
             if done == len(settled):
                 break
             cache.reorder(rows, since)
             if len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
-                cache.select(search.drop(settled))
+                cache.select(search.drop(remaining_rows(settled, done)))
             logits = model.step(search.read[:, -1:], cache)[:, -1]
         return search.result()
 
@@ -181,8 +182,8 @@ class _Search:
         lengths = torch.where(welcome, count + 1, 0)
         finished.lengths = torch.cat((finished.lengths, lengths), dim=1).gather(1, order)
 
-    def go_on(self, logs: Tensor, own: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, int]:
-        """Let the K best candidates run; returns which row each goes on from, and since when those differ."""
+    def go_on(self, logs: Tensor, own: Tensor, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Let the K best candidates run; returns which row each goes on from, and since when those differ []."""
         self.scores, chosen = logs.topk(self.beams, dim=1)
         own, parents, tokens = (part.gather(1, chosen) for part in (own, parents, tokens))  # [B, K]
         self.own = own
@@ -196,7 +197,7 @@ class _Search:
         self.read = torch.cat((self.read.index_select(0, rows), tokens.flatten()[:, None]), dim=1)
         if self.keep is not None:
             self.keep = torch.cat((self.keep, torch.ones_like(self.keep[:, :1])), dim=1)
-        return rows, int(shared.min())
+        return rows, shared.min()
 
     def judge(self, written: int, max_new_tokens: int, length_penalty: float, early_stopping: bool | str) -> Tensor:
         """Whether nothing can change any more, for each prompt [B]."""
@@ -209,18 +210,17 @@ class _Search:
         settled = ~finished.hopeful[:, 0]
         return settled | finished.there.all(dim=1) if early_stopping is True else settled
 
-    def drop(self, settled: Tensor) -> Tensor:
-        """Put the settled prompts aside; returns the rows of those that go on."""
+    def drop(self, left: Tensor) -> Tensor:
+        """Put all prompts aside but those at these places; returns the rows of those that go on."""
         if self.all is self.finished:
             self.all = Finished(*(part.clone() for part in vars(self.finished).values()))
         self.all.put(self.items, self.finished)
-        left = ~settled
-        beams = left.repeat_interleave(self.beams)
+        beams = (self.beams * left[:, None] + torch.arange(self.beams, device=left.device)).flatten()
         self.items, self.common = self.items[left], self.common[left]
         self.scores, self.own = self.scores[left], self.own[left]
         self.read, self.keep = self.read[beams], None if self.keep is None else self.keep[beams]
         self.finished = self.finished.take(left)
-        return beams.nonzero()[:, 0]
+        return beams
 
     def result(self) -> Beams:
         """The best sequences of the whole batch, as long as the longest of them."""

@@ -51,7 +51,7 @@ def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any
 def collect(steps: Sequence[DecodeStep]) -> Decoded:
     """Steps as rows."""
     scores = [step.log_probability for step in steps if step.log_probability is not None]
-    totals = torch.stack(scores, dim=1).double().sum(dim=1) if scores else None
+    totals = torch.stack(scores, dim=1).cpu().double().sum(dim=1) if scores else None
     return Decoded(torch.stack([step.ids for step in steps], dim=1), totals)
 
 
@@ -76,7 +76,7 @@ def steps(
         ids: the prompt [B, P].
         source: arguments of the model's `start`.
         max_new_tokens: maximum number of steps.
-        eos: id or ids that end a row.
+        eos: id or ids that end a row; with none, every row gets max_new_tokens, and no step waits for the device.
         pad: id after the end of a row.
         keep: [B, P], False for padding on the left of ids.
         sampler: from logits [B, V] to ids [B].
@@ -123,19 +123,19 @@ def steps(
                 log_probability = log_probability.masked_fill(ended, 0.0)
             if done:
                 new = new.masked_fill(ended, pad)
-            ending = new == ends[0]
-            for other in ends[1:]:
-                ending |= new == other
-            ended = ended | ending if done else ending
+            for number, end in enumerate(ends):
+                ended = ended | (new == end) if done or number else new == end
             step = DecodeStep(new, log_probability)
         yield step if len(rows) == total else _scattered(step, rows, total, pad)
-        done = int(ended.sum()) if ended.any() else 0
+        if count + 1 == max_new_tokens:
+            return
+        done = int(ended.sum()) if ends else 0
         if done == len(rows):
             return
         mostly_done = len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows)
         with torch.inference_mode():
             if mostly_done and not compiled:  # remove ended rows
-                left = (~ended).nonzero()[:, 0]
+                left = remaining_rows(ended, done)
                 cache.select(left)
                 new, rows, ended, history = new[left], rows[left], ended[left], history[left]
                 history_keep = None if history_keep is None else history_keep[left]
@@ -145,6 +145,11 @@ def steps(
                 history = torch.cat((history, ids), dim=1)
                 if history_keep is not None:
                     history_keep = torch.cat((history_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+
+
+def remaining_rows(ended: Tensor, done: int) -> Tensor:
+    """Indices [B - done] of the rows that have not ended, in order; their number is given, so nothing waits for it."""
+    return ended.long().argsort(stable=True)[: len(ended) - done]
 
 
 def _scattered(step: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeStep:

@@ -52,7 +52,9 @@ def combine_processors(
 
 def only(logits: Tensor, token: int) -> Tensor:
     """Logits that make this token certain."""
-    return torch.full_like(logits, -torch.inf).index_fill(-1, torch.tensor([token], device=logits.device), 0.0)
+    certain = torch.full_like(logits, -torch.inf)
+    certain[..., token].fill_(0.0)
+    return certain
 
 
 def apply_repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:
@@ -79,4 +81,7 @@ def without_repeated_ngrams(logits: Tensor, history: Tensor, keep: Tensor | None
 
 def without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     """Make these tokens impossible."""
-    return logits.index_fill(-1, torch.tensor([*tokens], dtype=torch.long, device=logits.device), -torch.inf)
+    logits = logits.clone()
+    for token in tokens:  # a tensor of ids would have to be copied to the device at every step
+        logits[..., token].fill_(-torch.inf)
+    return logits

@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from minitx.hardware.devices import moved, widest_float
+
 DRAWN_AT_ONCE = 64
 """Random numbers that a row draws ahead."""
 
@@ -53,7 +55,7 @@ def sampler(
     def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
         probabilities = filtered(logits, temperature, top_k, top_p, min_p)
         if isinstance(generators, torch.Generator):
-            chance = torch.rand(len(logits), 1, generator=generators, dtype=torch.float64).to(logits.device)
+            chance = moved(_shares(generators, (len(logits), 1), logits.device), logits.device)
         else:
             assert uniforms is not None
             chance = uniforms.next(logits.device)
@@ -78,15 +80,24 @@ class Uniforms:
     def next(self, device: torch.device) -> Tensor:
         """One number for each row, [R, 1]."""
         if self._column == self._table.size(1):
-            rows = [torch.rand(DRAWN_AT_ONCE, generator=own, dtype=torch.float64) for own in self.generators]
-            self._table, self._column = torch.stack(rows).to(device), 0
+            rows = [_shares(own, (DRAWN_AT_ONCE,), device) for own in self.generators]
+            self._table, self._column = moved(torch.stack(rows), device), 0
         self._column += 1
         return self._table[:, self._column - 1 : self._column]
 
 
+def _shares(generator: torch.Generator, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Random numbers in [0, 1) in the widest type of a device; on the CPU, as the generator is."""
+    dtype = widest_float(device)
+    # A number next to 1 must not be rounded to it: no token stands there.
+    return (
+        torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)
+    )
+
+
 def drawn(probabilities: Tensor, chance: Tensor) -> Tensor:
     """The token at which the summed probabilities [B, V] pass chance [B, 1], a share of their total: ids [B]."""
-    summed = probabilities.double().cumsum(dim=-1)
+    summed = probabilities.to(widest_float(probabilities.device)).cumsum(dim=-1)
     place = torch.searchsorted(summed, chance * summed[:, -1:], right=True)
     return place[:, 0].clamp(max=probabilities.size(-1) - 1)
 

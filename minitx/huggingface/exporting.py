@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
 from minitx.data import framing
 from minitx.huggingface.card import card
 from minitx.huggingface.families import FAMILIES, Family
@@ -36,11 +37,11 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         What it was written as: a model_type of theirs, or minitx.
 
     Raises:
-        ValueError: a folder with something in it, or a model that no family of theirs can express, with its settings.
+        ConfigError: a folder with something in it, or a model that no family of theirs can express, with its settings.
     """
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ValueError(f"{folder} is not an empty folder: name a new one")
+        raise ConfigError(f"{folder} is not an empty folder: name a new one")
     file = checkpoint.find(source)
     predictor = load(file, "cpu")
     longest = _longest(predictor)
@@ -55,7 +56,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror})") from None
+        raise ConfigError(f"{folder} cannot be made ({error.strerror})") from None
     save_file(
         {name: part.contiguous() for name, part in weights.items()}, folder / "model.safetensors", {"format": "pt"}
     )
@@ -74,7 +75,7 @@ def choose(predictor: Predictor, longest: int) -> tuple[Family, Told]:
     """The first family that can express a model, and the model as that family tells it.
 
     Raises:
-        ValueError: none can; with what each of this architecture lacks.
+        ConfigError: none can; with what each of this architecture lacks.
     """
     model, config = predictor.model, predictor.config.model
     config = dataclasses.replace(config, vocab_size=model.head.out_features)
@@ -89,7 +90,7 @@ def choose(predictor: Predictor, longest: int) -> tuple[Family, Told]:
             reasons.append(f"{family.model_type} has no {lacking}")
         else:
             return family, told
-    raise ValueError(f"this model cannot be told in Hugging Face's words: {'; '.join(reasons)}")
+    raise ConfigError(f"this model cannot be told in Hugging Face's words: {'; '.join(reasons)}")
 
 
 def _translated(family: Family, told: Told) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
+
 WANTED = ("*.json", "*.safetensors")
 """Files that are fetched from the hub."""
 
@@ -19,20 +21,20 @@ def folder_of(source: str) -> Path:
     """The folder that a path means, or a name on the hub, which is fetched.
 
     Raises:
-        ValueError: neither.
+        ConfigError: neither.
     """
     path = Path(source)
     if path.is_dir():
         return path
     if path.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
-        raise ValueError(f"there is no folder {source}: give one with config.json, *.safetensors and tokenizer.json")
+        raise ConfigError(f"there is no folder {source}: give one with config.json, *.safetensors and tokenizer.json")
     import huggingface_hub
 
     try:
         return Path(huggingface_hub.snapshot_download(source, allow_patterns=[*WANTED]))
     except Exception as error:  # not there, not public, not reachable: of no common class
         reason = next(iter(str(error).strip().splitlines()), "")
-        raise ValueError(
+        raise ConfigError(
             f"{source} is neither a folder here nor could it be fetched from the hub ({type(error).__name__}: {reason})"
         ) from None
 
@@ -41,19 +43,19 @@ def settings(folder: Path, name: str, needed: bool = False) -> dict[str, Any]:
     """A JSON file of the folder; empty where it is not there.
 
     Raises:
-        ValueError: needed and not there, or not an object in JSON.
+        ConfigError: needed and not there, or not an object in JSON.
     """
     path = folder / name
     if not path.is_file():
         if needed:
-            raise ValueError(f"{folder} has no {name}: it is not a model's folder")
+            raise ConfigError(f"{folder} has no {name}: it is not a model's folder")
         return {}
     try:
         plain = json.loads(path.read_bytes())
     except ValueError:
         plain = None
     if not isinstance(plain, dict):
-        raise ValueError(f"{path} is damaged: it is not an object in JSON")
+        raise ConfigError(f"{path} is damaged: it is not an object in JSON")
     return plain
 
 
@@ -65,7 +67,7 @@ class Weights:
         base: what names begin with; files of a bare model leave it out.
 
     Raises:
-        ValueError: no such files, or damaged ones.
+        ConfigError: no such files, or damaged ones.
     """
 
     def __init__(self, folder: Path, base: str) -> None:
@@ -74,13 +76,13 @@ class Weights:
         for name in names:
             if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
                 hint = "; weights in other formats (*.bin) are not read" if not index else ""
-                raise ValueError(f"{folder} has no {name}{hint}")
+                raise ConfigError(f"{folder} has no {name}{hint}")
         self._places: dict[str, tuple[Any, str]] = {}
         for name in names:
             try:
                 file = safe_open(folder / name, framework="pt")
             except (SafetensorError, OSError) as error:
-                raise ValueError(f"{folder / name} is damaged: {error}") from None
+                raise ConfigError(f"{folder / name} is damaged: {error}") from None
             self._places |= {_modern(key): (file, key) for key in file.keys()}  # noqa: SIM118
         if not any(key.startswith(base) for key in self._places):
             self._places = {base + key: place for key, place in self._places.items()}

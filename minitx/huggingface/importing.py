@@ -12,8 +12,8 @@ from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import on_meta
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config, ModelConfig, RunConfig
+from minitx.config.errors import ConfigError
+from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.hub_files import Weights, folder_of, settings
@@ -37,20 +37,20 @@ def read(source: str) -> Imported:
         source: a folder, or a name on the hub.
 
     Raises:
-        ValueError: not there, damaged, of a family that is not known, or with something that ours do not have.
+        ConfigError: not there, damaged, of a family that is not known, or with something that ours do not have.
     """
     folder = folder_of(source)
     theirs = settings(folder, "config.json", needed=True)
     name = theirs.get("model_type")
     if name not in FAMILIES:
-        raise ValueError(f"model_type {name} is not known here, only {', '.join(FAMILIES)} are")
+        raise ConfigError(f"model_type {name} is not known here, only {', '.join(FAMILIES)} are")
     family = FAMILIES[name]
     config = config_from_dict(Config(model=family.to_ours(theirs)).to_dict()).model  # of the right types
     weights = Weights(folder, family.base)
     config, tensors = _translated(family, config, weights)
     tokenizer = read_tokenizer(folder, config.architecture, theirs)
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
-        raise ValueError(
+        raise ConfigError(
             f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
         )
     longest = theirs.get(family.length) or DEFAULT_LENGTH
@@ -76,7 +76,7 @@ def _translated(family: Family, config: ModelConfig, weights: Weights) -> tuple[
     """The tensors of our model, and its config, which may turn out to have a head with a table of its own.
 
     Raises:
-        ValueError: a tensor that is missing, left over or of another shape, by its name.
+        ConfigError: a tensor that is missing, left over or of another shape, by its name.
     """
     if config.tie_embeddings and family.lm_head in weights.names:
         # Told to share a table and yet two of them in the file: what differs is not shared.
@@ -85,14 +85,14 @@ def _translated(family: Family, config: ModelConfig, weights: Weights) -> tuple[
     links = [*family.links(config)]
     needed = {name for link in links for name in link.theirs}
     if missing := weights.missing(needed):
-        raise ValueError(f"the weights have no {_some(missing)}, which {family.model} has")
+        raise ConfigError(f"the weights have no {_some(missing)}, which {family.model} has")
     for copy, original in family.copies.items():
         if copy in weights.names and not torch.equal(weights[copy], weights[original]):
-            raise ValueError(f"{copy} and {original} differ; {family.model_type} has one tensor for both here")
+            raise ConfigError(f"{copy} and {original} differ; {family.model_type} has one tensor for both here")
     known = needed | set(family.copies) | ({family.lm_head} if config.tie_embeddings else set())
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
     if left := sorted(name for name in weights.names - known if not ignored.fullmatch(name)):
-        raise ValueError(f"the weights have {_some(left)}, which {family.model} has not")
+        raise ConfigError(f"the weights have {_some(left)}, which {family.model} has not")
     names = same_names(config)
     tensors: dict[str, Tensor] = {}
     for link in links:
@@ -100,7 +100,7 @@ def _translated(family: Family, config: ModelConfig, weights: Weights) -> tuple[
         for name, part in zip(link.ours, parts, strict=True):
             shape, aliases = names[name]
             if part.shape != shape:
-                raise ValueError(f"{', '.join(link.theirs)}: expected {[*shape]} for {name}, got {[*part.shape]}")
+                raise ConfigError(f"{', '.join(link.theirs)}: expected {[*shape]} for {name}, got {[*part.shape]}")
             tensors |= dict.fromkeys(aliases, part.contiguous())
     unknown = {alias for _, aliases in names.values() for alias in aliases} - tensors.keys()
     assert not unknown, unknown  # a family's table names all of ours

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from minitx.config.errors import ConfigError
 from minitx.data.special_tokens import SpecialIds, SpecialTokens
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.hub_files import settings
@@ -23,11 +24,11 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         config: their config.json.
 
     Raises:
-        ValueError: no tokenizer.json, a damaged one, or no token that the architecture cannot do without.
+        ConfigError: no tokenizer.json, a damaged one, or no token that the architecture cannot do without.
     """
     plain = settings(folder, "tokenizer.json")
     if not plain:
-        raise ValueError(f"{folder} has no tokenizer.json: save it as a fast tokenizer (save_pretrained writes one)")
+        raise ConfigError(f"{folder} has no tokenizer.json: save it as a fast tokenizer (save_pretrained writes one)")
     nothing = SpecialTokens(SpecialIds(*[NONE] * len(SpecialIds._fields)))
     bare = Tokenizer.from_dict({"backend": plain, "conventions": nothing.to_dict()})
     told = settings(folder, "special_tokens_map.json") | settings(folder, "tokenizer_config.json")
@@ -57,7 +58,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     if architecture == "encoder_decoder":
         start = number("decoder_start_token_id")
         if start is None:
-            raise ValueError(f"{folder} does not tell decoder_start_token_id, which its decoder begins with")
+            raise ConfigError(f"{folder} does not tell decoder_start_token_id, which its decoder begins with")
         ids["bos"] = start
     ids |= {name: token(name) for name in ("sep", "unk", "mask")}
     if ids["pad"] == NONE:
@@ -65,7 +66,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     needed = {"encoder_only": ("mask",), "decoder_only": (), "encoder_decoder": ("eos",)}[architecture]
     for name in needed:
         if ids[name] == NONE:
-            raise ValueError(f"{folder} does not tell {name}_token, which {architecture} needs")
+            raise ConfigError(f"{folder} does not tell {name}_token, which {architecture} needs")
     never = [words[0] for words in generation.get("bad_words_ids") or [] if len(words) == 1]
     last = number("forced_eos_token_id")
     conventions = SpecialTokens(

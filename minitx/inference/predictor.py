@@ -13,14 +13,15 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import check_weights
-from minitx.config.parser import config_from_dict
+from minitx.config.errors import ConfigError
 from minitx.config.registry import build
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed, labels
 from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
+from minitx.hardware.devices import best_device
 from minitx.inference.text_generation import Generation, PositionwiseGenerator, TextGenerator
 from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps, attention_maps
 from minitx.models.builder import build_model
@@ -75,14 +76,14 @@ class Predictor:
             A text for a text, a list for a list; lists of texts instead of texts with num_return_sequences above 1.
 
         Raises:
-            ValueError: an empty prompt, a symbol outside the tokenizer's vocabulary, a sequence longer than the model's
-                positions, options that do not fit.
+            ConfigError: an empty prompt, a symbol outside the tokenizer's vocabulary, a sequence longer than the
+                model's positions, options that do not fit.
             TypeError: an unknown option.
         """
         chosen = GenerationOptions.of(options)
         single = isinstance(prompt, str)
         if (stream or return_attention) and not single:
-            raise ValueError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
+            raise ConfigError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
         prompts = [self._encode(text) for text in ([prompt] if isinstance(prompt, str) else prompt)]
         generator = self._generator()
         if stream:
@@ -120,9 +121,9 @@ class Predictor:
         """
         texts = [text] if isinstance(text, str) else list(text)
         if not texts:
-            raise ValueError("there is no text to attend to")
+            raise ConfigError("there is no text to attend to")
         if self.task.kind == "stream" and target is not None:
-            raise ValueError("a language model has no separate target: put all into the text")
+            raise ConfigError("a language model has no separate target: put all into the text")
         if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
             target = self.generate(texts)
         targets = [target] if isinstance(target, str) else None if target is None else list(target)
@@ -147,7 +148,7 @@ class Predictor:
             return []
         batch = self._batch(texts, targets)
         if self.task.kind == "masked" and bool((batch.labels == IGNORE).all(dim=1).any()):
-            raise ValueError("there is nothing to score: put <mask> into the text where the target is to be scored")
+            raise ConfigError("there is nothing to score: put <mask> into the text where the target is to be scored")
         with torch.inference_mode():
             logs = self.model(**batch.model_inputs()).float().log_softmax(dim=-1)  # [B, T, V]
         chosen = logs.gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
@@ -158,13 +159,13 @@ class Predictor:
         tokenizer, masked = self.tokenizer, self.task.kind == "masked"
         ids = tokenizer.encode_masked(text) if masked else tokenizer.encode_question(text)
         if not ids:
-            raise ValueError("the prompt is empty: give at least one token")
+            raise ConfigError("the prompt is empty: give at least one token")
         return ids
 
     def _batch(self, texts: list[str], targets: list[str] | None) -> Batch:
         """Texts, and their targets if there are any, as a batch for the model's architecture."""
         if targets is not None and len(targets) != len(texts):
-            raise ValueError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
+            raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources = [self._encode(text) for text in texts]
         tokenizer = self.tokenizer
         by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
@@ -177,18 +178,18 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
 
     Args:
         path: a checkpoint file, or a run folder (its newest version's best).
-        device: auto (a GPU when there is one), cpu, cuda, ...
+        device: auto (a GPU when there is one), cpu, cuda, mps, ...
 
     Raises:
-        ValueError: a missing or damaged file, another or a newer format, or weights that do not fit the config.
+        ConfigError: a missing or damaged file, another or a newer format, or weights that do not fit the config.
     """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best_device()
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {device} cannot be used here: {reason}") from None
+        raise ConfigError(f"device {device} cannot be used here: {reason}") from None
     file = checkpoint.find(path)
     contents = checkpoint.read(file)
     try:
@@ -201,4 +202,4 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         return Predictor(model.to(device).eval(), tokenizer, config)
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{file} is damaged, or its parts do not fit together: {first}") from None
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first}") from None

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.data import framing
 from minitx.data.framing import Prompt, right_aligned
@@ -78,24 +79,24 @@ class TextGenerator:
         """Pieces of one text as soon as they are final, in whole characters.
 
         Raises:
-            ValueError: beam search or several texts, and the errors of limit and ends.
+            ConfigError: beam search or several texts, and the errors of limit and ends.
         """
         _check_single("stream", options)
-        steps, ends = self._steps(prompt, options), self.ends(options)
+        steps, ends = self._steps(prompt, options, eos=()), self.ends(options)  # _pieces stops at an end
         return self._pieces(prompt, steps, ends)
 
     def follow(self, prompt: list[int], options: GenerationOptions, after_step: Callable[[], None]) -> Generation:
         """Generate one text and call after_step after each of its tokens.
 
         Raises:
-            ValueError: beam search or several texts, or running text that exceeds the context.
+            ConfigError: beam search or several texts, or running text that exceeds the context.
         """
         _check_single("return_attention", options)
         limit = self.limit(prompt, options)
         if self.context is not None and len(prompt) + limit > self.context + 1:
             capacity = self.context + 1 - len(prompt)
             advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
-            raise ValueError(
+            raise ConfigError(
                 f"return_attention is limited to one context: the prompt has {len(prompt)} tokens, so {advice} for "
                 f"data.block {self.context}"
             )
@@ -128,7 +129,7 @@ class TextGenerator:
         for text in options.stop or []:
             ids = self.tokenizer.encode(text)
             if len(ids) != 1:
-                raise ValueError(f"stop must name single tokens, got {text!r}, which is {len(ids)} tokens")
+                raise ConfigError(f"stop must name single tokens, got {text!r}, which is {len(ids)} tokens")
             ends += ids
         return ends
 
@@ -136,7 +137,7 @@ class TextGenerator:
         """Maximum number of new tokens for a prompt.
 
         Raises:
-            ValueError: the prompt or max_new_tokens exceeds the model's positions.
+            ConfigError: the prompt or max_new_tokens exceeds the model's positions.
         """
         context, requested = self.context, options.max_new_tokens
         default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt)) + 1
@@ -148,16 +149,16 @@ class TextGenerator:
             first = 1 if self.config.architecture == "encoder_decoder" else len(prompt) + (context is None)
             if max(len(prompt), first) > positions:
                 tokens = max(len(prompt), first)
-                raise ValueError(
+                raise ConfigError(
                     f"the prompt has {tokens} tokens, more than the model has positions: {self._positions}"
                 )
             capacity, why = positions - first + 1, self._positions  # the last token is not read
         if capacity == 0:
-            raise ValueError(f"no token can be generated: {why}")
+            raise ConfigError(f"no token can be generated: {why}")
         if requested is None:
             return default if capacity is None else min(default, capacity)
         if capacity is not None and requested > capacity:
-            raise ValueError(f"max_new_tokens must be at most {capacity} after this prompt, got {requested}: {why}")
+            raise ConfigError(f"max_new_tokens must be at most {capacity} after this prompt, got {requested}: {why}")
         return requested
 
     @property
@@ -194,11 +195,11 @@ class TextGenerator:
         shared = self._arguments(limit, options)
         return {**shared, "sampler": choose, "context": self.context, "compiled": options.compile}
 
-    def _steps(self, prompt: list[int], options: GenerationOptions, scores: bool = False) -> Iterator[DecodeStep]:
+    def _steps(self, prompt: list[int], options: GenerationOptions, **changes: Any) -> Iterator[DecodeStep]:
         """The tokens of one text."""
         start, limit = self._prompt([prompt]), self.limit(prompt, options)
         arguments = self._sampling(_generators([prompt], options), limit, options)
-        return decode.steps(self.model, start.ids, *start.source, keep=start.keep, scores=scores, **arguments)
+        return decode.steps(self.model, start.ids, *start.source, keep=start.keep, **(arguments | changes))
 
     def _sample(
         self, prompts: list[list[int]], generators: Sequence[Generators], limit: int, options: GenerationOptions
@@ -229,7 +230,7 @@ class TextGenerator:
             **self._arguments(limit, options),
         )
         if not bool(beams.lengths[:, 0].all()):
-            raise ValueError("no text is possible: no_repeat_ngram_size and min_new_tokens forbid every token")
+            raise ConfigError("no text is possible: no_repeat_ngram_size and min_new_tokens forbid every token")
         count, ends = options.num_return_sequences, self.ends(options)
         rows = zip(beams.ids.tolist(), beams.log_probabilities.tolist(), beams.lengths.tolist(), strict=True)
         return [
@@ -288,7 +289,7 @@ class PositionwiseGenerator:
         """The most likely answer to each prompt; of a text with <mask> in it, the text with masks filled.
 
         Raises:
-            ValueError: any option.
+            ConfigError: any option.
         """
         if options != GenerationOptions():
             self.stream()
@@ -313,16 +314,16 @@ class PositionwiseGenerator:
         """Refused, as all options are.
 
         Raises:
-            ValueError: always.
+            ConfigError: always.
         """
-        raise ValueError("an encoder_only model predicts all positions at once: it takes no options and has no stream")
+        raise ConfigError("an encoder_only model predicts all positions at once: it takes no options and has no stream")
 
     follow = stream
 
 
 def _check_single(name: str, options: GenerationOptions) -> None:
     if options.num_beams > 1 or options.num_return_sequences > 1:
-        raise ValueError(f"{name} is for one text: leave num_beams and num_return_sequences at 1")
+        raise ConfigError(f"{name} is for one text: leave num_beams and num_return_sequences at 1")
 
 
 def _generators(prompts: list[list[int]], options: GenerationOptions) -> list[list[torch.Generator]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples
 from minitx.data.splits import Split
 from minitx.data.text.work_progress import progress
@@ -92,14 +93,14 @@ def ablate(
         together: heads to silence at the same time, besides.
 
     Raises:
-        ValueError: fewer than one example; a head that this model does not have.
+        ConfigError: fewer than one example; a head that this model does not have.
     """
     if examples < 1:
-        raise ValueError(f"--examples must be at least 1, got {examples}")
+        raise ConfigError(f"--examples must be at least 1, got {examples}")
     there = all_heads(predictor.model)
     for head in together:
         if head not in there:
-            raise ValueError(f"--heads: there is no head {head} in this model, {_shape(there)}")
+            raise ConfigError(f"--heads: there is no head {head} in this model, {_shape(there)}")
     split = split or predictor.task.final_split
     held_out = predictor.task.examples(split, examples)
     names = {
@@ -136,13 +137,13 @@ def parse_heads(text: str) -> list[HeadName]:
     """Heads from cross.2.1,cross.2.2.
 
     Raises:
-        ValueError: written otherwise.
+        ConfigError: written otherwise.
     """
     heads = []
     for word in text.split(","):
         kind, *numbers = word.strip().split(".")
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise ValueError(f"--heads must be KIND.LAYER.HEAD,..., such as decoder.1.2,decoder.2.1, got {text}")
+            raise ConfigError(f"--heads must be KIND.LAYER.HEAD,..., such as decoder.1.2,decoder.2.1, got {text}")
         heads.append(HeadName(kind, int(numbers[0]), int(numbers[1])))
     return heads
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError
 from minitx.interpret.recording import Map, record_attention
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ class AttentionMaps:
             [T, T] without padding; each row sums to one.
 
         Raises:
-            ValueError: another kind, or one that this architecture does not have.
+            ConfigError: another kind, or one that this architecture does not have.
         """
         layers = self.layers(kind, example) if kind in KINDS and kind != "cross" else []
         if not layers:
             have = " or ".join(name for name in KINDS if name != "cross" and getattr(self, name)) or "nothing"
-            raise ValueError(f"rollout is of self-attention, which is here of {have}; got {kind}")
+            raise ConfigError(f"rollout is of self-attention, which is here of {have}; got {kind}")
         own = torch.eye(len(layers[0].queries))
         whole = own
         for layer in layers:
@@ -117,10 +118,12 @@ class AttentionMaps:
         Row t belongs to the token written after the first t + 1 that were read.
 
         Raises:
-            ValueError: an architecture without cross-attention.
+            ConfigError: an architecture without cross-attention.
         """
         if not self.cross:
-            raise ValueError("there is no alignment without cross-attention: model.architecture is not encoder_decoder")
+            raise ConfigError(
+                "there is no alignment without cross-attention: model.architecture is not encoder_decoder"
+            )
         return self.cross[-1].mean(dim=1)
 
     def save_png(self, path: str | Path, example: int = 0) -> None:
@@ -138,13 +141,13 @@ class AttentionMaps:
             beside: further maps by name, of another model or another text of as many tokens, to compare these with.
 
         Raises:
-            ValueError: there are no maps, or two of one name.
+            ConfigError: there are no maps, or two of one name.
         """
         from minitx.interpret import html
 
         others = {name: maps._runs()["maps"] for name, maps in (beside or {}).items()}
         if "maps" in others:
-            raise ValueError("beside: 'maps' is the name of these maps themselves, choose another")
+            raise ConfigError("beside: 'maps' is the name of these maps themselves, choose another")
         page = html.page(self._runs() | others)
         with written_whole(path) as file:
             file.write(page.encode())

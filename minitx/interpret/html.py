@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from minitx.config.errors import ConfigError
+
 Runs = Mapping[str, Mapping[str, Sequence[bytes]]]
 """By run, then by tag (kind/example): the header and the maps, as format.encode gives them."""
 
@@ -54,10 +56,10 @@ def page(runs: Runs) -> str:
         runs: the maps.
 
     Raises:
-        ValueError: there are none.
+        ConfigError: there are none.
     """
     if not any(runs.values()):
-        raise ValueError("there are no attention maps to show: this model has no attention")
+        raise ConfigError("there are no attention maps to show: this model has no attention")
     script = f"(async () => {{\n{_joined('offline.js')}\nawait module_offline.start();\n}})();"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"

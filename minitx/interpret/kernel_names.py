@@ -1,4 +1,4 @@
-"""Which code computes each attention of a model: told by a forward, not guessed from the config.
+"""Which code computes each attention of a model, recorded during a forward.
 
 Legend: B batch, T queries, S keys, H heads.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
 from minitx.interpret.recording import wrapped_attention
-from minitx.nn.kernels import choose_kernel, kernel_inputs, kernel_mask
+from minitx.nn.kernels import MaskAndBias, choose_kernel, fold, fused_dtype
 from minitx.nn.multi_head import AttentionFunction
 
 
@@ -25,14 +25,14 @@ def attention_kernels(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[st
     """
     names: dict[str, str] = {}
 
-    def witness(path: str, inner: AttentionFunction) -> AttentionFunction:
+    def recorder(path: str, inner: AttentionFunction) -> AttentionFunction:
         def attend(*args: Any, **kwargs: Any) -> Any:
             names[path] = kernel_name(*args, **kwargs)
             return inner(*args, **kwargs)
 
         return attend
 
-    with wrapped_attention(model, witness):
+    with wrapped_attention(model, recorder):
         model(**inputs)
     return names
 
@@ -49,21 +49,21 @@ def kernel_name(
     window: int | None = None,
     softcap: float | None = None,
 ) -> str:
-    """What scaled_dot_product_attention does with these arguments.
+    """Name what scaled_dot_product_attention runs with these arguments.
 
-    fused tells which of torch's kernels: flash, efficient and cudnn never hold the [T, S] matrix, math does. Behind it
-    stands what the kernel is told of masks: nothing, the word causal, or a tensor.
+    For fused also which of torch's kernels: flash, efficient and cudnn never hold the [T, S] matrix, math does; and
+    what limits attention there: nothing, the rule "causal", or a tensor.
     """
-    kernel = choose_kernel(q, k, mask, bias, dropout, causal=causal, window=window, softcap=softcap)
+    dtype = q.dtype
+    masking, size = MaskAndBias(mask, bias, causal, window), (q.size(-2), k.size(-2))
+    kernel = choose_kernel(q, *size, q.size(-1), masking, dropout, softcap)
     if kernel != "fused":
         return kernel
-    told, by_word = kernel_mask(q, k, mask, bias, causal=causal, window=window)
-    dtype = q.dtype
-    q, k, v, told = kernel_inputs(q, k, v, told)
-    calculated = "" if q.dtype == dtype else ", in fp32"
-    backend = torch._fused_sdp_choice(q, k, v, told, dropout, by_word, enable_gqa=k.size(1) != q.size(1))
+    mask, _, causal, _ = fold(masking, kernel, *size, q.dtype, q.device)
+    inside = fused_dtype(q.dtype, q.device, *size)
+    q, k, v = q.to(inside), k.to(inside), v.to(inside)
+    backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
     name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
-    rule = (
-        ", causal" if by_word else ", with a bias" if bias is not None else ", with a mask" if told is not None else ""
-    )
-    return f"fused: {name}{rule}{calculated}"
+    biased = mask is not None and bool((mask.isfinite() & (mask != 0)).any())
+    limit = ", causal" if causal else ", with a bias" if biased else ", with a mask" if mask is not None else ""
+    return f"fused: {name}{limit}" + (", in fp32" if inside != dtype else "")

@@ -42,13 +42,14 @@ def position_signals(model: nn.Module, length: int) -> dict[str, PositionSignal]
 def _signal(stack: Stack, attention: MultiHeadAttention, length: int, causal: bool) -> PositionSignal:
     scheme, d_model = attention.position, attention.q_proj.in_features
     pos = torch.arange(length)[None]
+    prepared = scheme.prepare(pos, pos)
     table = stack.position.embed(torch.zeros(1, length, d_model), pos)[0]
     ones = torch.ones(1, attention.n_heads, length, attention.d_head)
-    turned = scheme.rotate(ones, pos)
+    turned = scheme.rotate(ones, prepared)
     agreement = (turned[:, :, :1] * turned).mean(dim=(0, 1, 3))
     turns = not torch.equal(turned, ones)
     nothing = torch.zeros_like(ones)
-    bias = scheme.bias(nothing, nothing, pos, pos)
+    bias = scheme.bias(nothing, nothing, prepared)
     if bias is not None and causal:
         bias = bias.masked_fill(pos[0] > pos[0][:, None], float("-inf"))
     return PositionSignal(

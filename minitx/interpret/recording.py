@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from minitx.config.errors import ConfigError
 from minitx.nn import MultiHeadAttention
 from minitx.nn.multi_head import AttentionFunction
 
@@ -99,16 +100,16 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
             into a tensor, so that one backward tells how much each head matters.
 
     Raises:
-        ValueError: a path that is no attention of this model, or another number of heads.
+        ConfigError: a path that is no attention of this model, or another number of heads.
     """
     attentions = attention_modules(model)
     factors: dict[str, Tensor] = {}
     for name, mask in masks.items():
         if name not in attentions:
-            raise ValueError(f"head_mask: {name} is no attention of this model, which has: {', '.join(attentions)}")
+            raise ConfigError(f"head_mask: {name} is no attention of this model, which has: {', '.join(attentions)}")
         factors[name] = torch.atleast_1d(torch.as_tensor(mask))
         if factors[name].size(-1) != attentions[name].n_heads:
-            raise ValueError(
+            raise ConfigError(
                 f"head_mask: {name} has {attentions[name].n_heads} heads, got {factors[name].size(-1)} numbers"
             )
 

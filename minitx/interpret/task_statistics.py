@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
@@ -40,11 +41,11 @@ def task_statistics(
         over the rows of all examples that count.
 
     Raises:
-        ValueError: no example at all.
+        ConfigError: no example at all.
     """
     if isinstance(examples, int):
         if examples < 1:
-            raise ValueError(f"the number of examples must be at least 1, got {examples}")
+            raise ConfigError(f"the number of examples must be at least 1, got {examples}")
         examples = predictor.task.examples(split or predictor.task.final_split, examples)
     examples = examples.clip(LONGEST)
     sums = {kind: HeadSums() for kind in KINDS}

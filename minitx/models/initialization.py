@@ -1,4 +1,4 @@
-"""The first weights of a model."""
+"""Initial weights of a model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from minitx.nn import Head, NoPositions, TokenEmbedding
 
 
 def init_weights(model: nn.Module, config: ModelConfig) -> None:
-    """Draw the first weights.
+    """Initialise all weights.
 
     | what                       | how                         | why                                                |
     |----------------------------|-----------------------------|----------------------------------------------------|
     | token embedding, tied head | normal, std 1 / sqrt(D)     | unit variance once scaled; logits of size one      |
     | head with its own table    | normal, std 1 / sqrt(D)     | logits of size one                                 |
-    | tables of positions        | normal, std 0.02            | small beside the tokens until trained              |
+    | position tables            | normal, std 0.02            | small compared with tokens until trained           |
     | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
     | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
     |                            | unless scale_residual: false|                                                    |
@@ -37,4 +37,4 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(part.table.weight, std=part.table.embedding_dim**-0.5)
         elif isinstance(part, NoPositions):
             for table in part.parameters():
-                nn.init.normal_(table, std=0.02)  # linear maps among them come later in this walk, as any other
+                nn.init.normal_(table, std=0.02)  # its linear maps come later in this loop

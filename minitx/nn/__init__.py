@@ -1,10 +1,11 @@
-"""The parts of a Transformer, from our own hands: torch only, no config, no data, no training."""
+"""The parts of a Transformer, on torch alone: no config, no data, no training."""
 
 from minitx.nn import masks
-from minitx.nn.attention import scaled_dot_product_attention
 from minitx.nn.cache import Cache, StaticCache
 from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
+from minitx.nn.errors import OptionError
 from minitx.nn.feed_forward import ACTIVATIONS, FeedForward
+from minitx.nn.kernels import scaled_dot_product_attention
 from minitx.nn.layers import DecoderLayer, EncoderLayer
 from minitx.nn.multi_head import MultiHeadAttention
 from minitx.nn.norms import NORMS, AddNorm, build_norm
@@ -29,6 +30,7 @@ __all__ = [
     "HeadTransform",
     "MultiHeadAttention",
     "NoPositions",
+    "OptionError",
     "Stack",
     "StaticCache",
     "TokenEmbedding",

@@ -1,8 +1,8 @@
-"""What a decoder remembers between steps, so that each token is computed once. For inference: it keeps no graph.
+"""Keys and values of tokens that were read before, so that decoding computes each token once. For inference only.
 
 Legend: B batch, T new tokens, S all tokens so far, G key-value heads, K d_head, D d_model.
-The cache is handed to the model's forward, which admits the new tokens, lets each layer extend its keys and values,
-and advances once at the end. No module holds any of it.
+The model appends the new tokens to the cache, each layer extends its keys and values, and the model advances the cache
+once per call. Modules hold no state of a generation.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from minitx.nn.position_ids import ConsecutiveIds
 
-FIRST_BLOCK = 32
-"""Tokens for which room is made at first; the room then doubles, so that growing costs little per token."""
+FIRST_CAPACITY = 32
+"""Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
 
 
 class Cache:
-    """Keys and values of every decoder layer, and which tokens they belong to.
+    """Keys and values of every decoder layer, and the tokens that they belong to.
 
     Args:
         memory: encoder output [B, S, D] that cross-attention reads; None for a decoder alone.
@@ -29,20 +29,20 @@ class Cache:
 
     def __init__(self, memory: Tensor | None = None, memory_keep: Tensor | None = None) -> None:
         self.memory, self.memory_keep = memory, memory_keep
-        self.length = 0  # tokens that every layer has seen
-        self.ids: Tensor | None = None  # [B, S], the tokens themselves: some numberings look at them
-        self.keep: Tensor | None = None  # [B, S]; None while every token has been real
+        self.length = 0  # tokens whose keys and values every layer holds
+        self.ids: Tensor | None = None  # [B, S]; some position ids depend on the tokens
+        self.keep: Tensor | None = None  # [B, S]; None while every token is real
         self.pos: Tensor | None = None  # [B or 1, S]
         self._layers: list[LayerCache] = []
 
     def layer(self, index: int) -> LayerCache:
-        """The part that belongs to one layer."""
+        """The keys and values of one layer."""
         while len(self._layers) <= index:
-            self._layers.append(LayerCache(self))
+            self._layers.append(LayerCache())
         return self._layers[index]
 
-    def admit(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
-        """Announce new tokens ids [B, T] with their keep; returns their position ids, [B, T] or [1, T]."""
+    def append(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
+        """Append new tokens ids [B, T] with their keep; returns their position ids, [B, T] or [1, T]."""
         if keep is not None or self.keep is not None:
             rows = ids.size(0)
             before = self.keep if self.keep is not None else ids.new_ones(rows, self.length, dtype=torch.bool)
@@ -52,23 +52,28 @@ class Cache:
         self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos[:, self.length :]
 
+    def key_positions(self, tokens: int, window: int | None) -> Tensor:
+        """Position ids [B or 1, S] of the keys that a layer's extend returns with `tokens` new ones."""
+        assert self.pos is not None, "append comes first"
+        return self.pos if window is None else self.pos[:, -(tokens + window - 1) :]
+
     def advance(self, tokens: int) -> None:
-        """Count tokens that every layer has now seen; the model calls it once a forward."""
+        """Count `tokens` new tokens as read by every layer. The model calls it once per forward."""
         self.length += tokens
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch [N], in this order; a row may appear more than once."""
         for name in ("memory", "memory_keep", "ids", "keep", "pos"):
             tensor = getattr(self, name)
-            if tensor is not None and (name != "pos" or tensor.size(0) > 1):  # one row of position ids may serve all
+            if tensor is not None and (name != "pos" or tensor.size(0) > 1):  # one row of pos may serve all
                 setattr(self, name, tensor.index_select(0, rows))
         for layer in self._layers:
             layer.select(rows)
 
     def reorder(self, rows: Tensor, since: int) -> None:
-        """Let each row [B] go on from another one, from which it differs from the token `since` on only.
+        """Replace each row [B] by another one that differs from it only from token `since` on.
 
-        For beam search: what the beams of a prompt have in common, and their memory, stays where it is.
+        For beam search: the tokens that the beams of a prompt have in common, and their memory, are not copied.
         """
         if self.ids is not None:
             self.ids = self.ids.index_select(0, rows)
@@ -77,160 +82,142 @@ class Cache:
 
 
 class LayerCache:
-    """Keys and values of one layer: its own tokens', and the memory's."""
+    """Keys and values of one layer: those of the tokens, and those of the memory."""
 
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._keys: Tensor | None = None  # [B, G, room, K]
-        self._values: Tensor | None = None
-        self._used = 0  # tokens in there
-        self._forgotten = 0  # tokens that stood before them and that no window reaches any more
-        self._memory: tuple[Tensor, Tensor] | None = None
-        self._joined: tuple[Tensor, Tensor | None] | None = None
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None  # [B, G, capacity, K]
+        self.values: Tensor | None = None
+        self.used = 0  # tokens in the buffers
+        self.dropped = 0  # tokens before them, which no window reaches any more
+        self.memory: tuple[Tensor, Tensor] | None = None  # keys and values of the memory
 
-    def extend(self, k: Tensor, v: Tensor, pos: Tensor, window: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Add new keys and values [B, G, T, K].
+    def extend(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """Add new keys and values [B, G, T, K]; returns all so far, [B, G, S, K].
 
-        Returns:
-            Keys and values so far [B, G, S, K] and their position ids [B or 1, S]; with a window, only those of the
-            latest tokens that some new token may see.
+        With a window: only those of the latest tokens that some new token may attend to.
         """
         new = k.size(2)
-        if window is not None and self._keys is not None and self._used + new > self._keys.size(2):
-            self._forget(max(0, self._used - window + 1))
-        start, end = self._used, self._used + new
-        self._keys, self._values = _room(self._keys, k, start, end), _room(self._values, v, start, end)
-        self._keys[:, :, start:end], self._values[:, :, start:end] = k.detach(), v.detach()
-        self._used = end
+        if window is not None and self.keys is not None and self.used + new > self.keys.size(2):
+            self._drop(max(0, self.used - window + 1))
+        start, end = self.used, self.used + new
+        self.keys, self.values = _enlarged(self.keys, k, start, end), _enlarged(self.values, v, start, end)
+        self.keys[:, :, start:end], self.values[:, :, start:end] = k.detach(), v.detach()
+        self.used = end
         first = 0 if window is None else max(0, end - new - window + 1)
-        key_pos = self._cache.pos if self._cache.pos is not None else pos
-        return self._keys[:, :, first:end], self._values[:, :, first:end], key_pos[:, first - end :]
+        return self.keys[:, :, first:end], self.values[:, :, first:end]
 
-    def _forget(self, tokens: int) -> None:
-        """Move the latest tokens to the front, over the first ones."""
-        if tokens and self._keys is not None and self._values is not None:
-            left = self._used - tokens
-            for buffer in (self._keys, self._values):
-                buffer[:, :, :left] = buffer[:, :, tokens : self._used].clone()
-            self._used, self._forgotten = left, self._forgotten + tokens
+    def _drop(self, tokens: int) -> None:
+        """Drop the first tokens: move the others to the front of the buffers."""
+        if tokens and self.keys is not None and self.values is not None:
+            left = self.used - tokens
+            for buffer in (self.keys, self.values):
+                buffer[:, :, :left] = buffer[:, :, tokens : self.used].clone()
+            self.used, self.dropped = left, self.dropped + tokens
 
     def reorder(self, rows: Tensor, since: int) -> None:
         """See Cache.reorder."""
-        since = max(since - self._forgotten, 0)
-        if self._keys is not None and self._values is not None and since < self._used:
-            for buffer in (self._keys, self._values):
-                buffer[:, :, since : self._used] = buffer[:, :, since : self._used].index_select(0, rows)
+        since = max(since - self.dropped, 0)
+        if self.keys is not None and self.values is not None and since < self.used:
+            for buffer in (self.keys, self.values):
+                buffer[:, :, since : self.used] = buffer[:, :, since : self.used].index_select(0, rows)
 
-    def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Keys and values of the memory, projected at the first call and remembered: the memory never changes."""
-        if self._memory is None:
-            self._memory = project()
-        return self._memory
-
-    def joined(self, join: Callable[[], tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of several maps as one, joined at the first call and remembered, as the keys that they made.
-
-        While a cache lives, weights stand still.
-        """
-        if self._joined is None:
-            weight, bias = join()
-            self._joined = weight.detach(), None if bias is None else bias.detach()
-        return self._joined
+    def cross_kv(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory; `project` computes them in the first call."""
+        if self.memory is None:
+            self.memory = project()
+        return self.memory
 
     def select(self, rows: Tensor) -> None:
         """See Cache.select."""
-        if self._keys is not None and self._values is not None:
-            self._keys, self._values = self._keys.index_select(0, rows), self._values.index_select(0, rows)
-        if self._memory is not None:
-            k, v = self._memory
-            self._memory = k.index_select(0, rows), v.index_select(0, rows)
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        if self.memory is not None:
+            k, v = self.memory
+            self.memory = k.index_select(0, rows), v.index_select(0, rows)
 
 
 class StaticCache:
-    """The same memory in tensors that keep their shape from token to token: what a compiled step needs.
+    """A copy of a cache in tensors that keep their shape from token to token, for a compiled step.
 
-    It takes one token at a time, and neither lets go of rows nor of what a window has passed.
+    It takes one token at a time, drops no rows, and has no window.
 
     Args:
-        cache: holds the prompt; its contents are copied.
-        room: tokens that there will ever be.
+        cache: holds the prompt.
+        capacity: tokens that fit in.
     """
 
-    def __init__(self, cache: Cache, room: int) -> None:
-        assert cache.ids is not None  # a prompt has been read
+    def __init__(self, cache: Cache, capacity: int) -> None:
+        assert cache.ids is not None  # the prompt's
         self.memory, self.memory_keep = cache.memory, cache.memory_keep
-        keep = cache.keep if cache.keep is not None else torch.ones_like(cache.ids, dtype=torch.bool)
-        left = (0, room - cache.length)
-        self.ids, self.keep = F.pad(cache.ids, left), F.pad(keep, left)  # [B, room]; what is not there yet is not seen
-        self.pos: Tensor | None = None  # [B, room]
-        self.at = torch.tensor([cache.length], device=keep.device)  # where the next token goes: a tensor, not a shape
-        self.length = room  # nobody may ask how much of it is used: that would be another program for each length
-        self._layers = [StaticLayerCache(self, cache.layer(index), room) for index in range(len(cache._layers))]
+        self.ids, self.pos = cache.ids, cache.pos  # [B, capacity]
+        self.keep = cache.keep if cache.keep is not None else torch.ones_like(cache.ids, dtype=torch.bool)
+        self.at = torch.tensor([cache.length], device=self.ids.device)  # index of the next token, as a tensor: it must
+        self.length = capacity  # not be a number in the compiled program, and this one stays the same
+        self._layers = [StaticLayerCache(self.at, cache.layer(index)) for index in range(len(cache._layers))]
+        self.grow(capacity)
 
     def layer(self, index: int) -> StaticLayerCache:
-        """The part that belongs to one layer."""
+        """The keys and values of one layer."""
         return self._layers[index]
 
-    def admit(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
-        """Announce one new token ids [B, 1]; returns its position ids [B, 1]."""
+    def append(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
+        """Append one token ids [B, 1]; returns its position ids [B, 1]."""
         self.ids.index_copy_(1, self.at, ids)
         self.keep.index_fill_(1, self.at, True)
         self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos.index_select(1, self.at)
 
+    def key_positions(self, tokens: int, window: int | None) -> Tensor:
+        """Position ids [B, capacity]; `keep` hides the places that are still empty."""
+        assert self.pos is not None, "append comes first"
+        return self.pos
+
     def advance(self, tokens: int) -> None:
         """See Cache.advance."""
         self.at.add_(tokens)
 
-    def grow(self, room: int) -> None:
-        """Make room for more tokens, between two steps."""
-        left = (0, room - self.length)
-        self.ids, self.keep, self.length = F.pad(self.ids, left), F.pad(self.keep, left), room
+    def grow(self, capacity: int) -> None:
+        """Enlarge every buffer, between two steps."""
+        padding = (0, capacity - self.ids.size(1))
+        self.ids, self.keep, self.length = F.pad(self.ids, padding), F.pad(self.keep, padding), capacity
         for layer in self._layers:
-            layer.grow(room)
+            layer.grow(capacity)
 
 
 class StaticLayerCache:
-    """The part of a StaticCache that belongs to one layer, made from a LayerCache."""
+    """Keys and values of one layer in buffers of a fixed size."""
 
-    def __init__(self, cache: StaticCache, layer: LayerCache, room: int) -> None:
-        assert layer._keys is not None
-        assert layer._values is not None
-        self._cache, self._memory, self._joined = cache, layer._memory, layer._joined
-        self._keys, self._values = layer._keys[:, :, : layer._used], layer._values[:, :, : layer._used]
-        self.grow(room)
+    def __init__(self, at: Tensor, layer: LayerCache) -> None:
+        assert layer.keys is not None
+        assert layer.values is not None
+        self.at, self.memory = at, layer.memory
+        self.keys, self.values = layer.keys[:, :, : layer.used], layer.values[:, :, : layer.used]
 
-    def grow(self, room: int) -> None:
+    def grow(self, capacity: int) -> None:
         """See StaticCache.grow."""
-        left = (0, 0, 0, room - self._keys.size(2))
-        self._keys, self._values = F.pad(self._keys, left), F.pad(self._values, left)  # [B, G, room, K]
+        padding = (0, 0, 0, capacity - self.keys.size(2))
+        self.keys, self.values = F.pad(self.keys, padding), F.pad(self.values, padding)  # [B, G, capacity, K]
 
-    def extend(self, k: Tensor, v: Tensor, pos: Tensor, window: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Put one new key and value [B, G, 1, K] in their place; returns the whole room, and its position ids."""
-        assert self._cache.pos is not None  # admit has numbered them
-        self._keys.index_copy_(2, self._cache.at, k)
-        self._values.index_copy_(2, self._cache.at, v)
-        return self._keys, self._values, self._cache.pos
+    def extend(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """Put one new key and value [B, G, 1, K] at its index; returns the whole buffers."""
+        self.keys.index_copy_(2, self.at, k)
+        self.values.index_copy_(2, self.at, v)
+        return self.keys, self.values
 
-    def once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def cross_kv(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Keys and values of the memory."""
-        assert self._memory is not None
-        return self._memory
-
-    def joined(self, join: Callable[[], tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of several maps as one."""
-        assert self._joined is not None
-        return self._joined
+        assert self.memory is not None
+        return self.memory
 
 
-def _room(buffer: Tensor | None, new: Tensor, used: int, needed: int) -> Tensor:
+def _enlarged(buffer: Tensor | None, new: Tensor, used: int, needed: int) -> Tensor:
     """The buffer, or a larger one with the same beginning, that holds at least `needed` tokens."""
     if buffer is not None and buffer.size(2) >= needed:
         return buffer
-    room = FIRST_BLOCK if buffer is None else buffer.size(2)
-    while room < needed:
-        room *= 2
-    larger = new.new_empty(new.size(0), new.size(1), room, new.size(3))
+    capacity = FIRST_CAPACITY if buffer is None else buffer.size(2)
+    while capacity < needed:
+        capacity *= 2
+    larger = new.new_empty(new.size(0), new.size(1), capacity, new.size(3))
     if buffer is not None:
         larger[:, :, :used] = buffer[:, :, :used]
     return larger

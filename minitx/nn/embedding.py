@@ -9,24 +9,25 @@ import math
 
 from torch import Tensor, nn
 
+from minitx.nn.errors import OptionError
 from minitx.nn.feed_forward import ACTIVATIONS
 
 
 class TokenEmbedding(nn.Module):
-    """A trained vector for each token, scaled by sqrt(D) so that it stands up to the position signal beside it.
+    """A trained vector for each token, scaled by sqrt(D) to the size of the position signal added to it.
 
-    The scale also lets one table of small numbers serve the output head when they are tied (Vaswani et al. 2017, 3.4).
+    The scale also lets a tied output head use the same table of small numbers (Vaswani et al. 2017, 3.4).
 
     Args:
         vocab_size: number of tokens V.
         d_model: width D.
-        scaled: False leaves the vectors as they stand in the table (GPT-2, BERT, Llama).
+        scaled: False uses the vectors of the table unscaled (GPT-2, BERT, Llama).
     """
 
     def __init__(self, vocab_size: int, d_model: int, scaled: bool = True) -> None:
         super().__init__()
         if vocab_size < 1:
-            raise ValueError(f"model.vocab_size must be positive, got {vocab_size}")
+            raise OptionError(f"model.vocab_size must be positive, got {vocab_size}")
         self.table = nn.Embedding(vocab_size, d_model)
         self.scale = math.sqrt(d_model) if scaled else 1.0
 
@@ -36,11 +37,11 @@ class TokenEmbedding(nn.Module):
 
 
 class HeadTransform(nn.Module):
-    """What BERT puts before its head: a linear map, the activation and a norm (Devlin et al. 2019, their code).
+    """A linear map, the activation and a norm before the head (BERT; Devlin et al. 2019, their code).
 
     Args:
         d_model: width D.
-        activation: a name in ACTIVATIONS; of a gated one its non-linearity.
+        activation: a name in ACTIVATIONS; a gated one counts as its non-linearity.
         norm: of width D.
     """
 
@@ -64,7 +65,7 @@ class Head(nn.Linear):
         d_model: width D.
         tied: the embedding whose table to use (Press and Wolf 2017); None for a table of its own.
         bias: whether each token has one.
-        transform: what the vectors go through first; None for nothing.
+        transform: applied to the vectors first; None for nothing.
     """
 
     def __init__(

@@ -10,7 +10,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from minitx.nn.norms import thinned
+from minitx.nn.errors import OptionError
+from minitx.nn.norms import dropped
 
 
 class SquaredReLU(nn.Module):
@@ -35,11 +36,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 """Non-linearities by their name in the YAML."""
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
-"""Those whose result multiplies a second linear map of the same input (Shazeer 2020)."""
+"""Activations whose result multiplies a second linear map of the same input (Shazeer 2020)."""
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a non-linearity between, applied to each token alone (Vaswani et al. 2017, section 3.3).
+    """Two linear maps with a non-linearity between, applied to each token by itself (Vaswani et al. 2017, section 3.3).
 
     A gated activation adds a third map, gate_proj: down(activation(gate(x)) * up(x)).
 
@@ -47,7 +48,7 @@ class FeedForward(nn.Module):
         d_model: width D of input and output.
         d_ff: width F between.
         activation: a name in ACTIVATIONS.
-        dropout: dropped share of the inner activations in training.
+        dropout: dropout of the inner activations in training.
         bias: whether the maps have biases.
     """
 
@@ -56,9 +57,9 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise ValueError(f"model.activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+            raise OptionError(f"model.activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         if d_ff < 1:
-            raise ValueError(f"model.d_ff must be positive (or 0 for attention alone), got {d_ff}")
+            raise OptionError(f"model.d_ff must be positive (or 0 for attention alone), got {d_ff}")
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.activation = ACTIVATIONS[activation]()
@@ -71,4 +72,4 @@ class FeedForward(nn.Module):
             inner = self.activation(self.up_proj(x))
         else:
             inner = self.activation(self.gate_proj(x)) * self.up_proj(x)
-        return self.down_proj(thinned(inner, self.dropout, self.training))
+        return self.down_proj(dropped(inner, self.dropout, self.training))

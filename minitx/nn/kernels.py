@@ -1,150 +1,176 @@
-"""Which code computes an attention: torch's fused kernels, its flex_attention on a GPU, or the explicit formula.
+"""Which code computes an attention: torch's fused kernels, flex_attention on a GPU, or the explicit formula.
 
-Legend: B batch, T tokens, H heads, G key-value heads, K d_head.
+Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head.
+All of them give the same numbers. A stack folds rules, mask and bias once into the form that the kernel of its layers
+reads (`fold`); for a single call scaled_dot_product_attention does it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.nn import masks
+from minitx.nn.attention import explicit_attention
+from minitx.nn.flex import flex_attention
 
 HALF = (torch.bfloat16, torch.float16)
-SHORT = 200 * 200
-"""Queries times keys up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward
-and backward, 13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
-WRITTEN_OUT = range(64 * 64, 600 * 600)
-"""Queries times keys at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward
-is slow there: forward and backward 1.0 to 1.8 times at 64 x 64 (the wider the heads, the more), 2 times at 128 x 128
-and 256 x 256, 1.6 times at 512 x 512, level at 1024 x 1024. Forward alone it is slower everywhere."""
-FLEX_FROM = 1024
-"""Tokens from which skipping what a window hides is worth a compiled kernel."""
-FLEX_HEAD = 16
+FP32_UP_TO_SCORES = 200 * 200
+"""T x S up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward and backward,
+13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
+EXPLICIT_SCORES = range(64 * 64, 600 * 600)
+"""T x S at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward is slow
+there: forward and backward 1.0 to 1.8 times at 64 x 64 (more for wider heads), 2 times at 128 x 128 and 256 x 256, 1.6
+times at 512 x 512, level at 1024 x 1024. The forward alone is slower everywhere."""
+FLEX_FROM_TOKENS = 1024
+"""Tokens from which a compiled kernel that skips masked blocks is faster."""
+FLEX_MIN_D_HEAD = 16
 """The narrowest head that flex attention's kernels take."""
 
+Kernel = Literal["fused", "flex", "explicit"]
 
-def choose_kernel(
+
+class MaskAndBias(NamedTuple):
+    """Which keys the queries may attend to and what is added to their scores, in the form that a kernel reads."""
+
+    mask: Tensor | None = None  # bool; or float, ready for a fused kernel: the bias, -inf where a key is hidden
+    bias: Tensor | None = None  # added to the scaled scores, unless it is in the mask already
+    causal: bool = False  # these two are rules that the kernel itself applies, with no tensor
+    window: int | None = None
+
+
+def scaled_dot_product_attention(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    return_weights: bool = False,
     *,
     causal: bool = False,
     window: int | None = None,
     softcap: float | None = None,
-) -> Literal["fused", "flex", "explicit"]:
-    """Which code computes this attention; all give the same numbers. The one place where that is decided.
+) -> Any:
+    """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that may be attended to; see explicit_attention.
 
-    fused is torch's scaled_dot_product_attention, which picks among its own (see interpret/kernel_names.py); flex skips
-    what a window hides and can bend scores, on a GPU, for long sequences without padding; explicit is the rest, and on
-    a CPU what torch's compiler makes the most of for one query (a tenth less time than the fused kernel), and what
-    trains fastest in bf16 (see WRITTEN_OUT).
+    Args:
+        q: queries [B, H, T, K].
+        k: keys [B, G, S, K].
+        v: values [B, G, S, K].
+        mask: bool, broadcastable to [B, H, T, S], True = may attend. A row without a key gives zeros. Or float, as
+            fold makes it: added to the scores, -inf = may not attend.
+        bias: added to the scaled scores, broadcastable to [B, H, T, S].
+        dropout: probability of dropping an attention weight. Always applied: pass 0 in evaluation.
+        return_weights: also return the weights [B, H, T, S] before dropout. Without them a fused kernel computes the
+            same output and never holds that matrix.
+        causal: also apply the right-aligned causal mask.
+        window: also hide all but the `window` nearest keys, the query's own included; see masks.window.
+        softcap: see explicit_attention.
+
+    Returns:
+        The output [B, H, T, K], or (output, weights).
     """
-    if q.device.type == "cpu":
-        if q.size(-2) == 1 and torch.compiler.is_compiling():
+    masking, size = MaskAndBias(mask, bias, causal, window), (q.size(-2), k.size(-2))
+    kernel = "explicit" if return_weights else choose_kernel(q, *size, q.size(-1), masking, dropout, softcap)
+    mask, bias, causal, window = fold(masking, kernel, *size, q.dtype, q.device)
+    if kernel == "flex":
+        return flex_attention(q, k, v, causal=causal, window=window, softcap=softcap)
+    if kernel == "explicit":
+        out, weights = explicit_attention(q, k, v, mask, bias, dropout, softcap, return_weights)
+        return (out, weights) if return_weights else out
+    return _fused_attention(q, k, v, mask, dropout, causal)
+
+
+def choose_kernel(
+    x: Tensor,
+    queries: int,
+    keys: int,
+    d_head: int,
+    masking: MaskAndBias,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    dtype: torch.dtype | None = None,
+) -> Kernel:
+    """Choose what computes an attention: the one place where that is decided.
+
+    fused is torch's scaled_dot_product_attention, which picks among its own kernels. flex skips blocks outside a
+    window and can cap scores: on a GPU, for long sequences without padding. explicit does the rest. On a CPU it also
+    serves one query in a compiled program, a tenth faster there, and training in bf16 (see EXPLICIT_SCORES).
+
+    x has the device of the queries and their requires_grad; dtype is theirs, where it is not that of x.
+    """
+    if x.device.type == "cpu":
+        if queries == 1 and torch.compiler.is_compiling():
             return "explicit"
-        if q.requires_grad and q.dtype == torch.bfloat16 and q.size(-2) * k.size(-2) in WRITTEN_OUT:
+        if x.requires_grad and (dtype or x.dtype) == torch.bfloat16 and queries * keys in EXPLICIT_SCORES:
             return "explicit"
-    plain = mask is None and bias is None and not dropout
-    square = q.size(-2) == k.size(-2) >= FLEX_FROM and q.size(-1) >= FLEX_HEAD
-    if (window or softcap) and plain and square and q.device.type == "cuda":
+    plain = masking.mask is None and masking.bias is None and not dropout
+    long = queries == keys >= FLEX_FROM_TOKENS and d_head >= FLEX_MIN_D_HEAD
+    if (masking.window or softcap) and plain and long and x.device.type == "cuda":
         return "flex"
     return "explicit" if softcap else "fused"
 
 
-def fused_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    dropout: float,
-    *,
-    causal: bool,
-    window: int | None,
-) -> Tensor:
-    """The same numbers from torch's fused kernels."""
-    mask, causal = kernel_mask(q, k, mask, bias, causal=causal, window=window)
-    dtype = q.dtype
-    grouped = k.dim() == 4 and k.size(1) != q.size(1)
-    q, k, v, mask = kernel_inputs(q, k, v, mask)
-    if q.dtype != dtype:
-        with torch.autocast("cpu", enabled=False):
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
-            ).to(dtype)
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
-    )
+def fold(
+    masking: MaskAndBias,
+    kernel: Kernel,
+    queries: int,
+    keys: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    rules: Sequence[masks.Predicate] = (),
+) -> MaskAndBias:
+    """Combine what limits attention into the form that a kernel reads. A masking already in that form comes back as is.
 
+    flex: the rules themselves. fused: causal alone as a rule, anything else as one float mask that holds the bias.
+    explicit: a bool mask and the bias.
 
-def kernel_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """q, k, v and a kernel_mask as torch's kernels get them: short sequences in half precision in fp32 on a CPU."""
-    if q.device.type == "cpu" and q.dtype in HALF and q.size(-2) * k.size(-2) <= SHORT:
-        q, k, v = q.float(), k.float(), v.float()
-        mask = mask.float() if mask is not None and mask.is_floating_point() else mask
-    return q, k, v, mask
-
-
-def kernel_mask(
-    q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None, *, causal: bool, window: int | None
-) -> tuple[Tensor | None, bool]:
-    """The leanest way to tell torch's kernels what may be seen: (one mask, bool or float with the bias; is_causal)."""
-    lean = causal and q.size(-2) == k.size(-2) and mask is None and bias is None and window is None
-    if not lean:
-        mask = masks.combine(mask, masks.visible(q.size(-2), k.size(-2), causal, window, q.device))
-    if bias is not None:
-        bias = bias.to(q.dtype)
-        mask = bias if mask is None else torch.where(mask, bias, -math.inf)
-    return mask, lean
-
-
-def flex_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, softcap: float | None, compiled: bool = True
-) -> Tensor:
-    """Self-attention of unpadded sequences; q [B, H, T, K], k and v [B, G, T, K], the rest as for the explicit one.
-
-    Args:
-        compiled: generate a kernel; without, the same rules are applied step by step, on any device.
+    dtype and device are those of the queries; rules are further predicates.
     """
-    bend = _bend(softcap) if softcap is not None else None
-    blocks = _blocks(q.size(2), causal, window, q.device)
-    grouped = q.size(1) != k.size(1)
-    out: Tensor = _kernel(compiled)(q, k, v, score_mod=bend, block_mask=blocks, enable_gqa=grouped)
-    return out
+    mask, bias, causal, window = masking
+    if kernel == "flex":
+        return masking
+    unlimited = mask is None and bias is None and window is None and not rules
+    if kernel == "fused" and unlimited and (not causal or queries == keys):
+        return masking
+    if causal and queries == 1 and (window is None or keys <= window):
+        causal, window = False, None  # the last query may attend to all of these keys
+    rules = [*masks.rules(causal, window), *rules]
+    if mask is not None and mask.is_floating_point() and (kernel == "explicit" or rules or bias is not None):
+        allowed = mask > -math.inf
+        added = torch.where(allowed, mask, 0.0)
+        mask, bias = allowed, added if bias is None else added + bias
+    if rules:
+        mask = masks.combine(mask, masks.build(*rules, queries=queries, keys=keys, device=device))
+    if kernel == "fused":
+        if bias is not None:
+            bias = bias.to(fused_dtype(dtype, device, queries, keys))
+            mask = bias if mask is None else torch.where(mask, bias, -math.inf)
+        elif mask is not None and not mask.is_floating_point():
+            zero = torch.zeros((), dtype=fused_dtype(dtype, device, queries, keys), device=device)
+            mask = torch.where(mask, zero, -math.inf)
+        bias = None
+    return MaskAndBias(mask, bias)
 
 
-@cache
-def _kernel(compiled: bool) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention as torch_flex
-
-    return torch.compile(torch_flex) if compiled else torch_flex
-
-
-@lru_cache(maxsize=16)
-def _blocks(tokens: int, causal: bool, window: int | None, device: torch.device) -> Any:
-    """Which blocks of the score matrix must be computed at all; None for all."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    if window is not None:
-        rule = masks.window(window, causal=causal)
-    elif causal:
-        rule = masks.causal
-    else:
-        return None
-    with torch.inference_mode(False):  # kept for training too, which may save no tensor made in inference mode
-        return create_block_mask(lambda b, h, q, k: rule(q, k), None, None, tokens, tokens, device=str(device))
+def _fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
+    """Compute attention with torch's fused kernels; mask is float, as fold makes it."""
+    dtype, grouped = q.dtype, k.dim() == 4 and k.size(1) != q.size(1)
+    inside = fused_dtype(dtype, q.device, q.size(-2), k.size(-2))
+    if inside == dtype:
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = q.float(), k.float(), v.float()
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped).to(dtype)
 
 
-@cache
-def _bend(softcap: float) -> Callable[..., Tensor]:
-    """One function for each cap, so that the kernel is compiled once."""
-    return lambda score, b, h, query, key: softcap * torch.tanh(score / softcap)
+def fused_dtype(dtype: torch.dtype, device: torch.device, queries: int, keys: int) -> torch.dtype:
+    """The dtype in which a fused kernel computes: fp32 for short sequences in half precision on a CPU."""
+    short = device.type == "cpu" and dtype in HALF and queries * keys <= FP32_UP_TO_SCORES
+    return torch.float32 if short else dtype

@@ -1,4 +1,4 @@
-"""One layer of an encoder and one of a decoder: sublayers, each in its Add & Norm frame.
+"""One layer of an encoder and one of a decoder: sublayers, each inside Add & Norm.
 
 Legend: B batch, T queries, S keys, M memory tokens, H heads, D d_model.
 """
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from minitx.nn.cache import LayerCache, StaticLayerCache
 from minitx.nn.feed_forward import FeedForward
-from minitx.nn.multi_head import MultiHeadAttention
+from minitx.nn.multi_head import MultiHeadAttention, Prepared
 from minitx.nn.norms import AddNorm
 
 
@@ -21,7 +21,7 @@ class EncoderLayer(nn.Module):
         ffn: its feed-forward network; None for attention alone.
         d_model: width D.
         norm_first: pre-norm if True, else post-norm.
-        dropout: dropped share of each sublayer's output in training.
+        dropout: dropout of each sublayer's output in training.
         norm: a name in NORMS.
         norm_eps: see build_norm.
     """
@@ -37,29 +37,23 @@ class EncoderLayer(nn.Module):
         norm_eps: float | None = None,
     ) -> None:
         super().__init__()
-        self.self_attn = self_attn
-        self.ffn = ffn
+        self.self_attn, self.ffn = self_attn, ffn
         self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
         self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, pos: Tensor | None = None) -> Tensor:
-        """x [B, T, D], mask broadcastable to [B, H, T, T], position ids [B, T] or [1, T]; returns [B, T, D]."""
-        x = self.add_norm_attn(x, lambda h: self.self_attn(h, mask=mask, pos=pos))
+    def forward(self, x: Tensor, prepared: Prepared | None = None) -> Tensor:
+        """x [B, T, D] to [B, T, D]; prepared by the stack, for consecutive positions without padding by default."""
+        x = self.add_norm_attn(x, lambda h: self.self_attn(h, prepared=prepared))
         return x if self.ffn is None or self.add_norm_ffn is None else self.add_norm_ffn(x, self.ffn)
 
 
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to a memory if there is one, the feed-forward network (figure 1, right).
 
+    Arguments as for EncoderLayer, and:
+
     Args:
-        self_attn: its causal self-attention.
-        ffn: its feed-forward network; None for attention alone.
-        d_model: width D.
-        cross_attn: its attention to the encoder's output; None for a decoder alone (GPT).
-        norm_first: pre-norm if True, else post-norm.
-        dropout: dropped share of each sublayer's output in training.
-        norm: a name in NORMS.
-        norm_eps: see build_norm.
+        cross_attn: attention to the encoder's output; None for a decoder alone (GPT).
     """
 
     def __init__(
@@ -74,9 +68,7 @@ class DecoderLayer(nn.Module):
         norm_eps: float | None = None,
     ) -> None:
         super().__init__()
-        self.self_attn = self_attn
-        self.cross_attn = cross_attn
-        self.ffn = ffn
+        self.self_attn, self.cross_attn, self.ffn = self_attn, cross_attn, ffn
         self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
         self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if cross_attn is not None else None
         self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
@@ -85,28 +77,21 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: Tensor | None = None,
-        mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        pos: Tensor | None = None,
+        prepared: Prepared | None = None,
+        cross_prepared: Prepared | None = None,
         cache: LayerCache | StaticLayerCache | None = None,
-        causal: bool = True,
     ) -> Tensor:
-        """One step up the stack.
+        """Apply the sublayers; returns [B, T, D].
 
         Args:
             x: [B, T, D].
             memory: [B, M, D], for a layer with cross-attention.
-            mask: which keys may be seen besides the causal rule, broadcastable to [B, H, T, S].
-            memory_mask: which memory tokens may be seen, broadcastable to [B, H, T, M].
-            pos: position ids [B, T] or [1, T].
+            prepared: by the stack for self-attention; causal without padding by default.
+            cross_prepared: by the stack for cross-attention; without padding by default.
             cache: this layer's part of a Cache.
-            causal: hide the future; False when the mask says what may be seen of it.
-
-        Returns:
-            [B, T, D].
         """
-        x = self.add_norm_self(x, lambda h: self.self_attn(h, mask=mask, causal=causal, pos=pos, cache=cache))
+        x = self.add_norm_self(x, lambda h: self.self_attn(h, causal=True, cache=cache, prepared=prepared))
         if self.cross_attn is not None and self.add_norm_cross is not None:
             attend = self.cross_attn
-            x = self.add_norm_cross(x, lambda h: attend(h, memory, mask=memory_mask, cache=cache))
+            x = self.add_norm_cross(x, lambda h: attend(h, memory, cache=cache, prepared=cross_prepared))
         return x if self.ffn is None or self.add_norm_ffn is None else self.add_norm_ffn(x, self.ffn)

@@ -1,4 +1,4 @@
-"""Multi-head attention: several heads look at the same sequence, each in its own way.
+"""Multi-head attention: several heads attend to the same sequence, each with its own projections.
 
 Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model.
 """
@@ -6,21 +6,29 @@ Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_mo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitx.nn import masks
-from minitx.nn.attention import scaled_dot_product_attention
-from minitx.nn.cache import LayerCache, StaticLayerCache
+from minitx.nn import kernels, masks
+from minitx.nn.cache import Cache, LayerCache, StaticCache, StaticLayerCache
+from minitx.nn.errors import OptionError
+from minitx.nn.kernels import MaskAndBias, scaled_dot_product_attention
 from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
 
 AttentionFunction = Callable[..., Any]
-"""What computes attention inside a module: scaled_dot_product_attention, or something around it, called alike."""
+"""Computes attention inside a module: scaled_dot_product_attention, or a wrapper with the same arguments."""
+
+
+class Prepared(NamedTuple):
+    """What does not depend on a layer's weights. A stack computes it once per forward for all its layers."""
+
+    masking: MaskAndBias
+    positions: Any = None  # from the scheme's prepare
 
 
 class MultiHeadAttention(nn.Module):
@@ -32,16 +40,16 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: number of key-value heads G, a divisor of n_heads: H (default) is multi-head, 1 multi-query
             (Shazeer 2019), between them grouped-query attention (Ainslie et al. 2023).
         d_head: width of one head, d_model / n_heads by default.
-        position: a position scheme whose rotate and bias hooks are applied (self-attention only).
-        window: number of keys that a query may see, itself included; None for all.
-        dropout: dropped share of the attention weights in training.
-        qk_norm: RMS-normalise queries and keys by head before they meet (Henry et al. 2020).
+        position: a position scheme (self-attention only).
+        window: number of keys that a query may attend to, itself included; None for all.
+        dropout: probability of dropping an attention weight in training.
+        qk_norm: apply RMSNorm to the queries and keys of each head (Henry et al. 2020).
         bias: whether the four projections have biases.
-        softcap: bends the scores into (-softcap, softcap), see scaled_dot_product_attention; None leaves them.
-        qkv_bias: whether the maps to queries, keys and values have biases, where they differ from o_proj (Qwen2).
+        softcap: c, for scores in (-c, c), see scaled_dot_product_attention; None for no cap.
+        qkv_bias: whether q_proj, k_proj and v_proj have biases, where they differ from o_proj (Qwen2).
 
     Raises:
-        ValueError: numbers that do not fit together, naming the config key to change.
+        OptionError: numbers that do not fit together.
     """
 
     def __init__(
@@ -61,24 +69,23 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         if n_heads < 1 or d_model < 1:
-            raise ValueError(
+            raise OptionError(
                 f"model.d_model and model.n_heads must be positive, got d_model {d_model} and n_heads {n_heads}"
             )
         if d_head is None and d_model % n_heads:
-            raise ValueError(
+            raise OptionError(
                 f"model.d_model must be divisible by model.n_heads, got d_model {d_model} and n_heads {n_heads} "
                 "(or set model.d_head)"
             )
         if n_kv_heads < 1 or n_heads % n_kv_heads:
-            raise ValueError(f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
+            raise OptionError(f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
         if d_head is not None and d_head < 1:
-            raise ValueError(f"model.d_head must be positive, got {d_head}")
+            raise OptionError(f"model.d_head must be positive, got {d_head}")
         if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"model.attention_dropout must lie in [0, 1), got {dropout}")
+            raise OptionError(f"model.attention_dropout must lie in [0, 1), got {dropout}")
         if softcap is not None and softcap <= 0.0:
-            raise ValueError(f"model.softcap must be positive, got {softcap}")
-        if window is not None:
-            masks.window(window, causal=True)  # refuses an impossible size now rather than in forward
+            raise OptionError(f"model.softcap must be positive, got {softcap}")
+        masks.rules(True, window)  # checks the size
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.window, self.dropout, self.softcap = window, dropout, softcap
@@ -90,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = RMSNorm(self.d_head) if qk_norm else None
         self.k_norm = RMSNorm(self.d_head) if qk_norm else None
         self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
-        self.attention: AttentionFunction = scaled_dot_product_attention  # what record_attention swaps
+        self.attention: AttentionFunction = scaled_dot_product_attention  # record_attention replaces it
 
     def forward(
         self,
@@ -100,82 +107,97 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         pos: Tensor | None = None,
         cache: LayerCache | StaticLayerCache | None = None,
+        prepared: Prepared | None = None,
     ) -> Tensor:
-        """Let each row of x gather from x itself (self-attention) or from memory (cross-attention).
+        """Attend from x to x itself (self-attention) or to memory (cross-attention); returns [B, T, D].
 
         Args:
-            x: [B, T, D], what asks.
-            memory: [B, S, D], what is asked, for cross-attention.
-            mask: bool, broadcastable to [B, H, T, S], True = may attend; S counts cached keys too.
+            x: queries' input [B, T, D].
+            memory: keys' input [B, S, D], for cross-attention.
+            mask: bool, broadcastable to [B, H, T, S], True = may attend.
             causal: hide the future (self-attention).
             pos: position ids of x, [B, T] or [1, T]; consecutive by default.
-            cache: what this layer remembers of earlier calls: its keys and values, and the projected memory.
-
-        Returns:
-            [B, T, D].
+            cache: this layer's part of a Cache. Once it holds tokens, `prepared` is needed.
+            prepared: from `prepare`, instead of mask, causal and pos.
         """
-        bias = None
+        if prepared is None:
+            prepared = self.prepare(x, memory, mask, causal, pos)
+        (mask, bias, causal, window), positions = prepared
         if memory is None:
-            if pos is None:
-                pos = consecutive(x.size(1), device=x.device)
-            q, k, v = self._queries_keys_values(x, cache)
-            q, k = self.position.rotate(q, pos), self.position.rotate(k, pos)
-            key_pos = pos
+            q, k, v = self._project(x, self.q_proj, self.k_proj, self.v_proj)
+            q, k = _normalize(q, self.q_norm), _normalize(k, self.k_norm)
+            q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
             if cache is not None:
-                k, v, key_pos = cache.extend(k, v, pos, self.window)
-                if mask is not None:
-                    mask = mask[..., -k.size(2) :]  # a window has let go of what no query sees any more
-            bias = self.position.bias(q, k, pos, key_pos)
+                k, v = cache.extend(k, v, self.window)
+            if self.position.bias_per_layer:
+                bias = self.position.bias(q, k, positions)
         else:
-            q = _normed(self._split(self.q_proj(x)), self.q_norm)
-            k, v = self._keys_values(memory) if cache is None else cache.once(lambda: self._keys_values(memory))
+            q = _normalize(self._split(self.q_proj(x)), self.q_norm)
+            k, v = self._keys_values(memory) if cache is None else cache.cross_kv(lambda: self._keys_values(memory))
         dropout = self.dropout if self.training else 0.0
         out = self.attention(
-            q, k, v, mask=mask, bias=bias, dropout=dropout, causal=causal, window=self.window, softcap=self.softcap
+            q, k, v, mask=mask, bias=bias, dropout=dropout, causal=causal, window=window, softcap=self.softcap
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))  # [B, T, D]
 
-    def _queries_keys_values(
-        self, x: Tensor, cache: LayerCache | StaticLayerCache | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, H, T, K], keys and values [B, G, T, K] of x."""
-        maps = (self.q_proj, self.k_proj, self.v_proj)
-        # A cache reads few tokens at a time: one product there, its weights joined once and remembered.
-        q, k, v = self._projected(x, *maps, joined=None if cache is None else cache.joined(lambda: _joined(maps)))
-        return _normed(q, self.q_norm), _normed(k, self.k_norm), v
+    def prepare(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        pos: Tensor | None = None,
+        cache: Cache | StaticCache | None = None,
+        rules: Sequence[masks.Predicate] = (),
+    ) -> Prepared:
+        """Compute what all layers of a stack have in common; arguments as for forward, but for the whole cache.
+
+        rules are predicates on indices besides causality and the window. The mask counts cached keys, also those that a
+        window has dropped.
+        """
+        queries, window, bias, positions = x.size(1), self.window, None, None
+        if memory is not None:
+            keys, window = memory.size(1), None
+        else:
+            pos = consecutive(queries, device=x.device) if pos is None else pos
+            key_pos = pos if cache is None else cache.key_positions(queries, window)
+            keys, positions = key_pos.size(1), self.position.prepare(pos, key_pos)
+            if not self.position.bias_per_layer:
+                bias = self.position.bias(None, None, positions)
+            mask = mask if mask is None else mask[..., -keys:]
+        masking = MaskAndBias(mask, bias, causal, window)
+        autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        dropout = self.dropout if self.training else 0.0
+        kernel = kernels.choose_kernel(x, queries, keys, self.d_head, masking, dropout, self.softcap, dtype)
+        if self.position.bias_per_layer:
+            kernel = "explicit"  # each layer adds its bias to a bool mask
+        return Prepared(kernels.fold(masking, kernel, queries, keys, dtype, x.device, rules), positions)
 
     def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of memory [B, S, D], each [B, G, S, K]."""
-        k, v = self._projected(memory, self.k_proj, self.v_proj)
-        return _normed(k, self.k_norm), v
+        k, v = self._project(memory, self.k_proj, self.v_proj)
+        return _normalize(k, self.k_norm), v
 
-    def _projected(
-        self, x: Tensor, *maps: nn.Linear, joined: tuple[Tensor, Tensor | None] | None = None
-    ) -> list[Tensor]:
-        """What each map makes of x [B, T, D], by head: [B, heads, T, K].
+    def _project(self, x: Tensor, *maps: nn.Linear) -> list[Tensor]:
+        """Apply each map to x [B, T, D], by head: [B, heads, T, K].
 
-        From one product where that is faster: with weights that are joined already, and under autocast, which then
-        converts x once (in bf16 on a CPU 1.1 to 1.35 times as fast, forward and backward; in fp32 it makes no odds).
+        Under autocast as one product, which converts x once: in bf16 on a CPU 1.1 to 1.35 times as fast, forward and
+        backward; in fp32 there is no difference. A forward without gradients keeps the maps apart, because autocast
+        caches their converted weights.
         """
-        if joined is None:
-            if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
-                return [self._split(part(x)) for part in maps]
-            joined = _joined(maps)
-        # Taken apart before the heads are: backward then joins the gradients in the order that the product wants.
-        return [self._split(part) for part in F.linear(x, *joined).split([part.out_features for part in maps], dim=2)]
+        if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type) or not torch.is_grad_enabled():
+            return [self._split(part(x)) for part in maps]
+        weight = torch.cat([part.weight for part in maps])
+        bias = None if maps[0].bias is None else torch.cat([part.bias for part in maps])
+        # Split by map before by head: the backward then concatenates the gradients in the layout of the product.
+        return [self._split(part) for part in F.linear(x, weight, bias).split([m.out_features for m in maps], dim=2)]
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, heads * K] to [B, heads, T, K]."""
-        return x.unflatten(2, (-1, self.d_head)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
 
 
-def _joined(maps: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of several maps as one."""
-    weights: list[Tensor] = [part.weight for part in maps]
-    biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
-    return torch.cat(weights), torch.cat(biases) if biases else None
-
-
-def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
-    normed: Tensor = x if norm is None else norm(x)
-    return normed
+def _normalize(x: Tensor, norm: nn.Module | None) -> Tensor:
+    normalized: Tensor = x if norm is None else norm(x)
+    return normalized

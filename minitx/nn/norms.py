@@ -1,4 +1,4 @@
-"""Normalisation, and Add & Norm: the frame around every sublayer.
+"""Normalisation, and Add & Norm, which wraps every sublayer.
 
 Legend: B batch, T tokens, D d_model.
 """
@@ -10,14 +10,17 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitx.nn.errors import OptionError
+
 
 class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (Zhang and Sennrich 2019) that stays in its input's dtype, also under autocast."""
+    """Root-mean-square normalisation (Zhang and Sennrich 2019) that keeps the dtype of its input under autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
         weight = None if self.weight is None else self.weight.to(x.dtype)
-        return F.rms_norm(x, self.normalized_shape, weight, self.eps)
+        # CUDA's autocast computes rms_norm in fp32 and returns fp32.
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps).to(x.dtype)
 
 
 NORMS: dict[str, type[nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNorm}
@@ -25,25 +28,25 @@ NORMS: dict[str, type[nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNo
 
 
 def build_norm(name: str, d_model: int, eps: float | None = None) -> nn.Module:
-    """The normalisation of that name; eps is added before the root, None for torch's own choice.
+    """Build a normalisation; eps is added before the root, None for torch's default.
 
     Raises:
-        ValueError: a name that is not in NORMS, or an eps that is not positive.
+        OptionError: a name that is not in NORMS, or an eps that is not positive.
     """
     if name not in NORMS:
-        raise ValueError(f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
+        raise OptionError(f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
     if eps is not None and eps <= 0.0:
-        raise ValueError(f"model.norm_eps must be positive, got {eps}")
+        raise OptionError(f"model.norm_eps must be positive, got {eps}")
     return NORMS[name](d_model) if eps is None else NORMS[name](d_model, eps=eps)
 
 
-def thinned(x: Tensor, dropout: float, training: bool) -> Tensor:
-    """Dropout; x itself where nothing is dropped, which costs nothing in a decode of single tokens."""
+def dropped(x: Tensor, dropout: float, training: bool) -> Tensor:
+    """Dropout; x itself where there is none, which saves a call for each sublayer of each decoded token."""
     return F.dropout(x, dropout) if training and dropout else x
 
 
 class AddNorm(nn.Module):
-    """The residual connection with its layer normalisation and dropout, around a sublayer that is handed in.
+    """The residual connection with its norm and dropout, around a sublayer that is passed to forward.
 
     Post-norm, norm(x + f(x)), is the original (Vaswani et al. 2017); pre-norm, x + f(norm(x)), trains without a long
     warm-up (Xiong et al. 2020).
@@ -51,7 +54,7 @@ class AddNorm(nn.Module):
     Args:
         d_model: width D.
         norm_first: pre-norm if True, else post-norm.
-        dropout: dropped share of the sublayer's output in training.
+        dropout: dropout of the sublayer's output in training.
         norm: a name in NORMS.
         norm_eps: see build_norm.
     """
@@ -67,5 +70,5 @@ class AddNorm(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x [B, T, D] to [B, T, D]; the sublayer keeps the shape."""
         if self.norm_first:
-            return x + thinned(sublayer(self.norm(x)), self.dropout, self.training)
-        return self.norm(x + thinned(sublayer(x), self.dropout, self.training))
+            return x + dropped(sublayer(self.norm(x)), self.dropout, self.training)
+        return self.norm(x + dropped(sublayer(x), self.dropout, self.training))

@@ -1,23 +1,25 @@
-"""Position schemes: how a model learns where a token stands. One interface, three hooks, one registry.
+"""Position schemes: how the order of tokens enters a model. One interface and one registry.
 
-Legend: B batch, T queries, S keys, H heads, K d_head, D d_model. Hooks take position ids (position_ids.py), never
-lengths, so padding, caches and unusual numberings need no second method. To add a scheme, subclass NoPositions,
-override one hook and register the class under the name that goes into `model.position.name`.
+Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model. Hooks take position ids
+(position_ids.py), never lengths, so padding, caches and unusual numberings need no second method. To add a scheme,
+subclass NoPositions, override one or two hooks and register the class under its `model.position.name`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from minitx.nn.errors import OptionError
+
 POSITIONS: dict[str, type[NoPositions]] = {}
 """Every scheme by its name in the YAML."""
 GIVEN = ("d_model", "n_heads", "d_head", "causal")
-"""What a scheme is given by its model, besides the options of its section."""
+"""Constructor arguments that come from the model; all others are options of the config section."""
 
 Scheme = TypeVar("Scheme", bound="type[NoPositions]")
 
@@ -34,10 +36,10 @@ def register(name: str) -> Callable[[Scheme], Scheme]:
 
 @register("none")
 class NoPositions(nn.Module):
-    """No positions at all: the interface with every hook left empty.
+    """No positions at all: the interface, with hooks that do nothing.
 
     Without positions, attention without a mask cannot tell one order from another; a causal decoder can
-    still count what it sees (Haviv et al. 2022, "Transformer language models without positional encodings").
+    still count the tokens before it (Haviv et al. 2022, "Transformer language models without positional encodings").
     """
 
     max_len: int | None = None
@@ -45,26 +47,45 @@ class NoPositions(nn.Module):
     absolute: ClassVar[bool] = False
     """Whether adding a constant to every id changes the result."""
     shared: ClassVar[bool] = True
-    """Whether one object serves a whole stack; otherwise each layer has its own."""
+    """Whether one object serves a whole stack; otherwise each layer has its own, with its own weights."""
+    bias_per_layer: ClassVar[bool] = False
+    """Whether `bias` reads queries and keys. Otherwise the stack calls it once, with None for both."""
+    score_biases: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that are biases of attention scores, whatever their shape: they get no weight decay."""
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__()
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoPositions:
+        """Move with the model, but keep the dtype of buffers: in half precision large angles would be far off."""
+        buffers = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)
+        for name, buffer in buffers.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
+
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Mark the token embeddings. x [B, T, D], pos [B, T] or [1, T]; returns [B, T, D]."""
+        """Add positions to token embeddings: x [B, T, D], pos [B, T] or [1, T]; returns [B, T, D]."""
         return x
 
-    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Turn queries, or new keys, by their position. x [B, H, T, K]; returns the same shape."""
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Any:
+        """Compute what rotate and bias need, once per stack and forward: angles, distances, a bias table.
+
+        q_pos [B or 1, T] are the ids of the queries and new keys, k_pos [B or 1, S] those of all keys.
+        """
+        return None
+
+    def rotate(self, x: Tensor, prepared: Any) -> Tensor:
+        """Apply rotary embeddings to queries or new keys: x [B, H or G, T, K]; returns the same shape."""
         return x
 
-    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
-        """What to add to the scaled scores: [B or 1, H, T, S], from q [B, H, T, K], k [B, G, S, K] and their ids."""
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Any) -> Tensor | None:
+        """Bias of the scaled scores, [B or 1, H, T, S]; q [B, H, T, K] and k [B, G, S, K] if `bias_per_layer`."""
         return None
 
 
 class SinusoidBase(NoPositions):
-    """What schemes made of sines and cosines share: frequencies that are computed once and stay exact.
+    """Base of schemes made of sines and cosines: frequencies that are computed once.
 
     Args:
         frequencies: radians per position, fp32 [W].
@@ -75,29 +96,22 @@ class SinusoidBase(NoPositions):
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SinusoidBase:
-        """Follow the model to its device, but not to half precision: there, large angles would be far off."""
-        exact = self.frequencies
-        super()._apply(fn, recurse)
-        self.frequencies = exact.to(self.frequencies.device)
-        return self
-
     def angles(self, pos: Tensor) -> Tensor:
-        """The angle of each wave at each id: pos [...] to fp32 [..., W]."""
+        """The angle of each frequency at each id: pos [...] to fp32 [..., W]."""
         return pos[..., None] * self.frequencies
 
 
 def geometric(base: float, size: int) -> Tensor:
     """Frequencies base^(-2j / size) for each pair j of `size` dimensions, fp32 [size / 2]."""
     if base <= 1.0:
-        raise ValueError(f"model.position.base must be larger than 1, got {base}")
+        raise OptionError(f"model.position.base must be larger than 1, got {base}")
     return torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
 
 
 def full_width_frequencies(name: str, base: float, d_model: int) -> Tensor:
-    """The frequencies of a scheme whose pairs of sine and cosine fill the whole width, fp32 [D / 2]."""
+    """Frequencies whose pairs of sine and cosine fill the whole width, fp32 [D / 2]."""
     if d_model % 2:
-        raise ValueError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
+        raise OptionError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
     return geometric(base, d_model)
 
 
@@ -122,10 +136,10 @@ class SinusoidalPositions(SinusoidBase):
         self.halves = halves
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Add the wave of each id."""
+        """Add the sines and cosines of each id."""
         angles = self.angles(pos)
-        waves = torch.cat((angles.sin(), angles.cos()), dim=-1) if self.halves else _waves(angles)
-        return x + waves.to(x.dtype)
+        sinusoids = torch.cat((angles.sin(), angles.cos()), dim=-1) if self.halves else _sinusoids(angles)
+        return x + sinusoids.to(x.dtype)
 
 
 @register("learned")
@@ -133,7 +147,7 @@ class LearnedPositions(NoPositions):
     """A trained vector for each position, added to the embeddings (Gehring et al. 2017; GPT-2, BERT).
 
     Args:
-        max_len: size of the table; ids beyond it are refused.
+        max_len: size of the table; larger ids raise an error.
     """
 
     absolute = True
@@ -141,7 +155,7 @@ class LearnedPositions(NoPositions):
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, max_len: int = 512) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
         if max_len < 1:
-            raise ValueError(f"model.position.max_len must be at least 1, got {max_len}")
+            raise OptionError(f"model.position.max_len must be at least 1, got {max_len}")
         self.max_len: int = max_len
         self.table = nn.Embedding(max_len, d_model)
 
@@ -149,10 +163,10 @@ class LearnedPositions(NoPositions):
         """Add the vector of each id.
 
         Raises:
-            ValueError: an id past the table (checked on the CPU only; elsewhere the check would stall the device).
+            ValueError: an id beyond the table (checked on the CPU only; elsewhere the check would stall the device).
         """
-        seen = pos.device.type == "cpu" and not torch.compiler.is_compiling()
-        if seen and pos.numel() and int(pos.max()) >= self.max_len:
+        checked = pos.device.type == "cpu" and not torch.compiler.is_compiling()
+        if checked and pos.numel() and int(pos.max()) >= self.max_len:
             raise ValueError(
                 f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions: "
                 f"model.position.max_len is {self.max_len}"
@@ -162,7 +176,7 @@ class LearnedPositions(NoPositions):
 
 @register("rope")
 class RotaryPositions(SinusoidBase):
-    """Queries and keys turned by an angle for each pair of dimensions (RoPE; Su et al. 2021).
+    """Rotation of queries and keys by an angle for each pair of dimensions (RoPE; Su et al. 2021).
 
     Their product then depends on the difference of positions alone. Pairs are (j, j + R / 2) of the R rotated
     dimensions, as in Llama.
@@ -170,10 +184,10 @@ class RotaryPositions(SinusoidBase):
     Args:
         base: the longest wavelength is 2 pi base.
         fraction: share of each head's dimensions that is rotated.
-        scaling: how to reach past the trained length. linear: positions divided by factor (Chen et al. 2023); ntk: a
-            base enlarged so that only the slow waves are stretched (bloc97 2023); llama3: waves longer than
-            original_max_len / low_freq_factor stretched in full, shorter than original_max_len / high_freq_factor not
-            at all, those between by degrees (Llama 3.1; Dubey et al. 2024).
+        scaling: how to extend beyond the trained length. linear: positions divided by factor (Chen et al. 2023); ntk: a
+            base enlarged so that only low frequencies are stretched (bloc97 2023); llama3: wavelengths above
+            original_max_len / low_freq_factor stretched in full, below original_max_len / high_freq_factor not at all,
+            those between in proportion (Llama 3.1; Dubey et al. 2024).
         factor: by how much to stretch.
         low_freq_factor: for llama3.
         high_freq_factor: for llama3.
@@ -196,33 +210,37 @@ class RotaryPositions(SinusoidBase):
     ) -> None:
         size = int(d_head * fraction)
         if not 0.0 < fraction <= 1.0 or size % 2 or size < 2:
-            raise ValueError(
+            raise OptionError(
                 f"model.position.fraction of d_head {d_head} must be an even number of dimensions, got {fraction}"
             )
         if factor < 1.0:
-            raise ValueError(f"model.position.factor must be at least 1, got {factor}")
+            raise OptionError(f"model.position.factor must be at least 1, got {factor}")
         if scaling == "ntk":
             if size == 2:
-                raise ValueError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
+                raise OptionError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
             base = base * factor ** (size / (size - 2))
         frequencies = geometric(base, size)
         if scaling == "linear":
             frequencies = frequencies / factor
         if scaling == "llama3":
             if not 0.0 < low_freq_factor < high_freq_factor:
-                raise ValueError(
+                raise OptionError(
                     "model.position.low_freq_factor must be positive and below model.position.high_freq_factor, got "
                     f"{low_freq_factor} and {high_freq_factor}"
                 )
-            turns = original_max_len * frequencies / (2 * math.pi)  # of each wave within the first trained length
+            turns = original_max_len * frequencies / (2 * math.pi)  # of each frequency over the first trained length
             kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
             frequencies = (1.0 - kept) * frequencies / factor + kept * frequencies
         super().__init__(d_model, n_heads, d_head, causal, frequencies)
 
-    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Turn each pair by its angle."""
-        angles = self.angles(pos)[:, None]  # [B, 1, T, R / 2]
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each angle, each fp32 [B, 1, T, R / 2]."""
+        angles = self.angles(q_pos)[:, None]
+        return angles.cos(), angles.sin()
+
+    def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotate each pair by its angle."""
+        cos, sin = (part.to(x.dtype) for part in prepared)
         half = self.frequencies.size(0)
         first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
         return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
@@ -232,7 +250,7 @@ class RotaryPositions(SinusoidBase):
 class AlibiPositions(NoPositions):
     """A penalty that grows with distance, with a slope for each head (ALiBi; Press et al. 2022).
 
-    Causal attention sees only the past, so the same absolute distance serves both directions.
+    A causal mask leaves the past only, so the same absolute distance serves both directions.
     """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
@@ -240,19 +258,25 @@ class AlibiPositions(NoPositions):
         self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
         self.slopes: Tensor
 
-    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """-slope x distance."""
-        return -self.slopes[:, None, None].float() * _distance(q_pos, k_pos).abs()[:, None]
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """-slope x distance, [B, H, T, S]."""
+        return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
+        """The prepared bias."""
+        return prepared
 
 
 @register("t5")
 class T5Positions(NoPositions):
-    """A trained bias for each head and bucket of distances, exact near by, logarithmic far off (Raffel et al. 2020).
+    """A trained bias for each head and bucket of distances: exact up to some, then logarithmic (Raffel et al. 2020).
 
     Args:
-        buckets: number of distances told apart; without causality half of them for each direction.
+        buckets: number of buckets; without causality half of them for each direction.
         max_distance: where the last bucket begins.
     """
+
+    score_biases = ("table.weight",)
 
     def __init__(
         self, d_model: int, n_heads: int, d_head: int, causal: bool, buckets: int = 32, max_distance: int = 128
@@ -261,15 +285,19 @@ class T5Positions(NoPositions):
         self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
         exact = (buckets if causal else buckets // 2) // 2
         if buckets < 4 or buckets % 2 or max_distance <= exact:
-            raise ValueError(
+            raise OptionError(
                 "model.position.buckets must be even and at least 4, and model.position.max_distance larger than the "
                 f"{exact} exact ones, got {buckets} and {max_distance}"
             )
         self.table = nn.Embedding(buckets, n_heads)
 
-    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """The trained number of each pair's bucket."""
-        return self.table(self.bucket(_distance(q_pos, k_pos))).permute(0, 3, 1, 2)  # [B, H, T, S]
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The trained bias of each pair's bucket, [B, H, T, S]."""
+        return self.table(self.bucket(_distance(q_pos, k_pos))).permute(0, 3, 1, 2)
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
+        """The prepared bias."""
+        return prepared
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of query position - key position, any shape."""
@@ -284,16 +312,18 @@ class T5Positions(NoPositions):
 
 @register("transformer_xl")
 class TransformerXLPositions(SinusoidBase):
-    """Relative sinusoids met by the queries, and two trained preferences (Dai et al. 2019); weights in each layer.
+    """Attention to projected sinusoids of the distance, and two trained query biases (Dai et al. 2019).
 
     The paper's (q + u) k + (q + v) r is q k plus the bias u k + (q + v) r, where r is the projected sinusoid of the
-    distance; u and v say which keys and which distances a head likes whatever the query.
+    distance; u and v score keys and distances independently of the query. All weights belong to one layer.
 
     Args:
         base: the longest wavelength is 2 pi base.
     """
 
     shared = False
+    bias_per_layer = True
+    score_biases = ("content", "distance")
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
         super().__init__(d_model, n_heads, d_head, causal, full_width_frequencies("transformer_xl", base, d_model))
@@ -301,21 +331,34 @@ class TransformerXLPositions(SinusoidBase):
         self.distance = nn.Parameter(torch.zeros(n_heads, d_head))  # v
         self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)
 
-    def bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """(u k + (q + v) r) / sqrt(K)."""
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sines and cosines at the queries [B, T, D / 2] each, and both at the keys [B, S, D]; B may be 1."""
+        q_angles, k_angles = self.angles(q_pos), self.angles(k_pos)
+        return q_angles.sin(), q_angles.cos(), torch.cat((k_angles.sin(), k_angles.cos()), dim=-1)
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """(u k + (q + v) r) / sqrt(K).
+
+        The sine and cosine of (p - k) w are expanded into those of p w and k w, so that nothing depends on which
+        distances occur: the queries, projected and rotated by their own angles, are multiplied by the sinusoids of the
+        keys.
+        """
+        assert q is not None
+        assert k is not None
         heads, d_head = self.content.shape
-        distance = _distance(q_pos, k_pos)  # [B, T, S]
-        lowest = distance.min()
-        steps = lowest + torch.arange(int(distance.max() - lowest) + 1, device=q.device)  # every distance once
-        r = self.r_proj(_waves(self.angles(steps)).to(self.r_proj.weight.dtype)).unflatten(-1, (heads, d_head))
-        by_step = (q + self.distance[:, None].to(q.dtype)) @ r.permute(1, 2, 0).to(q.dtype)  # [B, H, T, steps]
-        index = (distance - lowest)[:, None].expand(q.size(0), heads, -1, -1)
+        q_sin, q_cos, key_sinusoids = (part.to(q.dtype) for part in prepared)
+        maps = self.r_proj.weight.to(q.dtype).unflatten(0, (heads, d_head))
+        maps = torch.cat((maps[..., 0::2], maps[..., 1::2]), dim=-1)  # [H, K, D], all sines first
+        queries = (q + self.distance[:, None].to(q.dtype)).transpose(0, 1)  # [H, B, T, K]
+        of_sin, of_cos = (queries.flatten(1, 2) @ maps).unflatten(1, queries.shape[1:3]).chunk(2, dim=-1)
+        rotated = torch.cat((of_cos * q_sin - of_sin * q_cos, of_sin * q_sin + of_cos * q_cos), dim=-1)  # [H, B, T, D]
+        by_distance = rotated @ (key_sinusoids[0] if len(key_sinusoids) == 1 else key_sinusoids).mT  # [H, B, T, S]
         k = k.repeat_interleave(heads // k.size(1), dim=1)
-        return (self.content[:, None].to(k.dtype) @ k.mT + by_step.gather(-1, index)) / math.sqrt(d_head)
+        return (self.content[:, None].to(k.dtype) @ k.mT + by_distance.transpose(0, 1)) / math.sqrt(d_head)
 
 
-def _waves(angles: Tensor) -> Tensor:
-    """Sine and cosine of each angle, side by side: [..., W] to [..., 2 W]."""
+def _sinusoids(angles: Tensor) -> Tensor:
+    """Sine and cosine of each angle in turn: [..., W] to [..., 2 W]."""
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 

@@ -1,11 +1,12 @@
-"""Layers on top of one another, with the position signal below and a norm above.
+"""Layers in their order, with embedded positions below and a norm above.
 
 Legend: B batch, T queries, S keys, M memory tokens, D d_model.
+A stack prepares once per forward what its layers have in common: angles, distances, mask and bias.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minitx.nn import masks
 from minitx.nn.cache import Cache, StaticCache
-from minitx.nn.norms import thinned
+from minitx.nn.norms import dropped
 from minitx.nn.position_ids import ConsecutiveIds
 from minitx.nn.positions import NoPositions
 
@@ -23,12 +24,13 @@ class Stack(nn.Module):
     """Layers in their order, the dropout below them and the norm above.
 
     Args:
-        layers: the layers, lowest first; each is its own construction.
+        layers: the layers, lowest first; each is its own construction. Their self-attentions have one window, and
+            their position schemes differ in weights at most.
         position: the scheme of this stack, the same object that its attentions hold.
         norm: applied to the result: a LayerNorm for pre-norm layers, None for post-norm ones.
-        dropout: dropped share of the embeddings in training.
-        position_ids: how a model shall number the tokens of this stack; consecutively by default.
-        embedding_norm: applied to the embeddings once their positions are added (BERT); None leaves them.
+        dropout: dropout of the embeddings in training.
+        position_ids: how a model numbers the tokens of this stack; consecutively by default.
+        embedding_norm: applied to the embeddings after their positions are added (BERT); None for no norm.
     """
 
     def __init__(
@@ -48,39 +50,39 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.recompute = False
-        """Whether training keeps only what goes into each layer and computes the layer again in the backward."""
-
-    def through(self, layer: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        """Call a layer, keeping what its backward needs or, in training with `recompute`, only what goes into it."""
-        if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(layer, *args, use_reentrant=False, **kwargs)
-        out: Tensor = layer(*args, **kwargs)
-        return out
+        """Whether training keeps only the input of each layer and computes the layer again in the backward."""
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Embedded tokens [B, T, D] with their positions, normalised if so asked, thinned by dropout."""
-        return thinned(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
+        """Add positions to embedded tokens [B, T, D], normalise if so configured, apply dropout."""
+        return dropped(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
+
+    def run_layer(self, layer: nn.Module, *args: Any) -> Tensor:
+        """Call a layer; in training with `recompute`, keep only its input for the backward."""
+        if self.recompute and self.training and torch.is_grad_enabled():
+            return checkpoint(layer, *args, use_reentrant=False)
+        out: Tensor = layer(*args)
+        return out
 
 
 class EncoderStack(Stack):
     """Bidirectional layers over embedded tokens: encoder layers, arguments as for Stack."""
 
-    def forward(self, x: Tensor, pos: Tensor, keep: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Run the layers.
+    def forward(
+        self, x: Tensor, pos: Tensor, keep: Tensor | None = None, rules: Sequence[masks.Predicate] = ()
+    ) -> Tensor:
+        """Run the layers; returns [B, T, D].
 
         Args:
             x: embedded tokens [B, T, D].
             pos: their position ids [B, T] or [1, T].
             keep: [B, T], True for a real token; None when all are.
-            mask: what else hides a key from a query, broadcastable to [B, H, T, T].
-
-        Returns:
-            [B, T, D].
+            rules: further predicates on which key a query may attend to.
         """
-        mask = masks.combine(masks.key_padding(keep), mask)
         x = self.embed(x, pos)
+        first: Any = self.layers[0]
+        prepared = first.self_attn.prepare(x, None, masks.key_padding(keep), False, pos, None, rules)
         for layer in self.layers:
-            x = self.through(layer, x, mask=mask, pos=pos)
+            x = self.run_layer(layer, x, prepared)
         return self.norm(x)
 
 
@@ -95,28 +97,25 @@ class DecoderStack(Stack):
         memory: Tensor | None = None,
         memory_keep: Tensor | None = None,
         cache: Cache | StaticCache | None = None,
-        mask: Tensor | None = None,
+        rules: Sequence[masks.Predicate] = (),
         causal: bool = True,
     ) -> Tensor:
-        """Run the layers.
+        """Run the layers; returns [B, T, D].
 
         Args:
             x: embedded new tokens [B, T, D].
             pos: their position ids [B, T] or [1, T].
             keep: [B, S], True for a real token, cached ones included; None when all are real.
-            memory: [B, M, D], what cross-attention reads.
+            memory: [B, M, D], for cross-attention.
             memory_keep: [B, M], True for a real memory token.
-            cache: keys and values of earlier tokens. Not advanced here: that is the model's to do, once.
-            mask: what else hides a key from a query, broadcastable to [B, H, T, S].
-            causal: hide the future; False when the mask says what may be seen of it.
-
-        Returns:
-            [B, T, D].
+            cache: keys and values of earlier tokens, with the new tokens appended. The model advances it.
+            rules: further predicates on which key a query may attend to.
+            causal: hide the future; False when a rule decides about it.
         """
-        mask = masks.combine(masks.key_padding(keep), mask)
-        memory_mask = masks.key_padding(memory_keep)
         x = self.embed(x, pos)
+        first: Any = self.layers[0]
+        prepared = first.self_attn.prepare(x, None, masks.key_padding(keep), causal, pos, cache, rules)
+        cross = None if memory is None else first.cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
         for index, layer in enumerate(self.layers):
-            part = None if cache is None else cache.layer(index)
-            x = self.through(layer, x, memory, mask=mask, memory_mask=memory_mask, pos=pos, cache=part, causal=causal)
+            x = self.run_layer(layer, x, memory, prepared, cross, None if cache is None else cache.layer(index))
         return self.norm(x)

@@ -11,7 +11,7 @@ from minitx.config.schema import Config
 from minitx.interpret.position_signals import PositionSignal, position_signals
 from minitx.plotting.panels import Heat, Lines, sheet
 from minitx.training.optim import sampled
-from minitx.training.run import prepare
+from minitx.training.resolve import ResolvedRun
 
 LONGEST = 128
 """No more positions than this are drawn."""
@@ -21,16 +21,13 @@ HEADS = 8
 """No more heads than this are drawn."""
 
 
-def draw(config: Config, path: Path) -> Path:
+def draw(run: ResolvedRun, path: Path) -> Path:
     """Draw a config's learning rate and the positions of its model, with the weights that training begins with.
 
     Returns:
         The path of the PNG file.
-
-    Raises:
-        ValueError: a config that cannot be run.
     """
-    config, task, model = prepare(config)
+    config, task, model = run.config, run.task, run.model
     length = min(LONGEST, max(2, *task.reach))
     panels: list[Heat | Lines] = [learning_rate(config)]
     for stack, signal in position_signals(model, length).items():

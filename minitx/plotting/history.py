@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.checkpoints.format import versions
-from minitx.config.messages import did_you_mean
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.plotting.panels import Lines, png
 
 Points = list[tuple[int, float]]
@@ -30,17 +30,17 @@ class Curves:
         """The points of one curve.
 
         Raises:
-            ValueError: no such curve.
+            ConfigError: no such curve.
         """
         if name not in self.points:
-            raise ValueError(f"{self.run} has no curve {name!r}; {did_you_mean(name, self.points)}")
+            raise ConfigError(f"{self.run} has no curve {name!r}; {did_you_mean(name, self.points)}")
         return self.points[name]
 
     def of(self, *patterns: str) -> Curves:
         """The curves whose names match one of the patterns: `*` stands for anything, `?` for one letter.
 
         Raises:
-            ValueError: none does.
+            ConfigError: none does.
         """
         chosen = {
             name: points
@@ -49,7 +49,7 @@ class Curves:
         }
         if not chosen:
             known = ", ".join(sorted({name.rpartition("/")[0] + "/*" for name in self.points}))
-            raise ValueError(f"{self.run} has no curve like {' or '.join(patterns)}; there are {known}")
+            raise ConfigError(f"{self.run} has no curve like {' or '.join(patterns)}; there are {known}")
         return Curves(self.run, chosen)
 
     def save_png(self, path: str | Path) -> None:
@@ -80,17 +80,17 @@ def curves(path: str | Path) -> Curves:
         path: a run folder runs/NAME (its newest version) or one version of it runs/NAME/vN.
 
     Raises:
-        ValueError: no such folder, or nothing logged there.
+        ConfigError: no such folder, or nothing logged there.
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     path = Path(path)
     if not path.is_dir():
-        raise ValueError(f"there is no run folder {path}")
+        raise ConfigError(f"there is no run folder {path}")
     folder = next((found for found in [*reversed(versions(path)), path] if any(found.glob("events.*"))), None)
     nothing = f"{path} holds no curves: no TensorBoard events lie there, nor in {path}/vN"
     if folder is None:
-        raise ValueError(nothing)
+        raise ConfigError(nothing)
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 1, "images": 1})
     events.Reload()
     # A run that was killed and resumed logged some steps twice: the later ones are what it went on from.
@@ -98,5 +98,5 @@ def curves(path: str | Path) -> Curves:
         name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in events.Tags()["scalars"]
     }
     if not points:
-        raise ValueError(nothing)
+        raise ConfigError(nothing)
     return Curves(str(folder), points)

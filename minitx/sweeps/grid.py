@@ -7,6 +7,8 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
+from minitx.config.errors import ConfigError
+
 Settings = dict[str, str]
 """One point of the grid: a value, as written, for each key."""
 
@@ -25,20 +27,20 @@ def parse(texts: Sequence[str]) -> dict[str, list[str]]:
     Commas within brackets or quotes do not part values: `data.length=[1,8],[1,16]` has two.
 
     Raises:
-        ValueError: no key, no value, a key or a value twice, a key that a sweep sets itself.
+        ConfigError: no key, no value, a key or a value twice, a key that a sweep sets itself.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
         key, separator, written = text.partition("=")
         key, values = key.strip().removeprefix("--"), split(written)
         if not (key and separator and all(values)):
-            raise ValueError(f"--set must be KEY=VALUE,VALUE,... with a value between commas, got {text!r}")
+            raise ConfigError(f"--set must be KEY=VALUE,VALUE,... with a value between commas, got {text!r}")
         if key in RESERVED:
-            raise ValueError(f"--set {key}: {RESERVED[key]}")
+            raise ConfigError(f"--set {key}: {RESERVED[key]}")
         if key in found:
-            raise ValueError(f"--set {key} is given twice; write all its values into one")
+            raise ConfigError(f"--set {key} is given twice; write all its values into one")
         if len(set(values)) < len(values):
-            raise ValueError(f"--set {key} names a value twice: {written}")
+            raise ConfigError(f"--set {key} names a value twice: {written}")
         found[key] = values
     return found
 
@@ -65,11 +67,6 @@ def split(text: str) -> list[str]:
 def combinations(values: Mapping[str, Sequence[str]]) -> list[Settings]:
     """Every combination of one value for each key, the last key changing fastest; one empty one without any key."""
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-
-
-def overrides(settings: Settings) -> list[str]:
-    """Settings as words of a command line."""
-    return [f"--{key}={value}" for key, value in settings.items()]
 
 
 def described(settings: Settings) -> str:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from minitx.config.schema import Config
+from minitx.config.errors import ConfigError
+from minitx.config.parser import overridden
+from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_range
 from minitx.sweeps import grid
 from minitx.sweeps.grid import Settings
 from minitx.sweeps.rows import fingerprint
 from minitx.training.describe import Cost, cost, first_batch
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 
 @dataclass(frozen=True)
@@ -62,33 +64,28 @@ class Plan:
     trained: tuple[int, int] | None  # the lengths of training, where all settings share them
 
 
-def plan(
-    configured: Callable[[list[str]], Config], values: dict[str, list[str]], seeds: int, lengths: str | None = None
-) -> Plan:
+def plan(values: Mapping[str, Any], grid_values: dict[str, list[str]], seeds: int, lengths: str | None = None) -> Plan:
     """Lay out the runs: <run.folder>/<run.name>_sweep/<settings>/seed1/v0, ...
 
     Args:
-        configured: the config of a command line with these words behind it.
-        values: of each key, from grid.parse.
+        values: of the config, as plain JSON types.
+        grid_values: the values to try of each key, from grid.parse.
         seeds: how many; they are 1, 2, ...
         lengths: "from:to", to be measured on besides.
 
     Raises:
-        ValueError: whatever is wrong with any of the runs, with the key to change.
+        ConfigError: whatever is wrong with any of the runs, with the key to change.
     """
     if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
-    base = configured([])
+        raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    base = config_from_dict(values)
     folder = Path(base.run.folder).expanduser() / f"{base.run.name}_sweep"
     points: list[Point] = []
     asked: range | None = None
     trained: set[tuple[int, int] | None] = set()
-    for settings in grid.combinations(values):
-        config = configured(grid.overrides(settings))
+    for settings in grid.combinations(grid_values):
+        config, task, model, *_ = resolve(overridden(values, settings))
         _one_device(config)
-        if not config.data:
-            raise ValueError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
-        config, task, model = prepare(config)
         asked = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)
@@ -99,19 +96,19 @@ def plan(
             )
             points.append(Point(settings, seed, dataclasses.replace(config, run=run), spent))
     shared = trained.pop() if len(trained) == 1 else None
-    return Plan(base.run.name, folder, tuple(values), tuple(points), asked, shared)
+    return Plan(base.run.name, folder, tuple(grid_values), tuple(points), asked, shared)
 
 
 def _one_device(config: Config) -> None:
     """Refuse runs over several devices.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     trainer = config.trainer
     if trainer.devices not in ("auto", 1, "1") or trainer.num_nodes != 1:
         key, value = ("devices", trainer.devices) if trainer.num_nodes == 1 else ("num_nodes", trainer.num_nodes)
-        raise ValueError(
+        raise ConfigError(
             f"trainer.{key} must be 1 in a sweep, got {value}: each run takes one device, --jobs N trains N at once"
         )
 

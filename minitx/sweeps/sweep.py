@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from minitx.config.errors import ConfigError
 from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps import grid, rows, tables
 from minitx.sweeps.plan import Plan, devices
@@ -29,11 +30,11 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
         The rows of all runs that are there, in the plan's order, and a sentence for each that failed.
 
     Raises:
-        ValueError: jobs below 1.
+        ConfigError: jobs below 1.
         SystemExit: 143 after SIGTERM, once the running ones have saved; Ctrl-C stays a KeyboardInterrupt.
     """
     if jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {jobs}")
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}")
     file = plan.folder / "rows.jsonl"
     known = rows.read(file)
     todo = [point for point in plan.points if rows.latest(known, point.fingerprint, plan.lengths) is None]

@@ -17,14 +17,13 @@ from typing import Any
 import yaml
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.errors import RunFailed
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.errors import ConfigError, RunFailed
+from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_report
+from minitx.hardware.devices import machine
 from minitx.inference.predictor import load
 from minitx.sweeps.rows import Row, fingerprint
 from minitx.training.api import train_config as train
-from minitx.training.hardware import machine
 
 COUNTED = ("steps", "seconds", "precision", "split", "examples")
 """What results.json says beside figures."""
@@ -50,7 +49,7 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         words = str(error).strip().splitlines()
         sentence = words[0] if words else type(error).__name__
         return {
-            "error": sentence if isinstance(error, ValueError | RunFailed) else f"{type(error).__name__}: {sentence}"
+            "error": sentence if isinstance(error, ConfigError | RunFailed) else f"{type(error).__name__}: {sentence}"
         }
 
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minitx.config.errors import ConfigError
+
 VERSION = 1
 KINDS = ("encoder", "decoder", "cross")
 LONGEST_LABEL = 200
@@ -115,20 +117,20 @@ def read_header(item: bytes) -> dict[str, Any]:
     """The header, checked: what a page may rely on, with labels of no more than LONGEST_LABEL characters.
 
     Raises:
-        ValueError: not a header of this format, or of a version that is not known here.
+        ConfigError: not a header of this format, or of a version that is not known here.
     """
     try:
         header = json.loads(item)
         version = header["version"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError("this is no attention map of minitx") from None
+        raise ConfigError("this is no attention map of minitx") from None
     if version != VERSION:
         told = repr(version)[:20]
-        raise ValueError(f"attention maps of format {told} cannot be shown here, which knows format {VERSION}")
+        raise ConfigError(f"attention maps of format {told} cannot be shown here, which knows format {VERSION}")
     try:
         _check(header)
     except (KeyError, TypeError, AttributeError, OverflowError):
-        raise ValueError("the header of these attention maps is damaged") from None
+        raise ConfigError("the header of these attention maps is damaged") from None
     labels = {side: [_cut(label) for label in header[side]] for side in ("queries", "keys")}
     return {**header, **labels}
 
@@ -170,14 +172,14 @@ def decode(items: Sequence[bytes]) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The header, and the maps as weights: layers first, then extras.
 
     Raises:
-        ValueError: damaged, or of a version that is not known here.
+        ConfigError: damaged, or of a version that is not known here.
     """
     if not items:
-        raise ValueError("this is no attention map of minitx")
+        raise ConfigError("this is no attention map of minitx")
     header = read_header(items[0])
     shapes = sizes(header)
     if len(items) != 1 + len(shapes):
-        raise ValueError(f"{len(shapes)} attention maps were announced, {len(items) - 1} are there")
+        raise ConfigError(f"{len(shapes)} attention maps were announced, {len(items) - 1} are there")
     return header, [
         _unpacked(item, shape, number) for number, (item, shape) in enumerate(zip(items[1:], shapes, strict=True))
     ]
@@ -198,16 +200,16 @@ def unpacked(item: bytes, shape: tuple[int, int, int], number: int) -> bytes:
         number: which map it is, for the message.
 
     Raises:
-        ValueError: not gzip, cut off, of another size, or larger than LARGEST.
+        ConfigError: not gzip, cut off, of another size, or larger than LARGEST.
     """
     size = math.prod(shape)
     if size > LARGEST:
-        raise ValueError(f"attention map {number} is too large to be shown: {size} weights, at most {LARGEST}")
+        raise ConfigError(f"attention map {number} is too large to be shown: {size} weights, at most {LARGEST}")
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: gzip
     try:
         levels = stream.decompress(item, size + 1)  # one more than there should be, so that no limit is hit
     except (zlib.error, TypeError):
-        raise ValueError(f"attention map {number} is damaged") from None
+        raise ConfigError(f"attention map {number} is damaged") from None
     if len(levels) != size or not stream.eof or stream.unused_data:
-        raise ValueError(f"attention map {number} is damaged: it does not hold the {size} weights of its header")
+        raise ConfigError(f"attention map {number} is damaged: it does not hold the {size} weights of its header")
     return levels

@@ -22,6 +22,7 @@ from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugi
 from tensorboard.util import tb_logging
 from werkzeug.wrappers import Request, Response
 
+from minitx.config.errors import ConfigError
 from minitx.tensorboard import NAME
 from minitx.tensorboard.map_format import read_header, sizes, unpacked
 
@@ -94,11 +95,11 @@ class AttentionPlugin(TBPlugin):
         """A map as it stands in the event file, once it is known to unpack to what the header says."""
         number = _number(request, "item")
         if number < 0:
-            raise ValueError(f"item must be 0 or more, got {number}")
+            raise ConfigError(f"item must be 0 or more, got {number}")
         first, packed = self._blobs(request, [0, number + 1])
         shapes = sizes(read_header(first))
         if number >= len(shapes):
-            raise ValueError(f"item must be below {len(shapes)}, the number of maps, got {number}")
+            raise ConfigError(f"item must be below {len(shapes)}, the number of maps, got {number}")
         unpacked(packed, shapes[number], number)
         return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
 
@@ -106,7 +107,7 @@ class AttentionPlugin(TBPlugin):
         """Some of the byte strings of the event that the address names.
 
         Raises:
-            ValueError: no such event, or not so many in it.
+            ConfigError: no such event, or not so many in it.
         """
         run, tag, step = _text(request, "run"), _text(request, "tag"), _number(request, "step")
         place = f"attention map {tag[:80]!r} of run {run[:80]!r} at step {step}"
@@ -115,18 +116,18 @@ class AttentionPlugin(TBPlugin):
         if len(references) <= max(numbers):  # new since, or it does not exist
             about = self._listed(request, RunTagFilter(runs=[run], tags=[tag])).get(run, {}).get(tag)
             if about is not None and not _bounded(about):
-                raise ValueError(f"there are {about.max_length} items in {place}, at most {MOST_ITEMS} can be shown")
+                raise ConfigError(f"there are {about.max_length} items in {place}, at most {MOST_ITEMS} can be shown")
             series = self._read(request, run, tag)
             others = [(other, kept) for other, kept in list(self._series.items()) if other != key]
             self._series = dict([*others, (key, series)][-REMEMBERED:])
             if step not in series:
-                raise ValueError(f"there is no {place}")
+                raise ConfigError(f"there is no {place}")
             references = series[step]
         if len(references) <= max(numbers):
-            raise ValueError(f"there are {len(references)} items in {place}: number {max(numbers)} is missing")
+            raise ConfigError(f"there are {len(references)} items in {place}: number {max(numbers)} is missing")
         blobs = [self._blob(request, references[number].blob_key) for number in numbers]
         if not all(isinstance(blob, bytes) for blob in blobs):
-            raise ValueError(f"there are no bytes in {place}")
+            raise ConfigError(f"there are no bytes in {place}")
         return blobs
 
     def _listed(self, request: Request, wanted: RunTagFilter | None) -> dict[str, dict[str, BlobSequenceTimeSeries]]:
@@ -160,14 +161,14 @@ def _asked(question: Callable[[], Answer]) -> Answer:
     """What the data provider answers.
 
     Raises:
-        ValueError: whatever went wrong. There is no common base: errors are gRPC's, numpy's and TensorBoard's own.
+        ConfigError: whatever went wrong. There is no common base: errors are gRPC's, numpy's and TensorBoard's own.
     """
     try:
         return question()
     except Exception as error:
         tb_logging.get_logger().info("minitx: the data provider failed", exc_info=True)
         told = "no such event" if isinstance(error, NotFoundError) else type(error).__name__
-        raise ValueError(f"TensorBoard could not read these attention maps ({told})") from None
+        raise ConfigError(f"TensorBoard could not read these attention maps ({told})") from None
 
 
 def _served(route: Callable[[Request], Response]) -> Callable[..., Any]:
@@ -188,7 +189,7 @@ def _json(request: Request, content: dict[str, Any]) -> Response:
 
 def _text(request: Request, name: str) -> str:
     if name not in request.args:
-        raise ValueError(f"the parameter {name} is missing")
+        raise ConfigError(f"the parameter {name} is missing")
     return str(request.args[name])
 
 
@@ -197,7 +198,7 @@ def _number(request: Request, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name} must be a whole number, got {text[:80]!r}") from None
+        raise ConfigError(f"{name} must be a whole number, got {text[:80]!r}") from None
 
 
 def _static(request: Request) -> Response:
@@ -205,5 +206,5 @@ def _static(request: Request) -> Response:
     name = request.path.rpartition("/static/")[2]
     files = {file.name: file for file in STATIC.glob("*") if file.is_file() and file.suffix in TYPES}
     if name not in files:
-        raise ValueError(f"there is no file {name[:80]!r} in the Attention tab")
+        raise ConfigError(f"there is no file {name[:80]!r} in the Attention tab")
     return http_util.Respond(request, files[name].read_bytes(), TYPES[files[name].suffix])

@@ -14,18 +14,20 @@ from minitx.config.schema import TrainerConfig
 from minitx.training.folder import RunFiles
 from minitx.training.module import SELECTION, TransformerModule
 from minitx.training.resume import validation_is_due
+from minitx.training.start import Start
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Lightning's own way of saving can leave half a file behind when it is killed; this one cannot.
 
     Args:
-        disk: to write to, and to tell when that fails.
+        disk: the run's files.
+        start: the checkpoint of a run to resume, read already.
     """
 
-    def __init__(self, disk: RunFiles) -> None:
+    def __init__(self, disk: RunFiles, start: Start | None = None) -> None:
         super().__init__()
-        self.disk = disk
+        self.disk, self.start = disk, start
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write whole or not at all, and go on either way."""
@@ -42,6 +44,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a checkpoint of ours, and nothing else."""
+        if self.start is not None and Path(path) == self.start.file:
+            return self.start.contents
         return checkpoint.read(path, map_location or "cpu")
 
 

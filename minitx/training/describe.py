@@ -12,12 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitx.config.schema import Config, TrainerConfig
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.tasks import Task, generator
+from minitx.hardware.devices import training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
 from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
-from minitx.training.run import prepare
+from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -44,9 +45,9 @@ def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
     return Cost(parameters, int((batch.labels != IGNORE).sum()) * times, step_flops(model, batch) * times)
 
 
-def describe(config: Config) -> str:
+def describe(run: ResolvedRun) -> str:
     """Parameters by part, FLOPs and tokens of a step, attention kernels and the learning-rate curve, as text."""
-    config, task, model = prepare(config)
+    config, task, model = run.config, run.task, run.model
     batch = first_batch(config, task)
     total, tokens, flops = cost(config, model, batch)
     times = config.trainer.accumulate_grad_batches
@@ -85,15 +86,8 @@ def parts(model: nn.Module) -> list[tuple[str, int]]:
 
 
 def step_flops(model: nn.Module, batch: Batch) -> int:
-    """Floating-point operations of one forward and backward as torch counts them, where possible without computing."""
-    try:
-        return _flops_on("meta", model, batch)
-    except RuntimeError:  # Transformer-XL looks at values: which distances occur
-        return _flops_on("cpu", model, batch)
-
-
-def _flops_on(device: str, model: nn.Module, batch: Batch) -> int:
-    shadow, batch = copy.deepcopy(model).to(device), batch.to(device)
+    """Floating-point operations of one forward and backward as torch counts them, without computing anything."""
+    shadow, batch = copy.deepcopy(model).to("meta"), batch.to("meta")
     with FlopCounterMode(display=False) as counter:
         cross_entropy(shadow(**batch.model_inputs()), batch.labels).backward()
     return counter.get_total_flops()
@@ -101,7 +95,7 @@ def _flops_on(device: str, model: nn.Module, batch: Batch) -> int:
 
 def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:
     """What will compute attention in training, on this machine and in this precision; equal layers in one line."""
-    device = "cuda" if trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    device = training_device(trainer.accelerator)
     precision = resolve_precision(trainer.precision, trainer.accelerator)
     model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()
     half = MIXED_DTYPES.get(precision)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 
 
@@ -21,10 +22,10 @@ def run_root(config: Config) -> Path:
     """The folder of all versions of a run.
 
     Raises:
-        ValueError: a name that is no folder's.
+        ConfigError: a name that is no folder's.
     """
     if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
-        raise ValueError(f"run.name must be a plain folder name, got {config.run.name!r}")
+        raise ConfigError(f"run.name must be a plain folder name, got {config.run.name!r}")
     return Path(config.run.folder).expanduser() / config.run.name
 
 
@@ -33,7 +34,7 @@ def new_folder(config: Config) -> Iterator[Path]:
     """The folder of a new version, made now; no other training writes to it inside the block.
 
     Raises:
-        ValueError: a folder that cannot be written.
+        ConfigError: a folder that cannot be written.
     """
     root = run_root(config)
     existing = checkpoint.versions(root)
@@ -55,7 +56,7 @@ def old_folder(folder: Path) -> Iterator[Path]:
     """The folder of a run that goes on, without what a killed process left unfinished; alone as new_folder's.
 
     Raises:
-        ValueError: a folder that cannot be written, or that another process is writing to.
+        ConfigError: a folder that cannot be written, or that another process is writing to.
     """
     if not is_first_process():
         yield folder
@@ -84,7 +85,7 @@ def _alone(folder: Path) -> Iterator[Path]:
     The lock lies on the folder itself and ends with the process, however that ends: nothing is left to be removed.
 
     Raises:
-        ValueError: it cannot be written, or another process has it.
+        ConfigError: it cannot be written, or another process has it.
     """
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -96,7 +97,7 @@ def _alone(folder: Path) -> Iterator[Path]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise ValueError(
+        raise ConfigError(
             f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
         ) from None
     except OSError:
@@ -107,9 +108,9 @@ def _alone(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _unwritable(folder: Path, error: Exception) -> ValueError:
+def _unwritable(folder: Path, error: Exception) -> ConfigError:
     reason = error.strerror if isinstance(error, OSError) else error
-    return ValueError(f"run.folder: {str(folder)!r} cannot be written ({reason})")
+    return ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})")
 
 
 def is_first_process() -> bool:
@@ -143,12 +144,12 @@ class RunFiles:
         """Write a file before any work.
 
         Raises:
-            ValueError: the folder cannot be written.
+            ConfigError: the folder cannot be written.
         """
         try:
             self._write(name, contents)
         except OSError as error:
-            raise ValueError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
+            raise ConfigError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
 
     def check(self) -> None:
         """Training has ended: is it saved?"""

@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -21,11 +22,12 @@ from minitx.data.batch import Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks import Task, hash_seed
 from minitx.evaluation.metrics import Scores, score, text_scorer
+from minitx.hardware.devices import widest_float
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
 from minitx.training.hooks import RunCallback
 from minitx.training.losses import MOST_LOGITS, count, cross_entropy, piecewise_cross_entropy
-from minitx.training.optim import build_optimizer, build_schedule
+from minitx.training.optim import build_optimizer, build_schedule, place_step_counters, regrouped, skips_on_device
 from minitx.training.resume import begin_at, data_digest, validation_is_due
 from minitx.training.sharding import gathered, shard, whole
 
@@ -43,7 +45,7 @@ class EveryStep:
     def saw(self, losses: Tensor) -> None:
         """Another batch of the coming step; losses: how many of all processes' losses are not finite, []."""
 
-    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaled: bool) -> None:
+    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
         """Between the backward of a step and the optimiser; see FiniteSteps."""
 
 
@@ -97,12 +99,13 @@ class TransformerModule(pl.LightningModule):
         scheduler.base_lrs = [settings["initial_lr"] for settings in self._settings]
         for group, settings, ratio in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, lr=settings["initial_lr"] * ratio(scheduler.last_epoch))
+        place_step_counters(optimizer)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Lay a training batch where a GPU fetches it by itself: the next can be drawn during the step before."""
-        if self.device.type != "cuda" or not isinstance(batch, Batch):
+        if not isinstance(batch, Batch):
             return batch
-        return batch.pin()
+        return batch.pin(self.device)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Draw dropout and positions as a function of (seed, batch, rank), so that a resumed run draws the same."""
@@ -178,7 +181,7 @@ class TransformerModule(pl.LightningModule):
         scores = self._scores
         if self.trainer.world_size > 1:
             sums = [scores.examples, scores.exact or 0, scores.tokens, scores.correct, scores.loss]
-            mine = torch.tensor(sums, dtype=torch.float64, device=self.device)
+            mine = torch.tensor(sums, dtype=widest_float(self.device), device=self.device)
             total = self.trainer.strategy.reduce(mine, reduce_op="sum").tolist()
             examples, exact, tokens, correct = (int(value) for value in total[:4])
             scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])
@@ -213,22 +216,26 @@ class TransformerModule(pl.LightningModule):
     ) -> None:
         """Clip by the norm over all weights, and keep the norm for whoever reports it.
 
-        Lightning's own way refuses fused AdamW in mixed precision. Scaled gradients (fp16) are themselves again here.
+        Lightning's own way refuses fused AdamW in mixed precision.
         """
+        scaler = self._scaler
+        if scaler is not None and skips_on_device(optimizer):  # otherwise Lightning has unscaled them
+            scaler.unscale_(optimizer)
         largest = gradient_clip_val or float("inf")
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.gradient_norm = whole(torch.nn.utils.clip_grad_norm_(weights, largest).detach())
-        self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, self._is_scaled())
+        self.steps.before(optimizer, self.gradient_norm, self.trainer.global_step, scaler)
 
-    def _is_scaled(self) -> bool:
-        """Whether gradients are scaled, as fp16 needs."""
-        return str(self.trainer.precision) == "16-mixed"
+    @property
+    def _scaler(self) -> GradScaler | None:
+        """What scales gradients, as fp16 needs; None in any other precision."""
+        return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a schedule counted in optimiser steps."""
         config = self.config.optimizer
-        # Clipping must unscale scaled gradients first, which fused AdamW insists on doing itself.
-        optimizer = build_optimizer(self.model, config, fused=not self._is_scaled())
+        # Only on a CUDA device does the fused kernel leave out the step of a gradient that was scaled too large.
+        optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
         schedule = build_schedule(optimizer, config.schedule, self.config.trainer.max_steps)
         self._settings = [
             {key: value for key, value in group.items() if key not in ("params", "lr")}
@@ -245,7 +252,9 @@ class TransformerModule(pl.LightningModule):
         contents["skipped_steps"] = int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
-        """Go on counting seconds and batches."""
+        """Go on counting seconds and batches, with the optimizer's groups as they are now."""
         self._began -= contents.get("seconds", 0.0)
         self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
         begin_at(contents, self.config.trainer.accumulate_grad_batches)
+        if "optimizer_states" in contents:  # not where the strategy has loaded them already
+            contents["optimizer_states"] = [regrouped(saved, self.model) for saved in contents["optimizer_states"]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from minitx.hardware.devices import has_bf16, training_device
+
 MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """What Lightning's precisions multiply in, where weights stay fp32."""
 TRUE_DTYPES = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
@@ -22,12 +24,4 @@ def resolve_precision(setting: str, accelerator: str) -> str:
     """
     if setting != "auto":
         return setting
-    on_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    native = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else cpu_has_bf16()
-    return "bf16-mixed" if native else "32-true"
-
-
-def cpu_has_bf16() -> bool:
-    """Whether this processor has instructions that multiply bf16 (AVX512-BF16 or AMX)."""
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+    return "bf16-mixed" if has_bf16(training_device(accelerator)) else "32-true"

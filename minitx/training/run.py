@@ -12,125 +12,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
 
-from minitx.checkpoints.memory_checks import check_batch, check_memory
-from minitx.config.registry import build, resolve
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
-from minitx.data import framing
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
-from minitx.data.tasks import TASKS, Task
-from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.inference.predictor import Predictor, load
-from minitx.models.builder import build_model
-from minitx.models.transformers import Transformer, max_positions
 from minitx.nn import Stack
-from minitx.training import init_from as initial
-from minitx.training.folder import RunFiles, is_first_process, new_folder, old_folder, say
-from minitx.training.optim import build_optimizer, schedule
+from minitx.training.folder import RunFiles, new_folder, old_folder, say
 from minitx.training.precision import TRUE_DTYPES, resolve_precision
-from minitx.training.resume import Resumed, as_begun, data_digest, resumed
+from minitx.training.resolve import ResolvedRun
+from minitx.training.resume import data_digest
+from minitx.training.start import Start
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
-
-MOST_STEPS = 2**40
-"""More than any run takes; beyond 2^53 a step would no longer be told from the next."""
-
-
-def prepare(
-    config: Config, begun: Predictor | None = None, tokenizer: Tokenizer | None = None
-) -> tuple[Config, Task, Transformer]:
-    """Everything that can be wrong with a config, found before any work: the resolved config, its task and its model.
-
-    Args:
-        config: the experiment.
-        begun: what run.init_from names, where it has been loaded already.
-        tokenizer: of a run that goes on, for tasks that take one; with it, run.init_from is left alone.
-
-    Raises:
-        ValueError: with the key to change.
-    """
-    if config.run.init_from and begun is None and tokenizer is None:
-        begun = initial.source(config.run.init_from)
-    trainer = config.trainer
-    for name in (
-        "max_steps",
-        "val_every_n_steps",
-        "save_every_n_steps",
-        "accumulate_grad_batches",
-        "num_nodes",
-    ):
-        if not 1 <= getattr(trainer, name) <= MOST_STEPS:
-            raise ValueError(f"trainer.{name} must lie between 1 and {MOST_STEPS:,}, got {getattr(trainer, name)}")
-    if not -(2**63) <= config.run.seed < 2**63:
-        raise ValueError(f"run.seed must be a number of 64 bits, got {config.run.seed}")
-    if trainer.strategy == "fsdp2" and config.optimizer.name == "muon":
-        raise ValueError("trainer.strategy fsdp2 spreads AdamW's states only: optimizer.name must be adamw, got muon")
-    if trainer.profile < 0:
-        raise ValueError(f"trainer.profile must be a number of steps, or 0, got {trainer.profile}")
-    if not 0.0 <= trainer.label_smoothing < 1.0:
-        raise ValueError(f"trainer.label_smoothing must lie in [0, 1), got {trainer.label_smoothing}")
-    if trainer.keep_every_n_steps < 0:
-        raise ValueError(
-            f"trainer.keep_every_n_steps must be a number of steps, or 0, got {trainer.keep_every_n_steps}"
-        )
-    if trainer.compile_mode != "default" and trainer.compile is not True:
-        told = "auto" if trainer.compile else "false"
-        raise ValueError(f"trainer.compile_mode {trainer.compile_mode} needs trainer.compile true, got {told}")
-    if config.log.every_n_steps < 1:
-        raise ValueError(f"log.every_n_steps must be at least 1, got {config.log.every_n_steps}")
-    config = dataclasses.replace(config, data=resolve(TASKS, config.data, "data"))
-    if begun is not None:
-        config, tokenizer = initial.fitted(config, begun), begun.tokenizer
-    task = build(TASKS, config.data, "data")
-    check_batch(task)
-    if tokenizer is not None and task.takes(tokenizer):
-        task.vocabulary = tokenizer
-    framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
-    if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
-        raise ValueError(
-            "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
-            f"{config.run.init_from} does not have; train it on running text (--data.name text)"
-        )
-    if config.model.prefix_lm and task.kind == "stream":
-        raise ValueError("model.prefix_lm needs questions and answers; running text has no question")
-    model_config = initial.resolved_model(config.model)
-    position_ids = model_config.position_ids
-    if position_ids.get("after") == ():
-        position_ids["after"] = task.boundaries
-    if model_config.vocab_size is None:
-        model_config = dataclasses.replace(model_config, vocab_size=task.vocabulary.vocab_size)
-    assert model_config.vocab_size is not None
-    if model_config.vocab_size < task.vocabulary.vocab_size:
-        raise ValueError(
-            f"model.vocab_size must be at least the tokenizer's {task.vocabulary.vocab_size}, "
-            f"got {model_config.vocab_size}"
-        )
-    config = dataclasses.replace(config, model=model_config)
-    check_memory(model_config)
-    if begun is not None:
-        initial.check(model_config, begun)
-    torch.manual_seed(config.run.seed)
-    model = build_model(model_config)
-    build_optimizer(model, config.optimizer)
-    schedule(config.optimizer.schedule, trainer.max_steps)
-    limit, needed = max_positions(model), framing.positions(model_config.architecture, task.reach)
-    if limit is not None and needed > limit:
-        if position_ids["name"] == "consecutive":
-            raise ValueError(
-                f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
-            )
-        raise ValueError(
-            f"model.position_ids.name {position_ids['name']} with its options, and model.position.max_len if there is "
-            f"one, must reach {needed} tokens, the longest sequence of this task; they reach {limit}"
-        )
-    if begun is not None:
-        model.load_state_dict(begun.model.state_dict())
-    return config, task, model
 
 
 def loss_logger(files: RunFiles, purge_step: int | None) -> Any:
@@ -167,57 +65,39 @@ class RunExtras:
     """Lightning's logger, from the run's files and the step from which earlier events are hidden."""
     callbacks: Callable[[Config, RunFiles], Sequence[Callback]] = lambda config, files: ()
     """Lightning's callbacks; those that are RunCallback have further hooks."""
-    check_resume: Callable[[Resumed, Config, Task], list[str]] = lambda before, config, task: []
-    """Refuses to resume a run that has changed too much; returns sentences for the user."""
     report: Callable[[Predictor], tuple[dict[str, Any], str]] = held_out_report
     """Evaluates the trained model: figures for results.json, and the same as text."""
 
 
-def train(config: Config, resume: bool = False, extras: RunExtras | None = None) -> dict[str, Any]:
-    """Train, keep the best model, and test it on examples that neither training nor choosing has seen.
+def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
+    """Train, keep the best model, and test it on examples used neither for training nor for choosing.
 
     Args:
-        config: the experiment.
-        resume: go on with the newest run of this name instead of starting another.
+        run: the experiment, resolved.
         extras: callbacks and the like; minitx.train has all of them.
 
     Returns:
-        What is written to results.json in the run's folder: the figures on the held-out set, steps and seconds.
+        The contents of results.json in the run's folder: the figures on the held-out set, steps and seconds.
 
     Raises:
-        ValueError: a config that cannot be run, or not gone on with, before any work.
+        ConfigError: a run that cannot be trained, before any work.
         RunFailed: it diverged, or its outcome could not be written.
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
     extras = extras or RunExtras()
-    before = resumed(config) if resume else None
-    if before is not None:
-        config = as_begun(config, before)
-    begun = initial.source(config.run.init_from) if config.run.init_from and not before else None
-    config, task, model = prepare(config, begun, before.tokenizer if before else None)
-    data_digest(task)  # a corpus that is too short, a task without examples: now rather than later
-    validation = task.examples("validation", task.validation_size)
-    notes = extras.check_resume(before, config, task) if before else initial.notes(config, task, begun) if begun else []
-    if before and (done := before.results(config)):
-        if notes and is_first_process():
-            print(*notes, sep="\n", flush=True)
-        figures: dict[str, Any] = json.loads(done.read_bytes())
+    data_digest(run.task)  # a corpus that is too short, a task without examples: now rather than later
+    validation = run.task.examples("validation", run.task.validation_size)
+    start = run.start if run.start is not None and run.start.resumes else None
+    if start is not None and (figures := start.finished(run.config, run.changes)) is not None:
         return figures
-    with old_folder(before.file.parent) if before else new_folder(config) as folder:
-        return _train(config, task, model, validation, extras.files(folder), before, [*notes, *task.notes], extras)
+    with old_folder(start.file.parent) if start is not None else new_folder(run.config) as folder:
+        return _train(run, start, validation, extras.files(folder), extras)
 
 
 def _train(
-    config: Config,
-    task: Task,
-    model: Transformer,
-    validation: Examples,
-    files: RunFiles,
-    before: Resumed | None,
-    notes: list[str],
-    extras: RunExtras,
+    run: ResolvedRun, start: Start | None, validation: Examples, files: RunFiles, extras: RunExtras
 ) -> dict[str, Any]:
-    """Train what has been prepared, in a folder that is there; see train."""
+    """Train in a folder that exists, from the checkpoint of a run to resume if there is one; see train."""
     from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
     from minitx.training.hooks import RunCallback
     from minitx.training.module import TransformerModule
@@ -225,6 +105,7 @@ def _train(
     from minitx.training.sharding import ShardedStrategy
 
     _quiet()
+    config, task, model = run.config, run.task, run.model
     settings = config.trainer
     precision = resolve_precision(settings.precision, settings.accelerator)
     folder = files.folder
@@ -244,15 +125,15 @@ def _train(
         devices=settings.devices,
         strategy=ShardedStrategy() if settings.strategy == "fsdp2" else settings.strategy,
         num_nodes=settings.num_nodes,
-        # What a killed process wrote behind its last save is done once more.
-        logger=extras.logger(files, before.step + 1 if before else None),
+        # Events that a killed process wrote after its last save are replaced.
+        logger=extras.logger(files, None if start is None else start.step + 1),
         callbacks=[
             *early,
             ProgressLine(config.log.every_n_steps),
             *(callback for callback in added if callback not in early),
             *checkpoint_callbacks(files, settings),
         ],
-        plugins=[AtomicCheckpointIO(files)],
+        plugins=[AtomicCheckpointIO(files, start)],
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
@@ -261,7 +142,7 @@ def _train(
         files.keep("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
-        for note in notes:
+        for note in run.notes:
             print(note, flush=True)
     for part in model.modules():
         if isinstance(part, Stack):
@@ -287,7 +168,7 @@ def _train(
             module,
             batches,
             FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size),
-            ckpt_path=before.file if before else None,
+            ckpt_path=None if start is None else start.file,
         )
         seconds = module.seconds
         for hook in hooks:
@@ -315,7 +196,7 @@ def _trainer(**settings: Any) -> Any:
     """Lightning's Trainer, its complaints about a machine that is not as asked for told as ours.
 
     Raises:
-        ValueError: no such device, or as many processes launched (torchrun, SLURM) as the config does not ask for.
+        ConfigError: no such device, or as many processes launched (torchrun, SLURM) as the config does not ask for.
     """
     import lightning.pytorch as pl
     from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -323,11 +204,11 @@ def _trainer(**settings: Any) -> Any:
     try:
         trainer = pl.Trainer(**settings)
     except (MisconfigurationException, ValueError) as error:
-        raise ValueError(f"trainer: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     launched = os.environ.get("WORLD_SIZE")  # set by torchrun and its like; without one, Lightning starts the others
     if launched and int(launched) != trainer.world_size:
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
-        raise ValueError(f"{launched} processes were launched, but {asked}")
+        raise ConfigError(f"{launched} processes were launched, but {asked}")
     return trainer
 
 

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from minitx.checkpoints import format as checkpoint
 from minitx.nn import Stack
+from minitx.training.optim import regrouped
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -45,7 +46,8 @@ class ShardedStrategy(ModelParallelStrategy):
         set_model_state_dict(self.model, contents.pop("state_dict"), options=options)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for optimizer, saved in zip(self.optimizers, contents.pop("optimizer_states", []), strict=False):
-            set_optimizer_state_dict(self.model, optimizer, _by_name(saved, optimizer, names), options=options)
+            by_name = _by_name(regrouped(saved, self.model), optimizer, names)
+            set_optimizer_state_dict(self.model, optimizer, by_name, options=options)
         return contents
 
 

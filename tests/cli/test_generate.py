@@ -144,7 +144,7 @@ def test_a_line_of_input_a_line_of_output(
         (["--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text as it grows"),
         (["--num_return_sequences", "2"], "num_return_sequences must be at most num_beams"),
         (["--num_beams", "2", "--do_sample"], "do_sample and num_beams exclude each other"),
-        (["--num_beams", "two"], "num_beams: expected int, got 'two'"),
+        (["--num_beams", "two"], "--num_beams: invalid int value: 'two'"),
         (["--num_beams", "0"], "num_beams must be at least 1, got 0"),
         (["--length_penalty", "1"], "length_penalty needs num_beams above 1"),
         (["--num_beams", "2", "--early_stopping", "sometimes"], "early_stopping"),

@@ -64,8 +64,8 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--data.symbls", "3"], "did you mean data.symbols?"),
         (["--model.position.bas", "3"], "did you mean model.position.base?"),
         (["--run.name=--"], "--run.name must be something else than --"),
-        (["--model.d_model", "wide"], "model.d_model: expected int, got 'wide'"),
-        (["--data.symbols", "many"], "data.symbols: expected int, got 'many'"),
+        (["--model.d_model", "wide"], "model.d_model: expected an integer of at least 1, got 'wide'"),
+        (["--data.symbols", "many"], "data.symbols: expected an integer, got 'many'"),
         (["--model.architecture", "rnn"], "model.architecture: expected one of"),
         (["--model.n_heads", "5"], "d_model 64 and n_heads 5"),
         (["--data.name", "revers"], "did you mean reverse?"),
@@ -74,11 +74,11 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             ["--model.position.name", "learned", "--model.position.max_len", "9"],
             "model.position.max_len must be at least",
         ),
-        (["--trainer.max_steps", "-1"], "trainer.max_steps must lie between 1 and 1,099,511,627,776, got -1"),
+        (["--trainer.max_steps", "-1"], "trainer.max_steps: expected an integer of at least 1, got -1"),
         (["--data.length", "[5, 2]"], "data.length must be [shortest, longest]"),
-        (["--model.dropout", "1.5"], "model.dropout must lie in [0, 1), got 1.5"),
+        (["--model.dropout", "1.5"], "model.dropout: expected a number of at least 0 and below 1, got 1.5"),
         (["--run.name", "a/b"], "run.name must be a plain folder name"),
-        (["--optimizer.lr", "-1"], "optimizer.lr must be larger than 0"),
+        (["--optimizer.lr", "-1"], "optimizer.lr: expected a number above 0, got -1"),
     ],
 )
 def test_bad_settings(overrides: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,7 +242,7 @@ def test_help_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     words = " ".join(capsys.readouterr().out.split())
-    assert "Steps between validations; there is one behind the last step too." in words
+    assert "Steps between validations; the last step is always followed by one." in words
     assert "Layer norm before each sublayer" in words
 
 

@@ -7,7 +7,7 @@ import pytest
 from minitx.cli.listing import listing
 from minitx.cli.main import main
 from minitx.config import bundled
-from minitx.config.parser import config_parser, to_config
+from minitx.config.parser import config_from_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,8 +21,7 @@ def test_every_config_has_its_name() -> None:
 @pytest.mark.parametrize("name", bundled.configs())
 def test_a_name_means_its_file(name: str) -> None:
     def read(value: str) -> object:
-        parser = config_parser()
-        return to_config(parser, parser.parse_args(["--config", value]))
+        return config_from_words(["--config", value])
 
     assert read(name) == read(str(ROOT / f"configs/{name}.yaml"))
 
@@ -30,8 +29,7 @@ def test_a_name_means_its_file(name: str) -> None:
 def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("reverse").write_text("run: {name: mine}\n")
-    parser = config_parser()
-    assert to_config(parser, parser.parse_args(["--config", "reverse"])).run.name == "mine"
+    assert config_from_words(["--config", "reverse"]).run.name == "mine"
 
 
 def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

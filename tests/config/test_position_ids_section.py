@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from minitx.cli.listing import listing
-from minitx.config.parser import config_from_dict, config_parser, to_config
+from minitx.config.parser import config_from_words
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, ModelConfig
+from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.nn import POSITION_IDS
 
 CONTEXT = ("causal",)
 
 
 def parse(*arguments: str) -> ModelConfig:
-    parser = config_parser()
-    return to_config(parser, parser.parse_args(list(arguments))).model
+    return config_from_words(list(arguments)).model
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_nothing_said_is_consecutive() -> None:
         ),
         (
             {"name": "randomized", "range": "wide"},
-            "model.position_ids.range: expected int, got 'wide' (for model.position_ids.name randomized)",
+            "model.position_ids.range: expected an integer, got 'wide' (for model.position_ids.name randomized)",
         ),
         ({"range": 9}, "model.position_ids.name is missing: it is one of consecutive, coupled, offset, randomized"),
     ],

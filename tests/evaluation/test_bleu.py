@@ -13,8 +13,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from minitx.cli.main import main
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config, ModelConfig
+from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.data.tasks import Translation
 from minitx.evaluation import bleu
 from minitx.evaluation.bleu import corpus_scores, decoding_name, text_scores, translated

@@ -16,14 +16,13 @@ from asking import FINE, REFUSED, Asked
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig
+from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig, config_from_dict
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import build_optimizer
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 START = "run: {name: y}\nmodel: {d_model: 8, n_heads: 2, n_layers: 1}\n"
 CALL = "{class_path: os.system, init_args: {command: touch canary}}"
@@ -218,7 +217,7 @@ def configs(draw: Any) -> dict[str, Any]:
 
 def step(written: dict[str, Any]) -> None:
     """Build it, and let it learn from one batch."""
-    config, task, model = prepare(config_from_dict(written))
+    config, task, model, *_ = resolve(config_from_dict(written))
     examples = task.batch(generator(1), min(task.batch_size, 4))
     batch = examples.frame(config.model.architecture, task.vocabulary.special)
     optimizer = build_optimizer(model, config.optimizer)
@@ -279,8 +278,9 @@ WORDS = [
 
 def lines(trained: str, count: int, seed: int) -> Asked:
     """Random words behind the commands that do not train; the keys are those that there are."""
-    from minitx.cli.main import COMMANDS
     from minitx.config.messages import keys
+
+    from minitx.cli.main import COMMANDS
     from minitx.config.parser import Parser, config_parser
 
     chance, asked = random.Random(seed), Asked()

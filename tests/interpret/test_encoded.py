@@ -36,6 +36,8 @@ def by_hand(q: Any, k: Any, mask: Any, bias: Any, causal: bool, window: int | No
     """softmax(q k / sqrt(K) + bias) over the keys that may be seen, one number after another, in double precision."""
     batch, heads, queries, width = q.shape
     keys = k.shape[2]
+    if mask is not None and mask.is_floating_point():  # what fused kernels read: the bias, -inf where a key is hidden
+        mask, bias = mask > -math.inf, mask.masked_fill(mask == -math.inf, 0.0)
     seen = torch.ones(1, 1, 1, 1, dtype=torch.bool) if mask is None else mask
     seen = seen.expand(batch, heads, queries, keys).numpy()
     added = np.zeros((batch, heads, queries, keys)) if bias is None else bias.expand(seen.shape).double().numpy()

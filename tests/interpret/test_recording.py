@@ -75,7 +75,7 @@ def test_each_map_is_that_of_its_own_module(tiny) -> None:
         seen = keep[:, None, None, :] & torch.ones(5, 5).tril().bool()
         scores = (q @ k.transpose(2, 3) / part.d_head**0.5).masked_fill(~seen, -torch.inf)
         close(maps[f"decoder.layers.{index}.self_attn"], scores.softmax(-1), 1e-5)
-        x = layer(x, mask=keep[:, None, None, :])
+        x = layer(x, None, part.prepare(x, mask=keep[:, None, None, :], causal=True))
 
 
 @architectures

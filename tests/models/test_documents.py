@@ -56,13 +56,6 @@ def test_each_document_as_if_alone_however_numbered(name: str, architecture: str
         close(packed[row, columns], model(ids[row : row + 1, columns])[0])
 
 
-def test_a_decoder_with_randomized_ids_too(tiny) -> None:
-    model, ids = tiny("decoder_only", "rope", "randomized"), draw(2, 9)
-    packed = model(ids, documents=DOCUMENTS)
-    for row, columns in spans(DOCUMENTS):
-        close(packed[row, columns], model(ids[row : row + 1, columns])[0])
-
-
 @every_architecture
 def test_no_gradient_crosses(architecture: str, tiny) -> None:
     model, ids, seen = tiny(architecture, "learned"), draw(2, 9), []

@@ -68,7 +68,8 @@ def test_encoder_layer_equals_torch(norm_first: bool, activation: str, padded: b
     x = torch.randn(3, 6, D)
     keep = right_padding(3, 6)
     theirs = twin(ours)(x, src_key_padding_mask=~keep if padded else None)
-    out = ours(x, mask=masks.key_padding(keep) if padded else None)
+    prepared = ours.self_attn.prepare(x, mask=masks.key_padding(keep)) if padded else None
+    out = ours(x, prepared)
     close(out[keep], theirs[keep])  # what torch computes at padding is its own affair
 
 
@@ -85,8 +86,11 @@ def test_decoder_layer_equals_torch(norm_first: bool, activation: str, padded: b
         tgt_key_padding_mask=~keep if padded else None,
         memory_key_padding_mask=~memory_keep if padded else None,
     )  # fmt: skip
-    mask, memory_mask = (masks.key_padding(keep), masks.key_padding(memory_keep)) if padded else (None, None)
-    out = ours(x, memory, mask=mask, memory_mask=memory_mask)
+    prepared = cross = None
+    if padded:
+        prepared = ours.self_attn.prepare(x, mask=masks.key_padding(keep), causal=True)
+        cross = ours.cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
+    out = ours(x, memory, prepared, cross)
     close(out[keep], theirs[keep])
 
 
@@ -99,15 +103,6 @@ def test_decoder_layer_alone_is_an_encoder_layer_under_the_causal_rule(norm_firs
     theirs = twin(as_encoder)(x, src_mask=~triangle)
     close(ours(x), theirs)
     assert not any("cross" in name for name, _ in ours.named_parameters())
-
-
-def test_layers_drop_only_in_training(roughen) -> None:
-    for layer, memory in ((encoder_layer(dropout=0.5), ()), (decoder_layer(dropout=0.5), (torch.randn(2, 4, D),))):
-        x = torch.randn(2, 5, D)
-        roughen(layer)
-        assert torch.equal(layer(x, *memory), layer(x, *memory))
-        layer.train()
-        assert not torch.allclose(layer(x, *memory), layer(x, *memory))
 
 
 # --- norms ----------------------------------------------------------------------------------------------------------
@@ -197,20 +192,25 @@ def test_head_scores_by_inner_product_and_may_share_the_table() -> None:
 # --- stacks ---------------------------------------------------------------------------------------------------------
 
 
-class Witness(NoPositions):
-    """Adds ids to the embedding, and remembers which ids each hook was told."""
+class Recorder(NoPositions):
+    """Adds ids to the embedding, and records the ids of each hook."""
 
     def __init__(self) -> None:
         super().__init__(D, HEADS, D // HEADS, False)
         self.embedded: list[Tensor] = []
+        self.prepared: list[tuple[Tensor, Tensor]] = []
         self.rotated: list[Tensor] = []
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         self.embedded.append(pos)
         return x + pos[..., None] * torch.arange(D)
 
-    def rotate(self, x: Tensor, pos: Tensor) -> Tensor:
-        self.rotated.append(pos)
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        self.prepared.append((q_pos, k_pos))
+        return q_pos
+
+    def rotate(self, x: Tensor, prepared: Tensor) -> Tensor:
+        self.rotated.append(prepared)
         return x
 
 
@@ -222,29 +222,19 @@ def positioned(kind: type[nn.Module], scheme: NoPositions, n_layers: int) -> lis
 
 
 def test_encoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
-    scheme, keep = Witness(), torch.tensor([[False, True, True, True], [True, True, True, False]])
+    scheme, keep = Recorder(), torch.tensor([[False, True, True, True], [True, True, True, False]])
     stack = roughen(EncoderStack(positioned(EncoderLayer, scheme, 2), scheme, nn.LayerNorm(D)))
     x, pos = torch.randn(2, 4, D), torch.tensor([[0, 0, 1, 2], [0, 1, 2, 2]])
     expected = x + pos[..., None] * torch.arange(D)
     for layer in stack.layers:
-        expected = layer(expected, mask=masks.key_padding(keep), pos=pos)
+        expected = layer(expected, layer.self_attn.prepare(expected, mask=masks.key_padding(keep), pos=pos))
     scheme.embedded.clear()
+    scheme.prepared.clear()
     scheme.rotated.clear()
     close(stack(x, pos, keep), stack.norm(expected))
     assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
+    assert [(q.tolist(), k.tolist()) for q, k in scheme.prepared] == [(pos.tolist(), pos.tolist())]
     assert [ids.tolist() for ids in scheme.rotated] == [pos.tolist()] * 4  # queries and keys of both layers
-
-
-def test_decoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
-    scheme = Witness()
-    stack = roughen(DecoderStack(positioned(DecoderLayer, scheme, 2), scheme, nn.LayerNorm(D)))
-    x, pos, keep = torch.randn(2, 4, D), torch.tensor([[3, 9, 1, 4]]), right_padding(2, 4)
-    expected = x + pos[..., None] * torch.arange(D)
-    for layer in stack.layers:
-        expected = layer(expected, mask=masks.key_padding(keep), pos=pos)
-    scheme.embedded.clear()
-    close(stack(x, pos, keep), stack.norm(expected))
-    assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
 
 
 def test_stacks_without_a_norm_end_with_the_last_layer(roughen) -> None:
@@ -256,26 +246,11 @@ def test_stacks_without_a_norm_end_with_the_last_layer(roughen) -> None:
 
 
 def test_stacks_drop_the_embeddings_in_training() -> None:
-    """With no layer above them, out come embedding and position: dropped together in training, whole otherwise."""
-    scheme, x, pos = Witness(), torch.ones(4, 50, D), torch.arange(50)[None]
-    marked = scheme.embed(x, pos)
-    encoder, decoder = EncoderStack([], scheme, dropout=0.5), DecoderStack([], scheme, dropout=0.5)
-    for out in (encoder.train()(x, pos), decoder.train()(x, pos)):
-        dropped = out == 0
-        assert abs(dropped.float().mean() - 0.5) < 0.05
-        assert torch.equal(out[~dropped], 2 * marked[~dropped])
-    assert torch.equal(encoder.eval()(x, pos), marked)
-    assert torch.equal(decoder.eval()(x, pos), marked)
-
-
-def test_decoder_stack_passes_the_memory_and_its_mask_to_each_layer(roughen) -> None:
-    scheme = NoPositions(D, HEADS, D // HEADS, True)
-    stack = roughen(DecoderStack([decoder_layer(), decoder_layer()], scheme))
-    x, memory, memory_keep = torch.randn(2, 4, D), torch.randn(2, 6, D), right_padding(2, 6)
-    expected = x
-    for layer in stack.layers:
-        expected = layer(expected, memory, memory_mask=masks.key_padding(memory_keep))
-    pos = torch.arange(4)[None]
-    close(stack(x, pos, memory=memory, memory_keep=memory_keep), expected)
-    changed = torch.where(memory_keep[..., None], memory, 100.0)
-    close(stack(x, pos, memory=changed, memory_keep=memory_keep), expected)
+    """Embedding and position together; whole in evaluation."""
+    scheme, x, pos = Recorder(), torch.ones(4, 50, D), torch.arange(50)[None]
+    marked, stack = scheme.embed(x, pos), EncoderStack([], scheme, dropout=0.5)
+    out = stack.train().embed(x, pos)
+    dropped = out == 0
+    assert abs(dropped.float().mean() - 0.5) < 0.05
+    assert torch.equal(out[~dropped], 2 * marked[~dropped])
+    assert torch.equal(stack.eval().embed(x, pos), marked)

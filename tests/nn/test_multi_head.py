@@ -1,17 +1,19 @@
-"""Beside a cache, queries, keys and values come from one product; the numbers are those of three."""
+"""Multi-head attention: its heads written out, against torch, and its projections as one product under autocast."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from minitx.nn import Cache, MultiHeadAttention
-from minitx.nn.cache import LayerCache
-from minitx.nn.multi_head import _joined
+from minitx.interpret.recording import record_attention
+from minitx.nn import POSITIONS, MultiHeadAttention, OptionError, masks
+from minitx.nn.norms import RMSNorm
 
-VOCAB = 11
 shapes = pytest.mark.parametrize(
     "options",
     [{}, {"bias": False}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "d_head": 6, "qk_norm": True}, {"softcap": 1.0}],
@@ -20,90 +22,184 @@ shapes = pytest.mark.parametrize(
 
 
 @pytest.fixture(autouse=True)
-def _no_grad():
+def _seed() -> None:
     torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
-def draw(*shape: int) -> Tensor:
-    return torch.randint(0, VOCAB, shape)
+def right_padding(rows: int, keys: int) -> Tensor:
+    """Row b has b padded keys at its end."""
+    return torch.arange(keys)[None] < keys - torch.arange(rows)[:, None]
 
 
-@shapes
-def test_one_product_gives_the_numbers_of_three(options: dict, roughen) -> None:
-    part, x = roughen(MultiHeadAttention(12, 4, **options)), torch.randn(2, 5, 12)
-    joined, apart = part._queries_keys_values(x, LayerCache(Cache())), part._queries_keys_values(x, None)
-    for one, other, heads in zip(joined, apart, (4, part.n_kv_heads, part.n_kv_heads), strict=True):
-        assert one.shape == other.shape == (2, heads, 5, part.d_head)
-        close(one, other)
-    close(part(x, causal=True, cache=Cache().layer(0)), part(x, causal=True))
+def recorded(attention: MultiHeadAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """Output and weights of one call."""
+    with record_attention(attention) as maps:
+        out = attention(*args, **kwargs)
+    return out, maps[""]
 
 
-@shapes
-@pytest.mark.parametrize("kind", ["autocast", "weights"])
-def test_in_half_precision(options: dict, kind: str, roughen) -> None:
-    part, x = roughen(MultiHeadAttention(12, 4, **options)), torch.randn(2, 5, 12)
-    exact = part(x, causal=True)
-    if kind == "weights":
-        part, x = part.bfloat16(), x.bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "autocast"):
-        out = part(x, causal=True, cache=Cache().layer(0))
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_equals_torch_multihead_attention(kind: str, padded: bool, roughen, twin) -> None:
+    ours = roughen(MultiHeadAttention(12, 3))
+    x, memory = torch.randn(3, 5, 12), torch.randn(3, 7, 12) if kind == "cross" else None
+    source = x if memory is None else memory
+    keep = right_padding(3, source.size(1)) if padded else None
+    triangle = torch.ones(5, 5).tril().bool()
+    theirs, their_weights = twin(ours)(
+        x, source, source,
+        attn_mask=~triangle if kind == "causal" else None,
+        key_padding_mask=None if keep is None else ~keep,
+        average_attn_weights=False,
+    )  # fmt: skip
+    mask, causal = masks.key_padding(keep), kind == "causal"
+    close(ours(x, memory, mask, causal), theirs)
+    out, weights = recorded(ours, x, memory, mask, causal)
+    close(out, theirs)
+    close(weights, their_weights)
+
+
+def multi_head_by_loop(part: MultiHeadAttention, x: Tensor, allowed: Tensor) -> Tensor:
+    """Each head written out from slices of the projections; heads h * H/G ... share key-value head h."""
+
+    def head(projection: nn.Linear, norm: nn.Module, index: int) -> Tensor:
+        rows = slice(index * part.d_head, (index + 1) * part.d_head)
+        out = x @ projection.weight[rows].T + (projection.bias[rows] if projection.bias is not None else 0.0)
+        if isinstance(norm, RMSNorm):
+            out = norm.weight * out / (out.square().mean(-1, keepdim=True) + torch.finfo(out.dtype).eps).sqrt()
+        return out  # [B, T, K]
+
+    heads = []
+    for index in range(part.n_heads):
+        shared = index * part.n_kv_heads // part.n_heads
+        q, k = head(part.q_proj, part.q_norm, index), head(part.k_proj, part.k_norm, shared)
+        scores = (q @ k.transpose(1, 2) / math.sqrt(part.d_head)).masked_fill(~allowed, -math.inf)
+        heads.append(scores.softmax(-1) @ head(part.v_proj, nn.Identity(), shared))
+    return part.o_proj(torch.cat(heads, dim=-1))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["", "no bias"])
+@pytest.mark.parametrize("qk_norm", [False, True], ids=["", "qk_norm"])
+@pytest.mark.parametrize("d_head", [None, 5])
+@pytest.mark.parametrize("n_kv_heads", [None, 4, 2, 1])
+def test_heads_written_out(n_kv_heads: int | None, d_head: int | None, qk_norm: bool, bias: bool, roughen) -> None:
+    part = roughen(MultiHeadAttention(12, 4, n_kv_heads, d_head, qk_norm=qk_norm, bias=bias))
+    x = torch.randn(2, 6, 12)
+    expected = multi_head_by_loop(part, x, torch.ones(6, 6).tril().bool())
+    close(part(x, causal=True), expected)
+    out, weights = recorded(part, x, causal=True)
+    close(out, expected)
+    assert weights.shape == (2, 4, 6, 6)
+    assert part.k_proj.out_features == (n_kv_heads or 4) * (d_head or 3)
+    assert any(name.endswith("bias") for name, _ in part.named_parameters()) == bias
+
+
+def test_qk_norm_makes_weights_blind_to_the_size_of_the_input(roughen) -> None:
+    x = torch.randn(1, 5, 8)
+    for qk_norm in (True, False):
+        part = roughen(MultiHeadAttention(8, 2, qk_norm=qk_norm, bias=False))
+        _, weights = recorded(part, x)
+        _, louder = recorded(part, 10 * x)
+        assert torch.allclose(weights, louder, atol=1e-4) == qk_norm
+
+
+def test_even_window_fits_only_causal_attention() -> None:
+    part = MultiHeadAttention(8, 2, window=4)
+    part(torch.randn(1, 6, 8), causal=True)
+    with pytest.raises(ValueError, match=r"model\.window.* 4"):
+        part(torch.randn(1, 6, 8), causal=False)
+
+
+def test_without_positions_and_mask_order_does_not_matter(roughen) -> None:
+    part, x, order = roughen(MultiHeadAttention(8, 2)), torch.randn(2, 6, 8), torch.randperm(6)
+    close(part(x[:, order]), part(x)[:, order])
+    memory = torch.randn(2, 6, 8)
+    close(part(x, memory[:, order]), part(x, memory))
+    assert not torch.allclose(part(x[:, order], causal=True), part(x, causal=True)[:, order], atol=1e-3)
+
+
+def test_self_attention_turns_both_sides_and_biases_the_scaled_scores(roughen, all_hooks) -> None:
+    scheme = all_hooks(8, 2, 4, True)
+    part = roughen(MultiHeadAttention(8, 2, n_kv_heads=1, position=scheme))
+    x, pos = torch.randn(2, 5, 8), torch.tensor([[0, 0, 1, 2, 3], [4, 9, 2, 7, 1]])
+    q = part.q_proj(x).unflatten(2, (2, 4)).transpose(1, 2)
+    k = part.k_proj(x).unflatten(2, (1, 4)).transpose(1, 2)
+    prepared = scheme.prepare(pos, pos)
+    scores = scheme.rotate(q, prepared) @ scheme.rotate(k, prepared).transpose(2, 3) / 2.0  # sqrt(d_head)
+    scores = scores + scheme.bias(q, k, prepared)
+    expected = scores.masked_fill(~torch.ones(5, 5).tril().bool(), -math.inf).softmax(-1)
+    _, weights = recorded(part, x, causal=True, pos=pos)
+    close(weights, expected)
+    close(part(x, causal=True), part(x, causal=True, pos=torch.arange(5)[None]))  # consecutive unless told
+
+
+@pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
+def test_cross_attention_hears_no_positions(name: str, roughen, all_hooks) -> None:
+    """Positions of x and places in a memory are different things: the hooks stay silent."""
+    scheme = {**POSITIONS, "all_hooks": all_hooks}[name](8, 2, 4, False)
+    part = roughen(MultiHeadAttention(8, 2, position=scheme))
+    x, memory = torch.randn(1, 4, 8), torch.randn(1, 6, 8)
+    order, pos, other = torch.randperm(6), torch.tensor([[0, 1, 2, 3]]), torch.tensor([[7, 3, 9, 5]])
+    close(part(x, memory[:, order], pos=pos), part(x, memory, pos=other))
+
+
+@pytest.mark.parametrize("qk_norm", [False, True], ids=["", "qk_norm"])
+@pytest.mark.parametrize("name", POSITIONS)
+def test_autocast_is_close_to_fp32_with_every_scheme(name: str, qk_norm: bool, roughen) -> None:
+    part = roughen(MultiHeadAttention(16, 4, 2, position=POSITIONS[name](16, 4, 4, True), qk_norm=qk_norm))
+    x, keep = torch.randn(2, 9, 16), right_padding(2, 9)
+    exact = part(x, mask=masks.key_padding(keep), causal=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = part(x, mask=masks.key_padding(keep), causal=True)
+        out_recorded, weights = recorded(part, x, mask=masks.key_padding(keep), causal=True)
     assert out.dtype == torch.bfloat16
-    close(out, exact, 6e-2)
+    close(out, exact, 5e-2)
+    close(out_recorded, exact, 5e-2)
+    close(weights.float().sum(-1), torch.ones(2, 4, 9), 2e-2)
 
 
-def test_weights_are_joined_once_for_each_layer(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, cache, ids = tiny("decoder_only", "rope"), Cache(), draw(2, 6)
-    made = []
-    cat = torch.cat
-
-    def counted(tensors, *args, **kwargs):
-        if any(isinstance(part, nn.Parameter) and part.dim() == 2 for part in tensors):
-            made.append(len(tensors))
-        return cat(tensors, *args, **kwargs)
-
-    monkeypatch.setattr(torch, "cat", counted)
-    for step in range(4):
-        model.step(ids[:, step : step + 1], cache)
-    assert made == [3, 3]  # two layers, three maps each
-    first = cache.layer(0).joined(lambda: pytest.fail("joined again"))
-    assert not first[0].requires_grad
-
-
-def test_three_maps_are_left_alone_without_a_cache(tiny) -> None:
-    """Training in full precision goes through the three maps, each with its hooks."""
-    model, calls = tiny("decoder_only"), []
-    for name in ("q_proj", "k_proj", "v_proj"):
-        part = getattr(model.decoder.layers[0].self_attn, name)
-        part.register_forward_hook(lambda *_, name=name: calls.append(name))
-    model(draw(1, 4))
-    assert calls == ["q_proj", "k_proj", "v_proj"]
+@pytest.mark.parametrize(
+    ("arguments", "key", "numbers"),
+    [
+        ({"d_model": 10, "n_heads": 3}, "model.n_heads", ("10", "3")),
+        ({"d_model": 8, "n_heads": 0}, "model.n_heads", ("0",)),
+        ({"d_model": 0, "n_heads": 2}, "model.d_model", ("0",)),
+        ({"d_model": -8, "n_heads": 2}, "model.d_model", ("-8",)),
+        ({"d_model": 8, "n_heads": 4, "n_kv_heads": 3}, "model.n_kv_heads", ("4", "3")),
+        ({"d_model": 8, "n_heads": 4, "n_kv_heads": 8}, "model.n_kv_heads", ("4", "8")),
+        ({"d_model": 8, "n_heads": 4, "n_kv_heads": 0}, "model.n_kv_heads", ("4", "0")),
+        ({"d_model": 8, "n_heads": 4, "dropout": 1.0}, "model.attention_dropout", ("1.0",)),
+        ({"d_model": 8, "n_heads": 4, "dropout": -0.1}, "model.attention_dropout", ("-0.1",)),
+        ({"d_model": 8, "n_heads": 4, "window": 0}, "model.window", ("0",)),
+        ({"d_model": 8, "n_heads": 4, "d_head": 0}, "model.d_head", ("0",)),
+        ({"d_model": 8, "n_heads": 4, "d_head": -2}, "model.d_head", ("-2",)),
+        ({"d_model": 8, "n_heads": 4, "softcap": 0.0}, "model.softcap", ("0.0",)),
+        ({"d_model": 8, "n_heads": 4, "softcap": -1.0}, "model.softcap", ("-1.0",)),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_key_and_the_numbers(arguments: dict, key: str, numbers: tuple[str, ...]) -> None:
+    with pytest.raises(OptionError, match=key.replace(".", r"\.")) as refusal:
+        MultiHeadAttention(**arguments)
+    for number in numbers:
+        assert number in str(refusal.value)
 
 
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
-def test_changed_weights_are_seen_by_the_next_cache(architecture: str, tiny) -> None:
-    """As between two validations of one training."""
-    model, ids = tiny(architecture, "rope"), draw(2, 6)
-    source = () if architecture == "decoder_only" else (draw(2, 4),)
-    for _ in range(2):
-        cache = model.start(*source)
-        steps = torch.cat([model.step(ids[:, step : step + 1], cache) for step in range(6)], dim=1)
-        close(steps, model(*source, ids))
-        for layer in model.decoder.layers:
-            layer.self_attn.k_proj.weight += torch.randn_like(layer.self_attn.k_proj.weight)
-            layer.self_attn.v_proj.bias += 1.0
-
-
-def test_joined_is_the_maps_below_one_another() -> None:
-    part, x = MultiHeadAttention(12, 4, n_kv_heads=2), torch.randn(3, 12)
-    expected = torch.cat([each(x) for each in (part.q_proj, part.k_proj, part.v_proj)], dim=-1)
-    close(F.linear(x, *_joined((part.q_proj, part.k_proj, part.v_proj))), expected)
-    assert _joined((nn.Linear(3, 3, bias=False), nn.Linear(3, 2, bias=False)))[1] is None
+def test_the_cap_reaches_every_attention(tiny) -> None:
+    model = tiny("encoder_decoder", "rope", softcap=0.3)
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    assert len(attentions) == 6
+    for part in attentions:
+        part.q_proj.weight.data *= 100
+    ids = torch.randint(0, 11, (2, 6))
+    with record_attention(model) as maps:
+        model(ids, ids)
+    for name, weights in maps.items():
+        seen = weights[weights > 0]
+        assert seen.min() >= math.exp(-0.6) / 6 * 0.999, name
 
 
 @shapes
@@ -121,3 +217,33 @@ def test_gradients_under_autocast_are_those_of_each_map(options: dict, memory: T
     for (name, _), one, other in zip(part.named_parameters(), gradients(True), gradients(False), strict=True):
         if name != "k_proj.bias":  # moves all scores of a query alike: nothing but noise
             close(one / other.norm(), other / other.norm(), 5e-2)
+
+
+def test_queries_keys_and_values_share_a_dtype_under_cuda_autocast() -> None:
+    """Autocast's rules for CUDA, without a GPU: its RMSNorm returns fp32, whatever it is given."""
+    attention = MultiHeadAttention(16, 4, n_kv_heads=2, qk_norm=True)
+    found = []
+    attention.attention = lambda q, k, v, **options: found.append((q.dtype, k.dtype, v.dtype)) or q
+    with FakeTensorMode():
+        x = torch.empty(2, 5, 16, device="cuda")
+        weights = {name: torch.empty(weight.shape, device="cuda") for name, weight in attention.named_parameters()}
+        torch.set_autocast_enabled("cuda", True)  # torch.autocast itself insists on a GPU
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            torch.func.functional_call(attention, weights, (x,), {"pos": torch.empty(1, 5, device="cuda")})
+            torch.func.functional_call(attention, weights, (x, x))
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+    assert found == [(torch.bfloat16,) * 3] * 2
+
+
+def test_three_products_in_full_precision_and_one_under_autocast() -> None:
+    """In full precision hooks and adapters on the three maps work; autocast converts x once for all."""
+    part, calls = MultiHeadAttention(12, 4), []
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(part, name).register_forward_hook(lambda *_, name=name: calls.append(name))
+    part(torch.randn(1, 4, 12))
+    assert calls == ["q_proj", "k_proj", "v_proj"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        part(torch.randn(1, 4, 12))
+    assert len(calls) == 3

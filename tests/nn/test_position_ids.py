@@ -1,4 +1,4 @@
-"""Which id each token is told."""
+"""Position ids of every numbering."""
 
 from __future__ import annotations
 
@@ -18,13 +18,6 @@ keep_rows = st.integers(1, 10).flatmap(
 )
 
 
-@given(st.integers(0, 20))
-def test_without_padding_one_row_counts_for_all(length: int) -> None:
-    ids = consecutive(length)
-    assert ids.shape == (1, length)
-    assert ids[0].tolist() == list(range(length))
-
-
 @given(keep_rows)
 def test_real_tokens_count_from_zero_wherever_the_padding_is(rows: list[list[bool]]) -> None:
     ids = consecutive(len(rows[0]), torch.tensor(rows))
@@ -41,24 +34,6 @@ def test_padding_shares_the_id_of_its_left_neighbour(rows: list[list[bool]]) -> 
         for index, real in enumerate(row):
             if not real:
                 assert row_ids[index] == (row_ids[index - 1] if index else 0)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4), st.integers(1, 6))
-def test_padding_on_either_side_shifts_nothing(pads: list[tuple[int, int]], length: int) -> None:
-    width = length + max(left + right for left, right in pads)
-    keep = torch.zeros(len(pads), width, dtype=torch.bool)
-    for row, (left, _) in enumerate(pads):
-        keep[row, left : left + length] = True
-    ids = consecutive(width, keep)
-    for row, (left, _) in enumerate(pads):
-        assert torch.equal(ids[row, left : left + length], consecutive(length)[0])
-
-
-@given(keep_rows)
-def test_the_mask_of_real_tokens_is_left_as_it_was(rows: list[list[bool]]) -> None:
-    keep = torch.tensor(rows)
-    consecutive(keep.size(1), keep)
-    assert keep.tolist() == rows
 
 
 # --- every policy ---------------------------------------------------------------------------------------------------
@@ -81,7 +56,7 @@ def policy(name: str, causal: bool = True, **options) -> ConsecutiveIds:
     return POSITION_IDS[name](causal, **(options or OPTIONS.get(name, {}))).eval()
 
 
-def laid_out(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[Tensor, Tensor]:
+def padded(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[Tensor, Tensor]:
     """ids and keep [B, T], row b with lefts[b] padding before it; the padding holds any tokens, boundaries among them.
 
     The rest of the width is padding on the right."""
@@ -94,18 +69,13 @@ def laid_out(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[T
     return ids, keep
 
 
-def test_the_named_policies_are_there() -> None:
-    assert {"consecutive", "offset", "randomized", "coupled"} <= set(POSITION_IDS)
-    assert all(issubclass(numbering, ConsecutiveIds) for numbering in POSITION_IDS.values())
-
-
 @every_direction
 @every_policy
 @given(rows_of_tokens, st.data())
 @settings(deadline=None, max_examples=40)
 def test_ids_of_a_row_know_neither_padding_nor_neighbours(name: str, causal: bool, rows, data) -> None:
     lefts = data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows)))
-    ids, keep = laid_out(rows, lefts, data.draw(st.integers(0, 3)))
+    ids, keep = padded(rows, lefts, data.draw(st.integers(0, 3)))
     numbering = policy(name, causal)
     together = numbering(ids, keep)
     assert together.shape == ids.shape
@@ -179,10 +149,10 @@ def test_policies_carry_nothing_in_a_checkpoint(name: str, causal: bool) -> None
 @every_policy
 @given(st.integers(1, 60), st.integers(0, 2**16), st.data())
 @settings(deadline=None, max_examples=40)
-def test_room_is_a_promise(name: str, causal: bool, table: int, seed: int, data) -> None:
-    """A sequence of as many tokens as there is room for never asks for an id past the table."""
+def test_max_tokens_is_kept(name: str, causal: bool, table: int, seed: int, data) -> None:
+    """A sequence of max_tokens never has an id beyond the table."""
     numbering = policy(name, causal).train(data.draw(st.booleans()))
-    longest = min(numbering.room(table), numbering.max_len or table)
+    longest = min(numbering.max_tokens(table), numbering.max_len or table)
     if longest < 1:
         return
     torch.manual_seed(seed)
@@ -196,9 +166,9 @@ def test_room_is_a_promise(name: str, causal: bool, table: int, seed: int, data)
 
 
 @pytest.mark.parametrize(("name", "table"), [("consecutive", 9), ("offset", LARGEST + 5), ("coupled", 9)])
-def test_room_is_no_smaller_than_it_must_be(name: str, table: int) -> None:
+def test_max_tokens_is_not_smaller_than_necessary(name: str, table: int) -> None:
     numbering = policy(name).train()
-    ids = torch.zeros(2000, numbering.room(table) + 1, dtype=torch.long)
+    ids = torch.zeros(2000, numbering.max_tokens(table) + 1, dtype=torch.long)
     assert int(numbering(ids).max()) == table
 
 
@@ -245,11 +215,6 @@ def test_offset_counts_on_from_every_start_alike(causal: bool) -> None:
         counts = numbers[:, 0].bincount()
         assert len(counts) == LARGEST + 1
         assert (counts > 4000 / (LARGEST + 1) * 0.7).all()
-
-
-def test_offset_zero_is_consecutive() -> None:
-    ids = torch.zeros(3, 4, dtype=torch.long)
-    assert torch.equal(policy("offset", largest=0).train()(ids), torch.arange(4).expand(3, -1))
 
 
 # --- randomized -----------------------------------------------------------------------------------------------------

@@ -8,16 +8,20 @@ from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
+from minitx.nn.position_ids import ConsecutiveIds, CoupledIds, OffsetIds, RandomizedIds
 from minitx.nn.positions import (
     AlibiPositions,
     RotaryPositions,
-    SinusoidalPositions,
     T5Positions,
     TransformerXLPositions,
 )
 
 D, H, K = 32, 4, 8
 POS = torch.arange(9)[None]
+
+
+def rotate(scheme: RotaryPositions, x: Tensor, pos: Tensor) -> Tensor:
+    return scheme.rotate(x, scheme.prepare(pos, pos))
 
 
 def heads(length: int = 9, groups: int = H) -> Tensor:
@@ -36,7 +40,7 @@ def test_rope_equals_llama() -> None:
     q, k = heads(), heads()
     expected = llama.apply_rotary_pos_emb(q, k, cos, sin)
     ours = RotaryPositions(D, H, K, True)
-    torch.testing.assert_close((ours.rotate(q, POS), ours.rotate(k, POS)), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close((rotate(ours, q, POS), rotate(ours, k, POS)), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"fraction": 0.5}, {"scaling": "linear", "factor": 4.0}], ids=str)
@@ -44,7 +48,7 @@ def test_rope_scores_depend_on_the_difference_alone(options: dict) -> None:
     torch.manual_seed(0)
     rope = RotaryPositions(D, H, K, True, **options)
     q, k = heads(), heads()
-    here, there = (rope.rotate(q, pos) @ rope.rotate(k, pos).mT for pos in (POS, POS + 1000))
+    here, there = (rotate(rope, q, pos) @ rotate(rope, k, pos).mT for pos in (POS, POS + 1000))
     torch.testing.assert_close(here, there, atol=1e-3, rtol=1e-3)
     assert not torch.allclose(here, q @ k.mT, atol=1e-2)
 
@@ -52,7 +56,7 @@ def test_rope_scores_depend_on_the_difference_alone(options: dict) -> None:
 def test_rope_keeps_lengths_and_the_unrotated_part() -> None:
     torch.manual_seed(0)
     q = heads()
-    turned = RotaryPositions(D, H, K, True, fraction=0.5).rotate(q, POS)
+    turned = rotate(RotaryPositions(D, H, K, True, fraction=0.5), q, POS)
     torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
     assert torch.equal(turned[..., 4:], q[..., 4:])
     assert not torch.allclose(turned[:, :, 1:, :4], q[:, :, 1:, :4])
@@ -62,7 +66,7 @@ def test_rope_linear_scaling_divides_positions() -> None:
     torch.manual_seed(0)
     q = heads()
     stretched = RotaryPositions(D, H, K, True, scaling="linear", factor=4.0)
-    torch.testing.assert_close(stretched.rotate(q, 4 * POS), RotaryPositions(D, H, K, True).rotate(q, POS))
+    torch.testing.assert_close(rotate(stretched, q, 4 * POS), rotate(RotaryPositions(D, H, K, True), q, POS))
 
 
 def test_rope_ntk_scaling_stretches_the_slow_waves_only() -> None:
@@ -88,17 +92,26 @@ def test_rope_refusals(options: dict) -> None:
 def test_alibi_equals_bloom(count: int) -> None:
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     theirs = bloom.build_alibi_tensor(torch.ones(1, 9), count, torch.float32).view(1, count, 1, 9)
-    ours = AlibiPositions(D, count, K, True).bias(heads(), heads(), POS, POS)
+    ours = AlibiPositions(D, count, K, True).prepare(POS, POS)
     # Theirs adds slope x key position, which differs from ours by a constant in each row: softmax does not see it.
     shift = ours - theirs
     torch.testing.assert_close(shift.tril(), shift[..., :1].expand_as(shift).tril(), atol=1e-5, rtol=1e-5)
 
 
 def test_alibi_is_symmetric_and_zero_at_home() -> None:
-    bias = AlibiPositions(D, H, K, False).bias(heads(), heads(), POS, POS)[0]
+    bias = AlibiPositions(D, H, K, False).prepare(POS, POS)[0]
     assert torch.equal(bias, bias.mT)
     assert (bias.diagonal(dim1=1, dim2=2) == 0).all()
     assert (bias[:, 0].diff() < 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_alibi_slopes_are_not_rounded_with_the_model(dtype: torch.dtype) -> None:
+    """Those of twelve heads, such as 2^-0.5, have more digits than bf16."""
+    scheme = AlibiPositions(24, 12, 2, True)
+    exact = scheme.slopes.clone()
+    assert scheme.to(dtype).slopes.dtype == torch.float32
+    assert torch.equal(scheme.slopes, exact)
 
 
 # ---- t5 --------------------------------------------------------------------------------------------------------------
@@ -118,7 +131,7 @@ def test_t5_buckets_equal_t5(causal: bool, buckets: int, max_distance: int) -> N
 
 def test_t5_bias_is_the_buckets_number_for_each_head() -> None:
     t5 = T5Positions(D, H, K, False)
-    bias = t5.bias(heads(), heads(), POS, POS)
+    bias = t5.prepare(POS, POS)
     assert bias.shape == (1, H, 9, 9)
     for query in range(9):
         for key in range(9):
@@ -135,23 +148,54 @@ def test_t5_refusals(options: dict) -> None:
 # ---- transformer-xl --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("groups", [H, 2, 1])
-def test_transformer_xl_equals_its_formula(groups: int) -> None:
+def ids_of(kind: str) -> Tensor:
+    """Position ids [2, 9] as the numberings give them."""
+    numbering = {
+        "consecutive": lambda: ConsecutiveIds(causal=True),
+        "offset": lambda: OffsetIds(causal=True, largest=100).train(),
+        "randomized": lambda: RandomizedIds(causal=False, range=64).train(),
+        "coupled": lambda: CoupledIds(causal=True, after=(3,)),
+    }[kind.split()[0]]()
+    ids = torch.tensor([[1, 3, 2, 2, 3, 1, 1, 2, 3], [2, 2, 3, 1, 1, 1, 3, 3, 2]])
+    keep = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1], [1] * 9]).bool() if "padded" in kind else None
+    return numbering(ids, keep)
+
+
+def by_every_distance(scheme: TransformerXLPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """The bias with the waves of each pair's own distance, in float64."""
+    steps = (q_pos[:, :, None] - k_pos[:, None, :]).double()
+    angles = steps[..., None] * scheme.frequencies.double()
+    waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+    r = (waves @ scheme.r_proj.weight.double().mT).unflatten(-1, (H, K))  # [B, T, S, H, K]
+    asked = (q + scheme.distance[:, None]).double()
+    scores = torch.einsum("bhtk,btshk->bhts", asked, r.expand(len(q), -1, -1, -1, -1))
+    k = k.repeat_interleave(H // k.size(1), dim=1).double()
+    return (scores + scheme.content[:, None].double() @ k.mT) / math.sqrt(K)
+
+
+@pytest.mark.parametrize("kind", ["consecutive", "offset", "randomized", "coupled", "consecutive padded"])
+def test_transformer_xl_and_its_gradients_are_those_of_every_distance(kind: str) -> None:
     torch.manual_seed(0)
     scheme = TransformerXLPositions(D, H, K, True)
     for parameter in scheme.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    q, k = heads(), heads(groups=groups)
-    bias = scheme.bias(q, k, POS, POS)
-    wave = SinusoidalPositions(D, H, K, True)
-    for head in range(H):
-        key_head = head // (H // groups)
-        for i in range(9):
-            for j in range(9):
-                r = scheme.r_proj(wave.embed(torch.zeros(1, 1, D), torch.tensor([[i - j]])))[0, 0].view(H, K)[head]
-                u, v = scheme.content[head], scheme.distance[head]
-                expected = (k[:, key_head, j] @ u + (q[:, head, i] + v) @ r) / math.sqrt(K)
-                torch.testing.assert_close(bias[:, head, i, j], expected, atol=1e-5, rtol=1e-5)
+    pos = ids_of(kind)
+    q, k = heads(4).requires_grad_(), heads(groups=2).requires_grad_()
+    given = [q, k, *scheme.parameters()]
+    towards = torch.randn(2, H, 4, 9)
+    bias, expected = (
+        scheme.bias(q, k, scheme.prepare(pos[:, 5:], pos)),
+        by_every_distance(scheme, q, k, pos[:, 5:], pos),
+    )
+    torch.testing.assert_close(bias, expected.float(), atol=1e-5, rtol=1e-5)
+    found = torch.autograd.grad(bias, given, towards)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, given, towards.double()), atol=2e-5, rtol=1e-4)
+
+
+def test_transformer_xl_looks_at_no_value() -> None:
+    """What a GPU would have to be waited for, and what a compiler could not follow."""
+    scheme, q = TransformerXLPositions(D, H, K, True).to("meta"), heads().to("meta")
+    assert scheme.bias(q, q, scheme.prepare(POS.to("meta"), POS.to("meta"))).shape == (2, H, 9, 9)
 
 
 def test_transformer_xl_has_its_weights_in_every_layer_and_none_in_the_stack() -> None:

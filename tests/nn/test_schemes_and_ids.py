@@ -1,4 +1,4 @@
-"""Every position scheme with every way to number: a new one of either kind gets these free."""
+"""Every position scheme with every numbering: what holds for any of either kind."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minitx.cli.main import main
-from minitx.config.parser import config_parser, to_config
+from minitx.config.parser import config_from_words
 from minitx.config.schema import Config
 from minitx.sweeps import rows
 from minitx.sweeps import sweep as running
@@ -32,8 +32,7 @@ SMALL = [
 @pytest.fixture
 def configured(tmp_path: Path) -> Callable[[list[str]], Config]:
     def make(words: list[str]) -> Config:
-        parser = config_parser()
-        return to_config(parser, parser.parse_args([*SMALL, "--run.folder", str(tmp_path), *words]))
+        return config_from_words([*SMALL, "--run.folder", str(tmp_path), *words])
 
     return make
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.sweeps import rows
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.describe import cost, describe, first_batch
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 OPTIONS: dict[str, dict[str, Any]] = {"learned": {"max_len": 4096}, "randomized": {"range": 64, "longest": 32}}
 
 
 def flops(config: Any) -> int:
-    config, task, model = prepare(config)
+    config, task, model, *_ = resolve(config)
     return cost(config, model, first_batch(config, task)).flops
 
 
@@ -23,7 +23,7 @@ def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
         "position": {"name": scheme, **OPTIONS.get(scheme, {})},
         "position_ids": {"name": ids, **OPTIONS.get(ids, {})},
     }
-    assert "GFLOP" in describe(small(model=model))
+    assert "GFLOP" in describe(resolve(small(model=model)))
 
 
 def test_a_second_layer_doubles_what_layers_cost(small: Any) -> None:

@@ -40,7 +40,7 @@ def test_two_processes_make_one_run(tmp_path: Path, strategy: str) -> None:
 
 SCRIPT = """
 import json, pytest, sys
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.run import train
 from tests.training.test_weighting import deal
 with pytest.MonkeyPatch.context() as patch:

@@ -13,13 +13,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import _longest_document
 from minitx.training.describe import describe
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 
 @pytest.fixture
@@ -121,4 +120,4 @@ def test_a_column_that_is_not_there_is_a_sentence(
 
 def test_a_wrong_kind_of_documents_is_a_sentence(packed: Callable) -> None:
     with pytest.raises(ValueError, match=r"data\.documents: expected one of .*got 'rows'"):
-        prepare(packed(documents="rows"))
+        resolve(packed(documents="rows"))

@@ -10,9 +10,9 @@ import yaml
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.api import train_config as train
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 from tests.training.interrupting import break_off, state
 
 
@@ -32,7 +32,7 @@ def pretrained(small: Any, tmp_path: Path) -> Path:
 def test_a_new_run_begins_with_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, file: str) -> None:
     config = begun(small, pretrained / file, data={"name": "copy"})
     weights = state(pretrained, "last" if file else "best")["state_dict"]
-    for key, weight in prepare(config)[2].state_dict().items():
+    for key, weight in resolve(config)[2].state_dict().items():
         assert torch.equal(weight, weights[f"model.{key}"]), key
     results = train(config)
     assert (results["steps"], results["init_from"]) == (2, str(pretrained / file))
@@ -80,7 +80,7 @@ def test_what_shapes_no_weight_may_differ_and_is_told(small: Any, pretrained: Pa
 
 def test_other_symbols_must_find_room_and_their_meaning_is_told(small: Any, pretrained: Path, capsys: Any) -> None:
     train(begun(small, pretrained, data={"symbols": 4}))
-    assert "tokens mean something else than in the checkpoint" in capsys.readouterr().out
+    assert "this task has its own tokens" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"model\.vocab_size must be at least the tokenizer's 15, got 12"):
         train(begun(small, pretrained, data={"symbols": 9}))
 
@@ -146,7 +146,7 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(
     with pytest.raises(SystemExit) as left:
         main([*tune, "--resume"])
     assert left.value.code == 2
-    assert "--init_from begins a new run and --resume goes on with an old one" in capsys.readouterr().err
+    assert "--init_from starts a new run and --resume continues an old one" in capsys.readouterr().err
 
 
 def test_a_run_that_was_begun_so_is_resumed_without_its_beginning(
@@ -161,7 +161,7 @@ def test_a_run_that_was_begun_so_is_resumed_without_its_beginning(
     break_off(config_from_dict(tuned), 3)
     (tmp_path / "runs/one").rename(tmp_path / "away")
     main([*words(tmp_path, "broken", other), "--resume"])
-    assert "--resume: goes on behind step 2" in capsys.readouterr().out
+    assert "--resume: continues after step 2" in capsys.readouterr().out
     straight, broken = (state(tmp_path / f"runs/{name}/v0") for name in ("straight", "broken"))
     assert straight["minitx"]["tokenizer"] == broken["minitx"]["tokenizer"]
     assert broken["minitx"]["config"]["run"]["init_from"] == str(tmp_path / "runs/one")

@@ -12,11 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.parser import config_from_dict
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.tasks import MaskedText
 from minitx.training.api import train_config as train
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_it_learns(masked: Callable, tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 def test_other_architectures_are_refused(masked: Callable, architecture: str) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: .*encoder_only"):
-        prepare(masked(model={"architecture": architecture}))
+        resolve(masked(model={"architecture": architecture}))
 
 
 def test_running_text_has_no_prefix(masked: Callable) -> None:
@@ -95,4 +94,4 @@ def test_running_text_has_no_prefix(masked: Callable) -> None:
     plain["data"]["name"] = "text"
     plain["model"] |= {"architecture": "decoder_only", "prefix_lm": True}
     with pytest.raises(ValueError, match=r"model\.prefix_lm needs questions and answers"):
-        prepare(config_from_dict(plain))
+        resolve(config_from_dict(plain))

@@ -10,13 +10,13 @@ import torch
 
 import minitx
 from minitx.training.api import train_config as train
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
 def test_coupled_ids_learn_their_boundaries_from_the_task(small: Any, tmp_path: Path, architecture: str) -> None:
     config = small(model={"architecture": architecture, "position_ids": {"name": "coupled"}})
-    ready, task, model = prepare(config)
+    ready, task, model, *_ = resolve(config)
     special = task.vocabulary.special
     assert list(ready.model.position_ids["after"]) == [special.bos, special.sep]
     numbering = model.decoder.position_ids
@@ -29,7 +29,7 @@ def test_coupled_ids_learn_their_boundaries_from_the_task(small: Any, tmp_path: 
 
 
 def test_boundaries_that_were_chosen_are_left(small: Any) -> None:
-    ready, _, model = prepare(small(model={"position_ids": {"name": "coupled", "after": [7]}}))
+    ready, _, model, *_ = resolve(small(model={"position_ids": {"name": "coupled", "after": [7]}}))
     assert list(ready.model.position_ids["after"]) == [7]
     assert model.encoder.position_ids.after.tolist() == [7]
 
@@ -63,7 +63,7 @@ def test_random_ids_train_and_are_loaded(small: Any, tmp_path: Path, architectur
 )  # fmt: skip
 def test_what_does_not_reach_the_longest_sequence_is_refused(small: Any, model: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        prepare(small(model=model))
+        resolve(small(model=model))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_does_not_reach_the_longest_sequence_is_refused(small: Any, model: 
     [{"name": "randomized", "range": 40, "longest": 6}, {"name": "offset", "largest": 34}, {"name": "coupled"}],
 )
 def test_what_just_reaches_it_is_not(small: Any, position_ids: dict) -> None:
-    prepare(small(model={"position_ids": position_ids, "position": {"name": "learned", "max_len": 40}}))
+    resolve(small(model={"position_ids": position_ids, "position": {"name": "learned", "max_len": 40}}))
 
 
 def test_past_the_last_id_a_prompt_is_refused_by_its_keys(small: Any, tmp_path: Path) -> None:

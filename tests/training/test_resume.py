@@ -12,7 +12,7 @@ import yaml
 
 import minitx
 from minitx.checkpoints import format as checkpoint
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.api import train_config as train
 from minitx.training.folder import new_folder
 from minitx.training.module import TransformerModule
@@ -66,6 +66,25 @@ def test_killed_and_resumed_is_never_interrupted(small: Any, tmp_path: Path, kin
     assert state(tmp_path / "runs/broken/v0")["global_step"] == 4
     train(config, resume=True)
     assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
+
+
+def test_a_run_from_before_score_biases_were_left_alone(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
+    sections = {
+        "model": {"position": {"name": "t5"}},
+        "optimizer": {"weight_decay": 0.0},
+        "trainer": {"gradient_clip_val": 0.0},
+    }
+    train(named(small, "straight", **sections))
+    config = named(small, "broken", **sections)
+    with monkeypatch.context() as patch:
+        patch.setattr("minitx.training.optim._score_biases", lambda model: set())
+        break_off(config, 5)
+    train(config, resume=True)
+    straight, broken = (state(tmp_path / f"runs/{name}/v0")["state_dict"] for name in ("straight", "broken"))
+    assert all(torch.equal(weight, straight[name]) for name, weight in broken.items())
 
 
 @pytest.mark.parametrize("hook", ["training_step", "validation_step", "on_validation_epoch_end"])
@@ -132,7 +151,7 @@ def test_a_longer_plan_goes_on_behind_the_end(small: Any, tmp_path: Path, capsys
     capsys.readouterr()
     train(longer, resume=True)
     out = capsys.readouterr().out
-    assert "--resume: goes on behind step 3" in out
+    assert "--resume: continues after step 3" in out
     assert "--resume: trainer.max_steps 3 -> 9\n" in out
     straight, found = (tmp_path / f"runs/{name}/v0" for name in ("straight", "longer"))
     assert_same_run(straight, found)
@@ -205,7 +224,7 @@ def test_a_damaged_checkpoint_is_named_and_what_stands_beside_it(small: Any, tmp
     (folder / "results.json").unlink()
     assert train(config, resume=True)["steps"] == 7
     last.write_bytes((folder / "best.ckpt").read_bytes())
-    with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone, no state of a training to go on from"):
+    with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone, no state of a training to resume"):
         train(config, resume=True)
     last.write_bytes(b"nothing")
     (folder / "step_00000006.ckpt").unlink()
@@ -241,7 +260,7 @@ def test_every_nth_checkpoint_stays_and_is_whole(small: Any, tmp_path: Path) -> 
     train(other, resume=True)
     ours, theirs = (state(tmp_path / f"runs/{name}/v0")["state_dict"] for name in ("straight", "other"))
     assert all(torch.equal(weight, theirs[key]) for key, weight in ours.items())
-    with pytest.raises(ValueError, match=r"trainer\.keep_every_n_steps must be a number of steps, or 0, got -1"):
+    with pytest.raises(ValueError, match=r"trainer\.keep_every_n_steps: expected an integer of at least 0, got -1"):
         train(named(small, "bad", trainer={"keep_every_n_steps": -1}))
 
 

@@ -13,10 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 ARCHITECTURES = {
     "encoder_decoder": {"encoder", "decoder", "cross"},
@@ -242,7 +242,7 @@ def test_launched_processes_must_fit(small: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_prepare_resolves_the_config(small: Any) -> None:
-    config, task, model = prepare(small())
+    config, task, model, *_ = resolve(small())
     assert config.data["name"] == "reverse"
     assert config.data["test_size"] == 64
     assert config.model.vocab_size == task.vocabulary.vocab_size == model.embedding.table.num_embeddings

@@ -16,14 +16,14 @@ from minitx.training.api import train_config as train
 from minitx.training.callbacks import auto_compile as compiling
 from minitx.training.callbacks import profiling as profile
 from minitx.training.module import TransformerModule
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 ARCHITECTURES = ["encoder_decoder", "decoder_only", "encoder_only"]
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
     """The loss of one batch, its gradients, and the bytes that the forward has kept for the backward."""
-    config, task, model = prepare(config)
+    config, task, model, *_ = resolve(config)
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = recompute
@@ -79,11 +79,12 @@ def test_a_loss_in_pieces_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, task, model = prepare(small(model={"architecture": "decoder_only"}))
+    config, task, model, *_ = resolve(small(model={"architecture": "decoder_only"}))
     module = TransformerModule(model, task, config)
     (batch,) = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, 1)
     monkeypatch.setattr(Tensor, "pin_memory", lambda part: part + 0 if part.is_contiguous() else pytest.fail("a view"))
-    assert module.on_before_batch_transfer(batch, 0) is batch
+    on_a_cpu = module.on_before_batch_transfer(batch, 0)
+    assert all(part is before for part, before in zip(on_a_cpu, batch, strict=True))
     monkeypatch.setattr(TransformerModule, "device", torch.device("cuda"))
     assert module.on_before_batch_transfer([batch], 0) == [batch], "validation's examples stay as they are"
     pinned = module.on_before_batch_transfer(batch, 0)
@@ -122,7 +123,7 @@ def test_the_time_of_a_step_is_told(small: Any, capsys: pytest.CaptureFixture[st
 
 
 def test_a_number_of_steps_to_watch_is_not_negative(small: Any) -> None:
-    with pytest.raises(ValueError, match=r"trainer\.profile .* got -1"):
+    with pytest.raises(ValueError, match=r"trainer\.profile: expected an integer of at least 0, got -1"):
         train(small(trainer={"profile": -1}))
 
 
@@ -131,6 +132,15 @@ def test_a_mode_of_compiling_needs_compiling(small: Any) -> None:
         ValueError, match=r"trainer\.compile_mode reduce-overhead needs trainer\.compile true, got auto"
     ):
         train(small(trainer={"compile_mode": "reduce-overhead"}))
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_do_not_accumulate_gradients(small: Any, mode: str) -> None:
+    trainer = {"compile": True, "compile_mode": mode}
+    told = rf"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode {mode}, got 4"
+    with pytest.raises(ValueError, match=told):
+        resolve(small(trainer={**trainer, "accumulate_grad_batches": 4}))
+    resolve(small(trainer={"compile": True, "accumulate_grad_batches": 4}))
 
 
 def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from minitx.evaluation.metrics import Scores, evaluate
 from minitx.training.api import train_config as train
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,7 +101,7 @@ class Processes:
 
 
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
-    config, task, model = prepare(small())
+    config, task, model, *_ = resolve(small())
     module = TransformerModule(model, task, config)
     module._trainer = Processes(others=70, accumulate=3)  # type: ignore[assignment]
     (batch, *_) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 3, 3)
@@ -115,7 +115,7 @@ def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
 
 
 def test_a_step_without_labels_has_no_loss(small: Any) -> None:
-    config, task, model = prepare(small())
+    config, task, model, *_ = resolve(small())
     module = TransformerModule(model, task, config)
     module._trainer = SimpleNamespace(world_size=1, accumulate_grad_batches=1)  # type: ignore[assignment]
     (batch,) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 1)
@@ -130,7 +130,7 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
 def test_figures_do_not_depend_on_batches_padding_or_processes(
     small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
-    _, task, model = prepare(small(model={"architecture": architecture}, data={"length": [3, 5]}))
+    _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
     pairs = task.examples("validation")
     assert isinstance(pairs, Pairs)
     special = task.vocabulary.special
@@ -165,7 +165,7 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(
 
 SCRIPT = """
 import json, pytest, sys, torch
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from tests.training.test_weighting import gradients
 with pytest.MonkeyPatch.context() as patch:
     found = gradients(config_from_dict(json.loads(sys.argv[1])), patch, 2)

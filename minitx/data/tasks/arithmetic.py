@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Pairs
 from minitx.data.splits import Split
 from minitx.data.tasks.base import (
@@ -156,7 +157,7 @@ class ModularAddition(Task):
         check_at_least("modulus", self.modulus, 2, 8192)
         ends = self._ends
         if not 0 < ends[0] < ends[1] < self.modulus**2:
-            raise ValueError(
+            raise ConfigError(
                 f"data.train_share must leave some of the {self.modulus**2} pairs to each of training, validation "
                 f"and test, got {self.train_share}"
             )

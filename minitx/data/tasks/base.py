@@ -14,6 +14,7 @@ from typing import ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.config.registry import LazyRegistry
 from minitx.data import tokenizers
 from minitx.data.examples import Examples, Pairs
@@ -162,7 +163,7 @@ class Task:
         """The fixed examples of a held-out split; with a limit the first, or evenly spread, `limit` of them.
 
         Raises:
-            ValueError: this task has no such split.
+            ConfigError: this task has no such split.
         """
         raise NotImplementedError
 
@@ -197,7 +198,7 @@ class QuestionTask(Task):
         """The same task with questions of one length only.
 
         Raises:
-            ValueError: no question is that long.
+            ConfigError: no question is that long.
         """
         raise NotImplementedError
 
@@ -299,21 +300,23 @@ def check_at_least(name: str, value: int, least: int, most: int | None = None) -
     """Refuse a number out of range.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     if value < least:
-        raise ValueError(f"data.{name} must be at least {least}, got {value}")
+        raise ConfigError(f"data.{name} must be at least {least}, got {value}")
     if most is not None and value > most:
-        raise ValueError(f"data.{name} must be at most {most:,}, got {value}")
+        raise ConfigError(f"data.{name} must be at most {most:,}, got {value}")
 
 
 def check_range(name: str, value: tuple[int, int], least: int) -> None:
     """Refuse an invalid range of sizes.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     shortest, longest = value
     if not least <= shortest <= longest:
-        raise ValueError(f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}")
+        raise ConfigError(
+            f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}"
+        )
     check_at_least(name, longest, least, MAX_SIZE)

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import register
 from minitx.data.tasks.languages import LanguageTask, check_names
@@ -62,7 +63,7 @@ class Dates(LanguageTask):
         check_names("formats", self.formats)
         first, last = self.years
         if not 1000 <= first <= last <= 9998:
-            raise ValueError(
+            raise ConfigError(
                 f"data.years must be [first, last] with 1000 <= first <= last <= 9998, got {[*self.years]}"
             )
 

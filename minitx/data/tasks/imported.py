@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples
 from minitx.data.framing import Kind
 from minitx.data.splits import Split
@@ -30,7 +31,7 @@ class _NoCorpus(Text):
     @cached_property
     def _corpus(self) -> Corpus:
         if not self.path:
-            raise ValueError(f"{NO_DATA}: give a text to evaluate it on (--path FILE)")
+            raise ConfigError(f"{NO_DATA}: give a text to evaluate it on (--path FILE)")
         return super()._corpus
 
 
@@ -67,7 +68,7 @@ class ImportedPairs(Task):
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """Assigned from the model."""
-        raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
+        raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -83,14 +84,14 @@ class ImportedPairs(Task):
         """Refused: there is no training data.
 
         Raises:
-            ValueError: always.
+            ConfigError: always.
         """
-        raise ValueError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
+        raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
         """Refused: there is no held-out data; see on_file.
 
         Raises:
-            ValueError: always.
+            ConfigError: always.
         """
-        raise ValueError(f"{NO_DATA}: give questions and answers to evaluate it on (--path FILE.tsv)")
+        raise ConfigError(f"{NO_DATA}: give questions and answers to evaluate it on (--path FILE.tsv)")

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from minitx.config.messages import did_you_mean
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import QuestionTask, register
 from minitx.data.text.pieces import Pieces
@@ -44,7 +44,9 @@ class LanguageTask(QuestionTask):
         check_names("languages", self.languages)
         for language in self.languages:
             if language not in self.known:
-                raise ValueError(f"data.languages: unknown language {language!r}; {did_you_mean(language, self.known)}")
+                raise ConfigError(
+                    f"data.languages: unknown language {language!r}; {did_you_mean(language, self.known)}"
+                )
 
     @cached_property
     def texts(self) -> list[str]:
@@ -100,7 +102,7 @@ class NumberWords(LanguageTask):
         super().__post_init__()
         smallest, largest = self.numbers
         if not 0 <= smallest <= largest <= self.MAX_NUMBER:
-            raise ValueError(
+            raise ConfigError(
                 f"data.numbers must be [smallest, largest] with 0 <= smallest <= largest <= {self.MAX_NUMBER}, "
                 f"got {[*self.numbers]}"
             )
@@ -129,7 +131,7 @@ class NumberWords(LanguageTask):
     def of_length(self, length: int) -> Self:
         """The same task with numbers of that many digits."""
         if not 1 <= length <= len(str(self.MAX_NUMBER)):
-            raise ValueError(f"data.numbers: a number has 1 to {len(str(self.MAX_NUMBER))} digits, got {length}")
+            raise ConfigError(f"data.numbers: a number has 1 to {len(str(self.MAX_NUMBER))} digits, got {length}")
         return dataclasses.replace(self, numbers=(10 ** (length - 1) if length > 1 else 0, 10**length - 1))
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
@@ -170,10 +172,10 @@ def check_names(option: str, names: Sequence[str]) -> None:
     """Refuse an empty list of names, and duplicates.
 
     Raises:
-        ValueError: with the key.
+        ConfigError: with the key.
     """
     if not names or len({*names}) < len(names):
-        raise ValueError(f"data.{option} must name at least one, and none twice, got {[*names]}")
+        raise ConfigError(f"data.{option} must name at least one, and none twice, got {[*names]}")
 
 
 @cache

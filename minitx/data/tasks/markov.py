@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream
 from minitx.data.framing import Kind
 from minitx.data.splits import Split
@@ -58,9 +59,9 @@ class Markov(Task):
         check_at_least("block", self.block, 1, MAX_SIZE)
         check_at_least("chain", self.chain, 0, 2**63)
         if not 0.0 < self.concentration < math.inf:
-            raise ValueError(f"data.concentration must be larger than 0, got {self.concentration}")
+            raise ConfigError(f"data.concentration must be larger than 0, got {self.concentration}")
         if self.states**self.order > MAX_CONTEXTS:
-            raise ValueError(
+            raise ConfigError(
                 f"data.states to the power of data.order must be at most {MAX_CONTEXTS}, "
                 f"got {self.states} to the power of {self.order}"
             )

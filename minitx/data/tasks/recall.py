@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.tasks.base import (
     FIRST_SYMBOL_ID,
     MAX_SIZE,
@@ -94,15 +95,15 @@ class AssociativeRecall(QuestionTask):
         super().__post_init__()
         check_at_least("symbols", self.symbols, 2, MAX_SIZE)
         if self.symbols % 2:
-            raise ValueError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
+            raise ConfigError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
         check_range("pairs", self.pairs, 1)
         if self.pairs[1] > self.symbols // 2:
-            raise ValueError(
+            raise ConfigError(
                 f"data.pairs must be at most the number of keys, data.symbols / 2 = {self.symbols // 2}, "
                 f"got {[*self.pairs]}"
             )
         if not 1 <= self.queries <= self.pairs[1]:
-            raise ValueError(
+            raise ConfigError(
                 f"data.queries must lie between 1 and the maximum of data.pairs, {self.pairs[1]}, got {self.queries}"
             )
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data import tokenizers
 from minitx.data.tasks.base import (
     FIRST_SYMBOL_ID,
@@ -120,7 +121,7 @@ class Dyck(LengthTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.kinds <= len(self.BRACKETS[0]):
-            raise ValueError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
+            raise ConfigError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
         check_at_least("depth", self.depth, 1, MAX_SIZE)
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Options
 from minitx.data.examples import Examples, Masked, Stream
 from minitx.data.framing import Kind
@@ -55,16 +56,16 @@ class Text(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate and self.documents == "whole":
-            raise ValueError(
+            raise ConfigError(
                 "data.isolate: data.documents whole is one running text, which has no documents to isolate"
             )
         if self.block < 1:
-            raise ValueError(f"data.block must be at least 1, got {self.block}")
+            raise ConfigError(f"data.block must be at least 1, got {self.block}")
         for name in ("validation_share", "test_share"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"data.{name} must lie in [0, 1), got {getattr(self, name)}")
+                raise ConfigError(f"data.{name} must lie in [0, 1), got {getattr(self, name)}")
         if self.validation_share + self.test_share >= 1.0:
-            raise ValueError(
+            raise ConfigError(
                 "data.validation_share and data.test_share leave nothing for training, got "
                 f"{self.validation_share} and {self.test_share}"
             )
@@ -77,7 +78,7 @@ class Text(Task):
     def _corpus(self) -> Corpus:
         corpus = corpora.load(self.path, self.column, self.documents, self.subset, self.streaming)
         if self.isolate and not corpus.packed:
-            raise ValueError(f"data.isolate: {self.path} is read as one running text; set data.documents")
+            raise ConfigError(f"data.isolate: {self.path} is read as one running text; set data.documents")
         return corpus
 
     @cached_property
@@ -101,7 +102,7 @@ class Text(Task):
             "validation": ids[end:],
         }
         if len(parts["training"]) <= self.block:
-            raise ValueError(
+            raise ConfigError(
                 f"data.block: {self.path} holds {len(parts['training'])} tokens for training, fewer than one block of "
                 f"{self.block} and the token after it; use a longer text or a smaller data.block"
             )
@@ -127,7 +128,7 @@ class Text(Task):
         """Consecutive blocks of the held-out text, at most `limit` (by default data.test_size), evenly spread."""
         ids = self._parts[split]
         if len(ids) < 2:
-            raise ValueError(f"data.{split}_share leaves no text for {split}; make it larger than 0")
+            raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger than 0")
         starts = np.arange(0, len(ids) - 1, self.block)
         limit = self.test_size if limit is None else limit
         if limit < len(starts):
@@ -163,7 +164,7 @@ class MaskedText(Text):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.mask_share < 1.0:
-            raise ValueError(f"data.mask_share must lie between 0 and 1, got {self.mask_share}")
+            raise ConfigError(f"data.mask_share must lie between 0 and 1, got {self.mask_share}")
 
     @property
     def longest(self) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.registry import build
 from minitx.config.schema import Options
 from minitx.data.examples import Pairs
@@ -77,7 +78,7 @@ class Translation(Task):
         check_at_least("max_tokens", self.max_tokens, 1)
         check_at_least("buckets", self.buckets, 1)
         if self.source == self.target:
-            raise ValueError(f"data.source and data.target must be two languages, both are {self.source}")
+            raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -98,11 +99,11 @@ class Translation(Task):
         """The same task on other pairs, in the columns that source and target name.
 
         Raises:
-            ValueError: not one file with both sides.
+            ConfigError: not one file with both sides.
         """
         file = Path(path)
         if file.suffix not in parallel_files.TABLE_SUFFIXES:
-            raise ValueError(
+            raise ConfigError(
                 f"--path must be one file of pairs, {', '.join(parallel_files.TABLE_SUFFIXES)}, with the columns "
                 f"{self.source} and {self.target}, got {path}"
             )
@@ -175,7 +176,7 @@ class Translation(Task):
         if split not in self._files:
             name = getattr(self, split)
             if not name:
-                raise ValueError(f"data.{split} names no file; give the name of one to measure on {split}")
+                raise ConfigError(f"data.{split} names no file; give the name of one to measure on {split}")
             self._files[split] = parallel_files.read(self.path, name, self.source, self.target, split)
         return self._files[split]
 
@@ -194,7 +195,7 @@ class Translation(Task):
             if not any(_normalized(text) in held_out for text, held_out in zip(pair, known, strict=True))
         ]
         if not kept:
-            raise ValueError(f"data.training: every pair of {self.training} has a sentence of validation or test")
+            raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")
         return _Training(kept, len(self._read("training")) - len(whole), len(whole) - len(kept))
 
     def _training_texts(self) -> Iterator[list[str]]:
@@ -218,7 +219,7 @@ class Translation(Task):
         """Both sides of the training pairs."""
         pairs = [pair for pair in self._encode(self._training.sentences) if max(map(len, pair)) <= self.max_tokens]
         if not pairs:
-            raise ValueError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
+            raise ConfigError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
         return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
 
     @cached_property

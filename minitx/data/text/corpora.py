@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from minitx.config.messages import did_you_mean
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, digest, text_files
 from minitx.data.text.token_cache import cache_folder
 
@@ -85,10 +85,10 @@ def load(
         streaming: stream a data set of the hub instead of storing a copy on disk.
 
     Raises:
-        ValueError: no file, no text, or an unsupported division.
+        ConfigError: no file, no text, or an unsupported division.
     """
     if not path:
-        raise ValueError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
+        raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     kind = "text"
     if path in CORPORA:
         files = CORPORA[path]()
@@ -98,7 +98,7 @@ def load(
             found = _in_folder(file) if file.is_dir() else None
             exists = file.exists()
         except OSError as error:  # a name that is too long, a folder without permission
-            raise ValueError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
+            raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
         if found is not None:
             kind, files = found
         elif exists:
@@ -106,21 +106,21 @@ def load(
         elif re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in {*KINDS, ".text", ".md", ".py"}:
             return _from_hub(path, subset, column, _by_row(documents), streaming)
         else:
-            raise ValueError(
+            raise ConfigError(
                 f"data.path: there is no file {path}; give a file of text, JSON, CSV or Parquet, a folder of them, "
                 f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
             )
     if kind != "text":
         return _tables(kind, files, column, _by_row(documents))
     if documents == "row":
-        raise ValueError(f"data.documents: row is for tables; a text file has {', '.join(DIVISIONS)}")
+        raise ConfigError(f"data.documents: row is for tables; a text file has {', '.join(DIVISIONS)}")
     return text_files(files, "whole" if documents == "auto" else documents)
 
 
 def _by_row(documents: str) -> bool:
     """Whether each row of a table is a document."""
     if documents not in ("auto", "row", "whole"):
-        raise ValueError(f"data.documents: {documents} is for text files; a table has row or whole")
+        raise ConfigError(f"data.documents: {documents} is for text files; a table has row or whole")
     return documents != "whole"
 
 
@@ -128,11 +128,11 @@ def _in_folder(folder: Path) -> tuple[str, list[Path]]:
     """The kind of a folder's files, and these files sorted by path."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in KINDS and path.is_file())
     if not files:
-        raise ValueError(f"data.path: the folder {folder} holds no .txt file, nor any {', '.join([*KINDS][1:])}")
+        raise ConfigError(f"data.path: the folder {folder} holds no .txt file, nor any {', '.join([*KINDS][1:])}")
     kinds = {KINDS[path.suffix.lower()] for path in files}
     if len(kinds) > 1:
         found = ", ".join(f"{count} {suffix}" for suffix, count in Counter(path.suffix for path in files).items())
-        raise ValueError(f"data.path: the folder {folder} holds files of several kinds ({found}); keep those of one")
+        raise ConfigError(f"data.path: the folder {folder} holds files of several kinds ({found}); keep those of one")
     return kinds.pop(), files
 
 
@@ -151,9 +151,9 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
                 table = datasets.load_dataset(loader, data_files={"train": [str(file)]}, **options)
                 yield from _rows(table, str(file), column, by_row)
             except _TableError as error:
-                raise ValueError(str(error)) from None
+                raise ConfigError(str(error)) from None
             except Exception as error:  # the readers of datasets have no common error class
-                raise ValueError(_fault(file, kind, error)) from None
+                raise ConfigError(_fault(file, kind, error)) from None
 
     size = None if kind == "parquet" else sum(file.stat().st_size for file in files)  # Parquet is compressed
     return Corpus(key, chunks, by_row, size)
@@ -230,7 +230,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
             version, size = table._fingerprint, table.data.nbytes
     except Exception as error:  # the library's errors for missing and unreachable data sets have no common class
         reason = next(iter(str(error).strip().splitlines()), "")
-        raise ValueError(
+        raise ConfigError(
             f"data.path: {name} is neither a local file nor could it be loaded from the hub "
             f"({type(error).__name__}: {reason})"
         ) from None
@@ -239,9 +239,9 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
         try:
             yield from _rows(table, name, column, by_row)
         except _TableError as error:
-            raise ValueError(str(error)) from None
+            raise ConfigError(str(error)) from None
         except Exception as error:
-            raise ValueError(f"data.path: reading {name} broke off ({type(error).__name__}: {error})") from None
+            raise ConfigError(f"data.path: reading {name} broke off ({type(error).__name__}: {error})") from None
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
     return Corpus(key, chunks, by_row, size)

@@ -10,6 +10,8 @@ import io
 import json
 from pathlib import Path
 
+from minitx.config.errors import ConfigError
+
 Sentences = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
 
@@ -30,11 +32,11 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
         key: of the option with the name, for messages.
 
     Raises:
-        ValueError: a file that is not there or not UTF-8, files of different lengths, no such column, no pair at all.
+        ConfigError: a file that is not there or not UTF-8, files of different lengths, no such column, no pair at all.
     """
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise ValueError(f"data.path: there is no folder {folder}; give one with {_expected(name, source, target)}")
+        raise ConfigError(f"data.path: there is no folder {folder}; give one with {_expected(name, source, target)}")
     file = root / name
     if file.suffix in SEPARATORS:
         pairs = _table(file, source, target, key)
@@ -44,13 +46,13 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
         files = [root / f"{name}.{language}" for language in (source, target)]
         sides = [_lines(file, key) for file in files]
         if len(sides[0]) != len(sides[1]):
-            raise ValueError(
+            raise ConfigError(
                 f"data.{key}: {files[0]} has {len(sides[0]):,} lines and {files[1]} has {len(sides[1]):,}; "
                 "line n of one must be the translation of line n of the other"
             )
         pairs = list(zip(*sides, strict=True))
     if not any(one.strip() and other.strip() for one, other in pairs):
-        raise ValueError(f"data.{key}: {_expected(name, source, target)} in {folder} holds no pair of sentences")
+        raise ConfigError(f"data.{key}: {_expected(name, source, target)} in {folder} holds no pair of sentences")
     return [(one.strip(), other.strip()) for one, other in pairs]
 
 
@@ -63,14 +65,14 @@ def _text(file: Path, key: str) -> str:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"data.{key}: there is no file {file}") from None
+        raise ConfigError(f"data.{key}: there is no file {file}") from None
     except OSError as error:
-        raise ValueError(f"data.{key}: {file} cannot be read ({error.strerror})") from None
+        raise ConfigError(f"data.{key}: {file} cannot be read ({error.strerror})") from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"data.{key}: {file} is not UTF-8 text (line {line:,}); convert it first") from None
+        raise ConfigError(f"data.{key}: {file} is not UTF-8 text (line {line:,}); convert it first") from None
 
 
 def _lines(file: Path, key: str) -> list[str]:
@@ -88,12 +90,12 @@ def _table(file: Path, source: str, target: str, key: str) -> Sentences:
     columns = [column.strip() for column in next(rows, [])]
     for option, language in (("source", source), ("target", target)):
         if language not in columns:
-            raise ValueError(f"data.{option}: {file} has no column {language}, only {', '.join(columns)}")
+            raise ConfigError(f"data.{option}: {file} has no column {language}, only {', '.join(columns)}")
     first, second = columns.index(source), columns.index(target)
     pairs = []
     for row in rows:
         if row and len(row) != len(columns):
-            raise ValueError(
+            raise ConfigError(
                 f"data.{key}: line {rows.line_num:,} of {file} has {len(row)} columns instead of {len(columns)}"
             )
         pairs.append((row[first], row[second]) if row else ("", ""))
@@ -109,7 +111,7 @@ def _objects(file: Path, source: str, target: str, key: str) -> Sentences:
         except json.JSONDecodeError:
             entry = None
         if not isinstance(entry, dict) or not all(isinstance(entry.get(side), str) for side in (source, target)):
-            raise ValueError(
+            raise ConfigError(
                 f"data.{key}: line {number:,} of {file} is not an object with the texts {source} and {target}"
             )
         pairs.append((entry[source], entry[target]))

@@ -24,7 +24,7 @@ class Pieces:
         vocabulary: a tokenizer for characters.
 
     Raises:
-        ValueError: a character that the vocabulary lacks.
+        ConfigError: a character that the vocabulary lacks.
     """
 
     def __init__(self, texts: Sequence[str], vocabulary: Tokenizer) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from minitx.config.errors import ConfigError
 from minitx.data.characters import border
 from minitx.data.text.work_progress import progress
 
@@ -78,7 +79,7 @@ def text_files(files: Sequence[Path], documents: str) -> Corpus:
         documents: a name in DIVISIONS.
 
     Raises:
-        ValueError: a file that is empty, unreadable or not UTF-8.
+        ConfigError: a file that is empty, unreadable or not UTF-8.
     """
     divide = DIVISIONS[documents]
 
@@ -99,7 +100,7 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
         check: whether to refuse files that are not UTF-8.
 
     Raises:
-        ValueError: a file that is empty, unreadable, or not UTF-8 if that is checked.
+        ConfigError: a file that is empty, unreadable, or not UTF-8 if that is checked.
     """
     total = hashlib.sha256(settings.encode())
     for file in files:
@@ -116,13 +117,13 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
                     offset += len(block)
             decoder.decode(b"", final=True)
         except OSError as error:
-            raise ValueError(f"data.path: {file} cannot be read ({error.strerror})") from None
+            raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise ConfigError(
                 f"data.path: {file} is not UTF-8 text (near byte {offset + error.start}); convert it first"
             ) from None
         if offset == 0:
-            raise ValueError(f"data.path: {file} is empty")
+            raise ConfigError(f"data.path: {file} is empty")
         total.update(own.digest())
     return total.hexdigest()[:32]
 

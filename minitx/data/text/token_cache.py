@@ -38,7 +38,7 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     It is cached under a key of the text and the options.
 
     Raises:
-        ValueError: options that do not fit, or text that cannot be read.
+        ConfigError: options that do not fit, or text that cannot be read.
     """
     options = resolve(TOKENIZERS, options, "data.tokenizer")
     path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"

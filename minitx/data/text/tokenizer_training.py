@@ -11,6 +11,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from minitx.config.errors import ConfigError
 from minitx.data.characters import code_points, pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
@@ -146,9 +147,9 @@ TOKENIZERS: dict[str, type[Trainer]] = {
 
 def _checked(value: int, least: int, name: str = "size") -> int:
     if value < least:
-        raise ValueError(f"data.tokenizer.{name} must be at least {least}, got {value}")
+        raise ConfigError(f"data.tokenizer.{name} must be at least {least}, got {value}")
     if value > MAX_VOCAB_SIZE:
-        raise ValueError(f"data.tokenizer.{name} must be at most {MAX_VOCAB_SIZE:,}, got {value}")
+        raise ConfigError(f"data.tokenizer.{name} must be at most {MAX_VOCAB_SIZE:,}, got {value}")
     return value
 
 

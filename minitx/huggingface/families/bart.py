@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import Family, Key, register, resolved
 from minitx.huggingface.links import Link, behind, module, modules
@@ -48,7 +49,7 @@ class _Seq2Seq(Family):
         for key, default in (("attention_heads", 16), ("ffn_dim", 4096)):
             sizes = [theirs.get(f"{stack}_{key}", default) for stack in ("encoder", "decoder")]
             if sizes[0] != sizes[1]:
-                raise ValueError(f"encoder_{key} {sizes[0]} and decoder_{key} {sizes[1]} must be equal here")
+                raise ConfigError(f"encoder_{key} {sizes[0]} and decoder_{key} {sizes[1]} must be equal here")
         return {}
 
     def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.links import Link, same
 
@@ -78,17 +79,17 @@ class Family:
         """The config of a model whose config.json this is.
 
         Raises:
-            ValueError: something that ours do not have, by its name.
+            ConfigError: something that ours do not have, by its name.
         """
         for key, value in self.required.items():
             if theirs.get(key, value) != value:
-                raise ValueError(f"{key} {theirs[key]} is not known here, for {self.model_type} only {value} is")
+                raise ConfigError(f"{key} {theirs[key]} is not known here, for {self.model_type} only {value} is")
         told = {ours: theirs.get(key, default) for key, (ours, default) in self.keys.items()}
         key, default = self.activation_key
         name = theirs.get(key, default)
         if name not in self.activations:
             known = ", ".join(self.activations)
-            raise ValueError(f"{key} {name} is not known here, for {self.model_type} only {known} are")
+            raise ConfigError(f"{key} {name} is not known here, for {self.model_type} only {known} are")
         told |= {"activation": self.activations[name], "vocab_size": theirs.get("vocab_size")}
         return ModelConfig(**{**self.fixed, **told, **self.more_of_ours(theirs)})
 
@@ -96,11 +97,11 @@ class Family:
         """Their config.json for a config of ours.
 
         Raises:
-            ValueError: every setting that they do not have, by its name.
+            ConfigError: every setting that they do not have, by its name.
         """
         config = resolved(config)
         if wrong := self.wrong(config):
-            raise ValueError(", ".join(wrong))
+            raise ConfigError(", ".join(wrong))
         names = {ours: theirs for theirs, ours in self.activations.items()}
         told = {key: getattr(config, ours) for key, (ours, _) in self.keys.items()}
         told |= {self.activation_key[0]: names[config.activation], "vocab_size": config.vocab_size, **self.required}

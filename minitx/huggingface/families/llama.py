@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import Family, Key, register
 from minitx.huggingface.links import Link, module, modules
@@ -115,7 +116,7 @@ class Qwen2(Llama):
         usual = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
         kinds = set(theirs.get("layer_types") or usual)
         if len(kinds) > 1:
-            raise ValueError("layer_types: a window in some layers and none in others is not known here")
+            raise ConfigError("layer_types: a window in some layers and none in others is not known here")
         return {"position": _rope(theirs), "window": window if kinds == {"sliding_attention"} else None}
 
     def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:
@@ -132,10 +133,10 @@ def _rope(theirs: Mapping[str, Any]) -> dict[str, Any]:
     told |= theirs.get("rope_parameters") or {}
     kind = told.get("rope_type", told.get("type", "default"))
     if kind not in SCALINGS:
-        raise ValueError(f"rope_scaling of type {kind} is not known here, only {', '.join(SCALINGS)} are")
+        raise ConfigError(f"rope_scaling of type {kind} is not known here, only {', '.join(SCALINGS)} are")
     share = told.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))
     if share != 1.0:
-        raise ValueError(f"partial_rotary_factor {share} is not known here, for this family only 1.0 is")
+        raise ConfigError(f"partial_rotary_factor {share} is not known here, for this family only 1.0 is")
     own = {"name": "rope", "base": float(told["rope_theta"])}
     if kind != "default":
         own |= {"scaling": SCALINGS[kind]}

@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import Callback
 from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.batch import Batch
+from minitx.hardware.devices import finished_at
 from minitx.training.folder import say
-from minitx.training.hardware import finished_at
 from minitx.training.module import TransformerModule
 
 DEVICES = ("cuda",)

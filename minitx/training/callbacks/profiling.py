@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
 
-from minitx.training.hardware import finished_at
+from minitx.hardware.devices import finished_at
 
 FIRST = 10
 """Steps before those that are watched: the first ones are slower than any later one."""

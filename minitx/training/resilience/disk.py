@@ -25,7 +25,7 @@ class Disk(RunFiles):
         """Write a file that is to be there again if the folder has to be made again.
 
         Raises:
-            ValueError: the folder cannot be written, before any work.
+            ConfigError: the folder cannot be written, before any work.
         """
         self._kept[name] = contents
         super().keep(name, contents)

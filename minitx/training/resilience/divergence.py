@@ -4,9 +4,10 @@ A step whose loss or gradient is not finite is kept from the weights and from th
 saved is good. All processes see the same: the losses are counted over all of them together with the labels, and a
 gradient that is averaged is not finite in any of them once it is so in one.
 
-On a CPU the step is simply not taken. On a GPU to ask would be to wait, in each step; fused AdamW is told on the device
-instead, and nobody looks before there is something to log, to validate or to save. Until then no further step is taken
-either. Batches and dropout are functions of the step's number: the step can be done once more, to see where it fails.
+On a CPU the step is simply not taken. On a GPU to ask would be to wait, in each step; there the optimizer is handed a
+tensor instead, and nobody looks before there is something to log, to validate or to save. Until then no further step is
+taken either. Batches and dropout are functions of the step's number: the step can be done once more, to see where it
+fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from minitx.config.errors import RunFailed
 from minitx.config.schema import Config
@@ -28,6 +30,7 @@ from minitx.training.module import TransformerModule
 from minitx.training.optim import schedule
 from minitx.training.resilience.nonfinite import FiniteSteps
 from minitx.training.resilience.signals import launched_by_lightning
+from minitx.training.sharding import whole
 
 MOST_IN_A_ROW = 50
 """Steps one after another that may be skipped; fp16 needs up to twenty to find the scale of its gradients."""
@@ -70,7 +73,7 @@ class StopOnDivergence(RunCallback):
             self._stop(trainer, module, int(steps.first), float(steps.norm))
         if int(steps.overflows) > MOST_IN_A_ROW:
             self._stop(trainer, module, step - 1, float(steps.norm))
-        if saves and not all(bool(weight.isfinite().all()) for weight in module.parameters()):
+        if saves and not bool(whole(get_total_norm(module.parameters(), math.inf)).isfinite()):
             self._stop(trainer, module, step - 1, float(steps.norm))
 
     def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int, norm: float) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.amp import GradScaler
+from torch.optim import Optimizer
 
+from minitx.hardware.devices import moved
 from minitx.training.module import EveryStep
+from minitx.training.optim import skips_on_device
 
 
 class FiniteSteps(EveryStep):
@@ -34,33 +37,38 @@ class FiniteSteps(EveryStep):
         """
         self._losses = losses if self._losses is None else self._losses + losses
 
-    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaled: bool) -> None:
+    def before(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
         """Decide on a step, between its backward and the optimiser.
 
         Args:
             optimizer: that is about to step.
             norm: of the gradient over all weights and processes: [].
             step: its number, counted from 0.
-            scaled: whether gradients are scaled (fp16): one that is too large is then the scaler's business.
+            scaler: of scaled gradients (fp16), unscaled by now: one that is too large is then the scaler's business.
         """
         assert self._losses is not None
         overflow = ~norm.isfinite()
         bad = self._losses > 0
         self._losses = None
-        if scaled:
-            self.overflows = (self.overflows.to(norm.device) + 1) * overflow
+        if scaler is not None:
+            self.overflows = (moved(self.overflows, norm.device) + 1) * overflow
         else:
             bad = bad | overflow
-        before = self.in_a_row.to(norm.device)
+        before = moved(self.in_a_row, norm.device)
         if not self.skip:
             bad = bad | (before > 0)
         begins = bad & (before == 0)
         self.in_a_row = (before + 1) * bad
-        self.skipped = self.skipped.to(norm.device) + bad
-        self.first = torch.where(begins, step, self.first.to(norm.device))
-        self.norm = torch.where(begins | (overflow & scaled), norm, self.norm.to(norm.device))
-        self.deferred = norm.is_cuda and isinstance(optimizer, AdamW) and bool(optimizer.defaults["fused"])
-        if self.deferred:
+        self.skipped = moved(self.skipped, norm.device) + bad
+        self.first = torch.where(begins, step, moved(self.first, norm.device))
+        shows = begins if scaler is None else begins | overflow
+        self.norm = torch.where(shows, norm, moved(self.norm, norm.device))
+        self.deferred = norm.is_cuda and skips_on_device(optimizer)
+        if not self.deferred:
+            if bad:
+                optimizer.zero_grad(set_to_none=True)  # what has no gradient is left alone, with its states
+        elif scaler is None:
             optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # as torch's GradScaler tells it
-        elif bad:
-            optimizer.zero_grad(set_to_none=True)  # what has no gradient is left alone, with its states
+        else:
+            for found in scaler._found_inf_per_device(optimizer).values():  # which the scaler hands on, 0 or 1
+                found.masked_fill_(bad, 1.0)

@@ -16,7 +16,7 @@ from minitx.data.tasks import Translation, generator
 from minitx.data.text import parallel_files as parallel
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 from parallel_files import made_up, make_files, write_split
 from toy import same
 
@@ -247,7 +247,7 @@ def config(folder: Path, architecture: Any, **model: Any) -> Config:
 
 def test_an_encoder_alone_cannot_translate_and_says_so_before_reading(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only answers position by position"):
-        prepare(config(tmp_path / "nowhere", "encoder_only"))
+        resolve(config(tmp_path / "nowhere", "encoder_only"))
 
 
 def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Path) -> None:
@@ -255,14 +255,14 @@ def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Pat
     needed = make(folder).reach[0]
     assert needed > 101
     fits = {"name": "learned", "max_len": needed}
-    prepare(config(folder, "encoder_decoder", position=fits))
+    resolve(config(folder, "encoder_decoder", position=fits))
     with pytest.raises(ValueError, match=rf"model\.position\.max_len must be at least {needed}"):
-        prepare(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
+        resolve(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
 def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: str) -> None:
-    whole, task, model = prepare(config(folder, architecture))
+    whole, task, model, *_ = resolve(config(folder, architecture))
     vocabulary = task.vocabulary
     elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/was/here/when/it/was/trained"})
     predictor = Predictor(model.eval(), vocabulary, elsewhere)

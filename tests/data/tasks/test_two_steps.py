@@ -14,7 +14,7 @@ from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.losses import count, cross_entropy
-from minitx.training.run import prepare
+from minitx.training.resolve import resolve
 from toy import FEW, PAIR_TASKS
 
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
@@ -41,9 +41,9 @@ def test_two_steps(name: str, architecture: str) -> None:
     asked = config(name, architecture, "coupled" if name in ("addition", "reverse") else "consecutive")
     if not expressible(name, architecture):
         with pytest.raises(ValueError, match=r"model\.architecture"):
-            prepare(asked)
+            resolve(asked)
         return
-    resolved, task, model = prepare(asked)
+    resolved, task, model, *_ = resolve(asked)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [weight.clone() for weight in model.parameters()]
     for number in range(2):
@@ -62,7 +62,7 @@ def test_two_steps(name: str, architecture: str) -> None:
 
 
 def test_the_floor_is_told() -> None:
-    resolved, task, model = prepare(config("markov", "decoder_only"))
+    resolved, task, model, *_ = resolve(config("markov", "decoder_only"))
     report = evaluation_report(Predictor(model.eval(), task.vocabulary, resolved))
     assert report["floor"] == task.floor
     assert report["loss"] > report["floor"]
@@ -71,7 +71,7 @@ def test_the_floor_is_told() -> None:
 
 
 def test_a_chain_is_written_on_from_its_beginning() -> None:
-    resolved, task, model = prepare(config("markov", "decoder_only"))
+    resolved, task, model, *_ = resolve(config("markov", "decoder_only"))
     predictor = Predictor(model.eval(), task.vocabulary, resolved)
     written = predictor.generate("3 1 2", max_new_tokens=30)
     assert len(written.split()) <= 30, "past the block, which it looks back on"
@@ -79,14 +79,14 @@ def test_a_chain_is_written_on_from_its_beginning() -> None:
 
 
 def test_figures_by_length_skip_lengths_that_a_task_does_not_have() -> None:
-    resolved, task, model = prepare(config("induction", "decoder_only"))
+    resolved, task, model, *_ = resolve(config("induction", "decoder_only"))
     report = evaluation_report(Predictor(model.eval(), task.vocabulary, resolved), lengths="1:5")
     assert [*report["by_length"]] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["modular_addition", "markov", "dates"])
 def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
-    resolved, task, model = prepare(config(name, "decoder_only"))
+    resolved, task, model, *_ = resolve(config(name, "decoder_only"))
     with pytest.raises(ValueError, match=f"--lengths .* trained on {name}"):
         evaluation_report(Predictor(model.eval(), task.vocabulary, resolved), lengths="1:3")
 
@@ -94,18 +94,18 @@ def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
 @pytest.mark.parametrize(("depth", "length"), [(5, (1, 5)), (9, (1, 5)), (4, (1, 16))])
 def test_an_encoder_alone_never_completes_brackets(depth: int, length: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
-        prepare(config("dyck", "encoder_only", depth=depth, length=length))
+        resolve(config("dyck", "encoder_only", depth=depth, length=length))
 
 
 def test_an_encoder_alone_may_tell_the_parity_of_one_symbol_but_not_of_more() -> None:
-    assert prepare(config("parity", "encoder_only", length=(1, 1)))
+    assert resolve(config("parity", "encoder_only", length=(1, 1)))
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
-        prepare(config("parity", "encoder_only", length=(1, 2)))
+        resolve(config("parity", "encoder_only", length=(1, 2)))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_command_line_shows_a_chain_behind_its_beginning(stream: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    resolved, task, model = prepare(config("markov", "decoder_only"))
+    resolved, task, model, *_ = resolve(config("markov", "decoder_only"))
     predictor = Predictor(model.eval(), task.vocabulary, resolved)
     options = GenerationOptions(max_new_tokens=5)
     _answer(predictor, "3 1 2", options, stream=stream, as_json=False)

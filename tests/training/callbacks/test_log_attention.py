@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import add_heads
 from minitx.tensorboard.map_format import decode

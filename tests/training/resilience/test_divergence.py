@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW
+from torch.amp import GradScaler
+from torch.optim import SGD
 
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
+from minitx.config.schema import OptimizerConfig
 from minitx.nn import FeedForward
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
+from minitx.training.optim import build_optimizer
 from minitx.training.resilience.nonfinite import FiniteSteps
 
 PLAIN = {"precision": "32-true"}
@@ -189,43 +192,106 @@ def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, m
     assert all(weight.isfinite().all() for weight in weights(tmp_path / "runs/small/v0").values())
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("deferred", [False, True])
 def test_deferred_and_immediate_decisions_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, skip: bool, deferred: bool
+    monkeypatch: pytest.MonkeyPatch, deferred: bool, skip: bool, optimizer: str
 ) -> None:
-    """As on a GPU, where fused AdamW is told on the device: the same weights, the same counts."""
+    """As on a GPU, where the optimizer decides on the device: the same weights, states and counts."""
     if deferred:
         monkeypatch.setattr(Tensor, "is_cuda", True)
-    weight = nn.Parameter(torch.ones(3))
-    optimizer = AdamW([weight], lr=0.1, fused=True)
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    config = OptimizerConfig(name=optimizer, lr=0.1)  # type: ignore[arg-type]
+    stepping = build_optimizer(layer, config)
+    adamw = getattr(stepping, "parts", [stepping])[-1]
     steps, taken = FiniteSteps(skip), 0
-    for step, gradient in enumerate([1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]):
-        before = weight.detach().clone()
-        weight.grad = torch.full((3,), gradient)
+    for step, factor in enumerate([1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]):
+        before = snapshot(layer, stepping)
+        for weight in layer.parameters():
+            weight.grad = torch.randn_like(weight) * factor
         steps.saw(torch.tensor(0))
-        steps.before(optimizer, weight.grad.norm(), step, scaled=False)
-        optimizer.step()
+        steps.before(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, None)
+        stepping.step()
         good = step < 2 or (skip and step in (3, 5))
         taken += good
-        assert torch.equal(before, weight) != good, step
-        assert int(optimizer.state[weight]["step"]) == taken
+        assert all(
+            torch.equal(one, other) != good for one, other in zip(before, snapshot(layer, stepping), strict=False)
+        )
+        assert int(adamw.state[layer.bias]["step"]) == taken
     assert steps.deferred == deferred
     assert int(steps.skipped) == (2 if skip else 4)
     assert int(steps.in_a_row) == (0 if skip else 4)
     assert int(steps.first) == (4 if skip else 2)
 
 
+def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
+    """Copies of weights and states; of the states, only those that there are."""
+    states = [state for part in getattr(optimizer, "parts", [optimizer]) for state in part.state.values()]
+    tensors = [*layer.parameters(), *(tensor for state in states for tensor in state.values())]
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def test_a_first_step_that_is_not_finite_leaves_muon_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is a momentum."""
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    layer = nn.Linear(4, 3)
+    optimizer, before = build_optimizer(layer, OptimizerConfig(name="muon")), layer.weight.detach().clone()
+    for weight in layer.parameters():
+        weight.grad = torch.full_like(weight, float("nan"))
+    steps = FiniteSteps(skip=True)
+    steps.saw(torch.tensor(0))
+    steps.before(optimizer, torch.tensor(float("nan")), 0, None)
+    optimizer.step()
+    assert torch.equal(layer.weight, before)
+    assert all(state["momentum_buffer"].eq(0).all() for state in optimizer.parts[0].state.values())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("skip", [False, True])
+def test_scaled_gradients_are_stepped_on_the_device(
+    monkeypatch: pytest.MonkeyPatch, skip: bool, optimizer: str
+) -> None:
+    """As fp16 trains on a GPU: too large a gradient is the scaler's business, a loss that is not finite is ours."""
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    layer = nn.Linear(4, 3)
+    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))  # type: ignore[arg-type]
+    scaler, steps = GradScaler("cpu", init_scale=1024.0), FiniteSteps(skip)
+    taken = []
+    for step, (gradient, losses) in enumerate([(1.0, 0), (float("inf"), 0), (1.0, 0), (1.0, 1), (2.0, 0)]):
+        before = layer.weight.detach().clone()
+        scale = float(scaler.scale(torch.tensor(1.0)))
+        for weight in layer.parameters():
+            weight.grad = torch.randn_like(weight) * gradient * scale
+        scaler.unscale_(stepping)
+        steps.saw(torch.tensor(losses))
+        steps.before(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, scaler)
+        assert steps.deferred
+        assert int(steps.overflows) == (step == 1)
+        scaler.step(stepping)
+        scaler.update()
+        taken.append(not torch.equal(before, layer.weight))
+        assert layer.weight.isfinite().all()
+    assert taken == [True, False, True, False, skip]
+    assert int(steps.skipped) == (1 if skip else 2)
+    assert float(scaler.get_scale()) < 1024.0
+
+
 def test_a_loss_alone_can_be_the_reason_and_scaled_gradients_may_overflow() -> None:
+    """On the CPU, or with an optimizer that only torch's GradScaler holds back."""
     weight = nn.Parameter(torch.ones(1))
-    for losses, gradient, scaled, taken, overflows in (
-        (1, 1.0, False, False, 0), (0, float("inf"), True, True, 1), (1, 1.0, True, False, 0), (0, 1.0, False, True, 0),
-    ):  # fmt: skip
+    for losses, gradient, scaler, taken, overflows in (
+        (1, 1.0, None, False, 0),
+        (0, float("inf"), GradScaler("cpu"), True, 1),
+        (1, 1.0, GradScaler("cpu"), False, 0),
+        (0, 1.0, None, True, 0),
+    ):
         weight.grad = torch.tensor([gradient])
         steps = FiniteSteps(skip=True)
         steps.saw(torch.tensor(0))
         steps.saw(torch.tensor(losses))
-        steps.before(SGD([weight]), weight.grad.norm(), 0, scaled)
+        steps.before(SGD([weight]), weight.grad.norm(), 0, scaler)
         assert (weight.grad is not None) == taken
         assert int(steps.skipped) == (not taken)
         assert int(steps.overflows) == overflows
@@ -234,7 +300,7 @@ def test_a_loss_alone_can_be_the_reason_and_scaled_gradients_may_overflow() -> N
 SCRIPT = """
 import json, pytest, sys
 from minitx.config.errors import RunFailed
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.training.run import train
 from tests.training.test_divergence import break_at, remember_again
 with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,7 @@ import pytest
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
-from minitx.config.parser import config_from_dict
+from minitx.config.schema import config_from_dict
 from tests.training.interrupting import assert_same_run
 
 FEW = 3
@@ -99,7 +99,7 @@ def killed_run(folder: Path, name: str, temporary: Path, most: int, chance: rand
             ended = not kill(process, version, chance)
         if ended:
             assert process.exitcode == 0, log.read_text()[-3000:]
-            assert killed == 0 or f"goes on behind step {saved:,}\n" in log.read_text(), "what was saved is not lost"
+            assert killed == 0 or f"continues after step {saved:,}\n" in log.read_text(), "what was saved is not lost"
             return killed, torn
         killed += 1
         torn += any(version.glob(f".*{UNFINISHED}"))

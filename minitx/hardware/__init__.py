@@ -1,0 +1,1 @@
+"""The machine: its devices and their abilities."""

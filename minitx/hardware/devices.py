@@ -1,0 +1,83 @@
+"""The devices: which there are, what each can do, how to wait for one; and what a figure was measured on."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def best_device() -> str:
+    """The type of device that `auto` means: cuda, else mps (an Apple GPU), else cpu."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def training_device(accelerator: str) -> str:
+    """The type of device that trainer.accelerator means."""
+    return "cpu" if accelerator == "cpu" else best_device()
+
+
+def has_bf16(device: torch.device | str) -> bool:
+    """Whether a device multiplies bf16 natively: a GPU of NVIDIA by its own word, a CPU with AVX512-BF16 or AMX."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities() if kind == "cpu" else {}
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def widest_float(device: torch.device | str) -> torch.dtype:
+    """The most exact floating-point type of a device: float64, which an Apple GPU lacks."""
+    return torch.float32 if torch.device(device).type == "mps" else torch.float64
+
+
+def pinned(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of the CPU in page-locked memory, from which a CUDA device copies by itself; as it is for any other."""
+    if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
+        return tensor
+    return tensor.contiguous().pin_memory()
+
+
+def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor on a device. A CUDA device copies from the CPU by itself, others are waited for."""
+    return pinned(tensor, device).to(device, non_blocking=torch.device(device).type == "cuda")
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Wait until a device has done what it was given."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize(device)
+    elif kind == "mps":
+        torch.mps.synchronize()
+
+
+def machine() -> dict[str, Any]:
+    """The device in words, versions and the date, as plain JSON types."""
+    best = best_device()
+    if best == "cuda":
+        device = torch.cuda.get_device_name()
+    elif best == "mps":
+        device = f"{platform.processor() or platform.machine()}, Apple GPU"
+    else:
+        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+        device = f"{model or platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    versions = {"torch": torch.__version__, "lightning": version("lightning"), "python": platform.python_version()}
+    return {"device": device, **versions, "date": date}
+
+
+def finished_at(device: torch.device | str) -> float:
+    """The clock in seconds, once the device has done what it was given: a GPU still works when Python is further."""
+    synchronize(device)
+    return time.perf_counter()

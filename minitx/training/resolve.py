@@ -1,0 +1,149 @@
+"""From the values of a config to a run that can start: everything that can be wrong is found here, before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from minitx.checkpoints.memory_checks import check_batch, check_memory
+from minitx.config.errors import ConfigError
+from minitx.config.parser import merged
+from minitx.config.registry import build
+from minitx.config.registry import resolve as resolve_section
+from minitx.config.schema import Config, config_from_dict
+from minitx.data import framing
+from minitx.data.tasks import TASKS, Task
+from minitx.hardware.devices import training_device, widest_float
+from minitx.models.builder import build_model, resolved_positions
+from minitx.models.transformers import Transformer, max_positions
+from minitx.training.start import Changes, Start, find_start
+
+
+class ResolvedRun(NamedTuple):
+    """A run with every default filled in.
+
+    Attributes:
+        config: complete, as it is saved in every checkpoint.
+        task: the config's task, with the tokenizer that the run uses.
+        model: built and initialized, with the weights of `start` if there is one.
+        start: the checkpoint to resume, or to initialize from; read once.
+        changes: settings that differ from the checkpoint's.
+    """
+
+    config: Config
+    task: Task
+    model: Transformer
+    start: Start | None
+    changes: Changes
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines to print before the run."""
+        start = () if self.start is None else self.start.notes(self.config, self.task, self.changes)
+        return [*start, *self.task.notes]
+
+
+def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
+    """Resolve a config, once.
+
+    Keys of `model` that the values leave out are those of the checkpoint that the run starts from.
+
+    Args:
+        values: a config as plain JSON types, defaults left out; or a Config.
+        resume: continue the newest run of this name instead of starting another.
+        init_from: a checkpoint file or run folder to initialize from; default: run.init_from.
+
+    Raises:
+        ConfigError: with a line for each mistake.
+    """
+    values = values.to_dict() if isinstance(values, Config) else values
+    config = config_from_dict(values)
+    _check_device(config)
+    start = find_start(config, resume, init_from)
+    if start is not None:
+        config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
+    data, model = _together(
+        lambda: resolve_section(TASKS, config.data, "data"),
+        lambda: resolved_positions(config.model),
+    )
+    config = dataclasses.replace(config, data=data, model=model)
+    if start is not None:
+        config = start.completed(config)
+    task: Task = build(TASKS, config.data, "data")
+    check_batch(task)
+    if start is not None and task.takes(start.tokenizer):
+        task.vocabulary = start.tokenizer
+    _check_framing(config, task)
+    config = _completed(config, task)
+    check_memory(config.model)
+    changes = {} if start is None else start.check(config, task)
+    torch.manual_seed(config.run.seed)
+    network = build_model(config.model)
+    _check_positions(config, network, task)
+    if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
+        network.load_state_dict(start.weights)
+    return ResolvedRun(config, task, network, start, changes)
+
+
+def _together(*parts: Callable[[], Any]) -> list[Any]:
+    """Run every part, and raise the mistakes of all of them at once."""
+    found, mistakes = [], []
+    for part in parts:
+        try:
+            found.append(part())
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return found
+
+
+def _check_device(config: Config) -> None:
+    """Refuse a precision that the device lacks."""
+    device = training_device(config.trainer.accelerator)
+    if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
+        raise ConfigError(
+            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
+        )
+
+
+def _check_framing(config: Config, task: Task) -> None:
+    """Refuse a task that the architecture cannot learn."""
+    framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
+    if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
+        raise ConfigError(
+            "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
+            f"{config.run.init_from} does not have; train it on running text (--data.name text)"
+        )
+    if config.model.prefix_lm and task.kind == "stream":
+        raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
+
+
+def _completed(config: Config, task: Task) -> Config:
+    """Fill in what the task decides: the vocabulary's size, and the tokens at which coupled ids restart."""
+    model, tokens = config.model, task.vocabulary.vocab_size
+    if model.position_ids.get("after") == ():
+        model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
+    if model.vocab_size is None:
+        model = dataclasses.replace(model, vocab_size=tokens)
+    if model.vocab_size is None or model.vocab_size < tokens:
+        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {model.vocab_size}")
+    return dataclasses.replace(config, model=model)
+
+
+def _check_positions(config: Config, model: Transformer, task: Task) -> None:
+    """Refuse a model whose positions do not reach the longest sequence of the task."""
+    limit, needed = max_positions(model), framing.positions(config.model.architecture, task.reach)
+    if limit is None or needed <= limit:
+        return
+    if config.model.position_ids["name"] == "consecutive":
+        raise ConfigError(
+            f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
+        )
+    raise ConfigError(
+        f"model.position_ids.name {config.model.position_ids['name']} with its options, and model.position.max_len if "
+        f"there is one, must reach {needed} tokens, the longest sequence of this task; they reach {limit}"
+    )

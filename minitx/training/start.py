@@ -1,0 +1,262 @@
+"""The checkpoint that a run starts from, read once: to resume a run, or to initialize a new one (run.init_from)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.memory_checks import check_weights
+from minitx.config.errors import ConfigError
+from minitx.config.registry import resolve
+from minitx.config.schema import Config, ModelConfig, config_from_dict
+from minitx.data.batch import IGNORE
+from minitx.data.tasks import TASKS, Task, generator
+from minitx.data.tokenizers import Tokenizer
+from minitx.models.builder import resolved_positions
+from minitx.training.folder import is_first_process, run_root
+from minitx.training.resume import data_digest
+
+RESHAPABLE = ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
+"""Keys of `model` that a run initialized from other weights may change: no weight depends on them in shape."""
+RESUMABLE = ("data.batch_size", "data.validation_size", "data.test_size", "data.path", "data.streaming")
+"""Keys of `data` that may change on resume: they change neither the meaning of tokens nor the held-out set. Of other
+sections only `model` and optimizer.name may not change."""
+PLACE = ("run.name", "run.folder", "run.init_from")
+
+Changes = dict[str, tuple[Any, Any]]
+"""Settings that differ from the checkpoint's, by dotted key: value there, value here."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A checkpoint to start from.
+
+    Attributes:
+        file: its path.
+        contents: of the file.
+        config: with which it was trained, every default filled in.
+        tokenizer: its tokenizer.
+        resumes: whether the run continues, instead of a new one with these weights.
+        path: as the user named it.
+    """
+
+    file: Path
+    contents: dict[str, Any]
+    config: Config
+    tokenizer: Tokenizer
+    resumes: bool
+    path: str
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The model's weights by name."""
+        return checkpoint.weights(self.contents)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done, of a run to resume."""
+        step: int = self.contents["global_step"]
+        return step
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+        return self.weights["embedding.table.weight"].size(0)
+
+    def completed(self, config: Config) -> Config:
+        """Take from the checkpoint what the run must share with it.
+
+        Args:
+            config: of the run, its `data` resolved.
+        """
+        model, data = config.model, config.data
+        init_from = self.config.run.init_from if self.resumes else self.path
+        if self.resumes:
+            shares = init_from and data["name"] == self.config.data["name"]
+        else:
+            shares = True
+            if model.vocab_size is None:
+                model = dataclasses.replace(model, vocab_size=self.vocab_size)
+        if shares and "tokenizer" in data and "tokenizer" in self.config.data:
+            data = {**data, "tokenizer": self.config.data["tokenizer"]}
+        return dataclasses.replace(
+            config, model=model, data=data, run=dataclasses.replace(config.run, init_from=init_from)
+        )
+
+    def check(self, config: Config, task: Task) -> Changes:
+        """Compare the run's settings with those of the checkpoint.
+
+        Raises:
+            ConfigError: a change that the run cannot make.
+        """
+        return self._check_resumed(config, task) if self.resumes else self._check_initial(config.model)
+
+    def _check_initial(self, model: ModelConfig) -> Changes:
+        before = dataclasses.replace(self.config.model, vocab_size=self.vocab_size)
+        found = changes(Config(model=before).to_dict(), Config(model=model).to_dict())
+        for key, (old, new) in found.items():
+            if not key.removeprefix("model.").startswith(RESHAPABLE):
+                raise ConfigError(
+                    f"--init_from: {key} is {old!r} in the checkpoint and {new!r} here; leave the key out of the "
+                    "config to take the checkpoint's"
+                )
+        return found
+
+    def _check_resumed(self, config: Config, task: Task) -> Changes:
+        found = changes(self.config.to_dict(), config.to_dict())
+        found = {key: pair for key, pair in found.items() if key not in PLACE}
+        folder = self.file.parent
+        instead = f"start a new run, or initialize one with these weights: --init_from {folder}"
+        for key, (old, new) in found.items():
+            if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
+                raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
+        digest = self.contents.get("data_digest")  # None in a checkpoint written before there was one
+        same = any(key.startswith("data.") for key in found) or digest in (None, data_digest(task))
+        if not same or task.vocabulary.to_dict() != self.tokenizer.to_dict():
+            raise ConfigError(f"--resume: the data is no longer what {folder} was trained on; {instead}")
+        if self.step > config.trainer.max_steps:
+            raise ConfigError(
+                f"--resume: trainer.max_steps must be larger than {self.step:,}, the steps that {self.file} has done, "
+                f"got {config.trainer.max_steps:,}"
+            )
+        return found
+
+    def notes(self, config: Config, task: Task, found: Changes) -> tuple[str, ...]:
+        """The lines to print before the run."""
+        return (*(self._resumed_notes(found) if self.resumes else self._initial_notes(config, task, found)),)
+
+    def _resumed_notes(self, found: Changes) -> list[str]:
+        lines = [f"--resume: continues after step {self.step:,}"]
+        newest = checkpoint.versions(self.file.parent.parent)[-1:]
+        if newest and newest[0].name != self.file.parent.name:
+            lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
+        return [*lines, f"--resume: {described(found)}"] if found else lines
+
+    def _initial_notes(self, config: Config, task: Task, found: Changes) -> list[str]:
+        lines = [f"--init_from: the weights of {self.path} ({self.config.run.name})"]
+        lines += [f"--init_from: {described({key: pair})}" for key, pair in found.items()]
+        if task.vocabulary.to_dict() != self.tokenizer.to_dict():
+            lines.append("--init_from: this task has its own tokens: ids mean something else than in the checkpoint")
+        elif unknown := _unknown_share(config, task):
+            lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
+        return lines
+
+    def finished(self, config: Config, found: Changes) -> dict[str, Any] | None:
+        """The figures of a run to resume that has nothing left to do; None where steps are left.
+
+        Raises:
+            ConfigError: changed settings, and no steps left to be done with them.
+        """
+        results = self.file.with_name("results.json")
+        if not self.resumes or self.step < config.trainer.max_steps or not results.exists():
+            return None
+        done = f"{self.file.parent} has done its {self.step:,} steps already; a larger trainer.max_steps continues"
+        if found:
+            raise ConfigError(f"--resume: {done} with {described(found)}")
+        if is_first_process():
+            print(f"--resume: {done}", flush=True)
+        figures: dict[str, Any] = json.loads(results.read_bytes())
+        return figures
+
+
+def find_start(config: Config, resume: bool, init_from: str | None) -> Start | None:
+    """Read the checkpoint that a run starts from; None for a run from random weights.
+
+    Args:
+        config: of the run.
+        resume: whether to continue the newest run of its name.
+        init_from: a checkpoint file or run folder; default: run.init_from.
+
+    Raises:
+        ConfigError: there is none, or it is damaged; the message names what else is there.
+    """
+    if resume and init_from:
+        raise ConfigError("--init_from starts a new run and --resume continues an old one: give one of them")
+    if resume:
+        root = run_root(config)
+        try:
+            file = checkpoint.find(root, "last")
+        except ConfigError:
+            raise ConfigError(f"--resume: there is no {root}/vN/last.ckpt to resume from") from None
+        try:
+            return _read(file, True, str(root))
+        except ConfigError as error:
+            message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
+            raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
+    if path := init_from or config.run.init_from:
+        try:
+            return _read(checkpoint.find(path), False, path)
+        except ConfigError as error:
+            raise ConfigError(f"--init_from: {error}") from None
+    return None
+
+
+def _read(file: Path, resumes: bool, path: str) -> Start:
+    """Read a checkpoint whose parts fit together.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    contents = checkpoint.read(file)
+    if resumes and {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
+        raise ConfigError(f"{file} holds weights alone, no state of a training to resume")
+    # The contents may be anything: whatever these lines raise is the file's fault.
+    try:
+        config = config_from_dict(contents["minitx"]["config"])
+        data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)
+        config = dataclasses.replace(config, data=data, model=model)
+        tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+        check_weights(checkpoint.weights(contents), model, tokenizer.vocab_size)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None
+    return Start(file, contents, config, tokenizer, resumes, path)
+
+
+def _alternative(damaged: Path) -> str:
+    """The advice for a last.ckpt that is damaged."""
+    steps = sorted(damaged.parent.glob("step_*.ckpt"))
+    if steps:
+        return f"to resume from an earlier step, copy {steps[-1].name}, which lies beside it, over it"
+    best = damaged.with_name("best.ckpt")
+    if best.is_file():
+        return f"the weights of the best validation lie beside it: initialize a new run with --init_from {best}"
+    return "there is no other checkpoint beside it: start a new run"
+
+
+def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> dict[str, tuple[Any, Any]]:
+    """List the differences of two plain configs, or two of their sections, by dotted key: value before, value now.
+
+    Args:
+        before: as Config.to_dict gives it.
+        now: likewise.
+        within: the dotted key of the section.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*before, *now)):
+        old, new = before.get(key), now.get(key)
+        dotted = f"{within}.{key}" if within else key
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= changes(old, new, dotted)
+        elif old != new:
+            found[dotted] = (old, new)
+    return found
+
+
+def described(found: Mapping[str, tuple[Any, Any]]) -> str:
+    """Changed settings in a line: trainer.max_steps 500 -> 800, optimizer.lr 0.005 -> 0.001."""
+    return ", ".join(f"{key} {old} -> {new}" for key, (old, new) in found.items())
+
+
+def _unknown_share(config: Config, task: Task) -> float:
+    """The share of <unk> among the labels of one batch."""
+    special = task.vocabulary.special
+    labels = task.batch(generator(0), task.batch_size).frame(config.model.architecture, special).labels
+    return float((labels == special.unk).sum() / (labels != IGNORE).sum())

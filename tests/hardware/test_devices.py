@@ -1,0 +1,60 @@
+"""Which device is taken, what it can do and how it is waited for: simulated, so that no GPU is needed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.hardware import devices as hardware
+from minitx.hardware.devices import best_device, finished_at, has_bf16, moved, training_device, widest_float
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, cuda: bool = False, mps: bool = False) -> None:
+    """A machine with these GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(("there", "best"), [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": True}, "cuda")])
+def test_auto_is_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch, there: dict[str, bool], best: str) -> None:
+    pretend(monkeypatch, **there)
+    assert best_device() == training_device("auto") == training_device("gpu") == best
+    assert training_device("cpu") == "cpu"
+
+
+def test_only_an_apple_gpu_lacks_float64() -> None:
+    assert {device: widest_float(device) for device in ("cpu", "cuda:1", "mps", "meta")} == {
+        "cpu": torch.float64, "cuda:1": torch.float64, "mps": torch.float32, "meta": torch.float64
+    }  # fmt: skip
+
+
+def test_bf16_is_native_where_the_hardware_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: not including_emulation)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert has_bf16("cuda")
+    assert has_bf16("cpu")
+    assert not has_bf16("mps")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
+def test_the_clock_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append("cuda"))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    finished_at(device)
+    assert waited == [device] * (device != "cpu")
+
+
+def test_what_moves_to_a_cuda_device_is_pinned_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: asked.append("pinned") or tensor)
+    monkeypatch.setattr(Tensor, "to", lambda tensor, device, non_blocking: asked.append((str(device), non_blocking)))
+    for device in ("cpu", "mps", "cuda"):
+        moved(torch.arange(3), device)
+    assert asked == [("cpu", False), ("mps", False), "pinned", ("cuda", True)]
+
+
+def test_an_apple_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, mps=True)
+    assert "Apple GPU" in hardware.machine()["device"]
