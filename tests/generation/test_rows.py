@@ -100,12 +100,6 @@ def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> 
             assert 4 * (crowd - running) < crowd, "a quarter of a crowd that has ended is carried along no longer"
 
 
-def test_rows_that_have_ended_are_not_computed() -> None:
-    model = Reading(script(*[1] * (COMPACT_FROM_ROWS - 2), 9, 9, longest=9))
-    run(model, 9)
-    assert model.crowds == [COMPACT_FROM_ROWS] + [2] * 8
-
-
 def test_the_chooser_is_told_which_rows_are_left_and_penalties_see_their_history() -> None:
     rows = script(*[1] * COMPACT_FROM_ROWS, 4, 5, longest=6)
     told: list[list[int]] = []
@@ -182,12 +176,6 @@ def test_scores_are_the_models_own_before_penalties_and_filters() -> None:
     assert all(column.log_probability is None for column in run(Reading([[5, 6, 7]]), 3))
 
 
-def test_several_ends() -> None:
-    rows = [[5, 7, 9, 9], [6, EOS, 9, 9], [5, 5, 5, 8], [3, 3, 3, 3]]
-    found = generate(Reading(rows), torch.full((4, 1), 3), max_new_tokens=4, eos=[EOS, 7, 8], pad=PAD).ids  # type: ignore[arg-type]
-    assert found.tolist() == [[5, 7, PAD, PAD], [6, EOS, PAD, PAD], [5, 5, 5, 8], [3, 3, 3, 3]]
-
-
 # ---- random numbers of each row --------------------------------------------------------------------------------------
 
 
@@ -257,15 +245,6 @@ def test_rows_with_their_own_numbers_follow_the_filtered_distribution(options: d
         counts = said.bincount(minlength=10)
         assert counts[probabilities == 0].sum() == 0, "what is impossible is never token_at"
         found, bound = statistic(counts, probabilities)
-        assert found < bound
-
-
-def test_neighbouring_rows_and_steps_are_independent() -> None:
-    level, choose = torch.zeros(2000, 3), sampler(seeds(*range(2000)))
-    columns = [choose(level, torch.arange(2000)) for _ in range(3)]
-    even = torch.full((9,), 1 / 9)
-    for one, other in ((columns[0], columns[1]), (columns[1], columns[2]), (columns[0][:-1], columns[0][1:])):
-        found, bound = statistic((3 * one + other).bincount(minlength=9), even)
         assert found < bound
 
 
