@@ -18,7 +18,7 @@ IGNORE = -100
 """The label of a position without a target; torch's own default."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TensorRecord:
     """Named tensors with the example as their first dimension. A field that does not apply is None."""
 
@@ -52,7 +52,7 @@ class TensorRecord:
         return self.select(slice(start, end))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Batch(TensorRecord):
     """Inputs and labels of a model; what an architecture does not read is None."""
 

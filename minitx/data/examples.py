@@ -18,7 +18,7 @@ from minitx.data.special_tokens import SpecialIds
 from minitx.data.tokenizers import Tokenizer
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Examples(TensorRecord):
     """Examples of one kind: the interface that training, evaluation and logging use."""
 
@@ -56,7 +56,7 @@ class Examples(TensorRecord):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Pairs(Examples):
     """Questions and answers, padded on the right with <pad>, without any other special token."""
 
@@ -97,7 +97,7 @@ class Pairs(Examples):
         return self.source.size(1) + self.target.size(1) + 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Stream(Examples):
     """Blocks of running text, each block + 1 tokens: a model reads all but the last and predicts all but the first."""
 
@@ -129,7 +129,7 @@ class Stream(Examples):
         return self.ids.size(1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Masked(Examples):
     """Text with some tokens masked, padded on the right."""
 

@@ -47,12 +47,6 @@ def test_a_question_and_its_answer() -> None:
     assert predicted(joined.labels[0]) == [*answers[0], SPECIAL.eos]
 
 
-def test_without_an_answer_an_empty_one_is_framed() -> None:
-    sources = encoded("abc", "d")
-    batch = framed(sources, None, "pairs", "encoder_decoder", SPECIAL, CPU)
-    assert batch.tgt[:, 0].tolist() == [SPECIAL.bos] * 2
-
-
 def test_running_text_is_read_whole_and_only_what_follows_is_judged() -> None:
     sources, answers = encoded("abc", "d"), encoded("ga", "efg")
     whole = framed(sources, None, "stream", "decoder_only", SPECIAL, CPU)

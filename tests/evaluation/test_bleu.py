@@ -16,7 +16,7 @@ from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.data.tasks import Translation
 from minitx.evaluation import bleu
-from minitx.evaluation.bleu import corpus_scores, decoding_name, text_scores, translated
+from minitx.evaluation.bleu import corpus_scores, text_scores, translated
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor, load
@@ -170,12 +170,6 @@ def test_a_word_that_training_has_never_seen_is_unknown_and_not_refused(folder: 
     assert len(translated(model, ["acht elf", "elf"])) == 2
     with pytest.raises(ValueError, match="'elf' is not in the tokenizer's alphabet"):
         model.generate("acht elf")
-
-
-def test_decoding_is_told_in_words() -> None:
-    assert decoding_name(GenerationOptions()) == "greedy"
-    assert decoding_name(GenerationOptions(num_beams=5)) == "5 beams, length penalty 1"
-    assert decoding_name(GenerationOptions(num_beams=4, length_penalty=0.6)) == "4 beams, length penalty 0.6"
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ A table model gives random logits to every history, so nothing about the search 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -143,27 +142,6 @@ def test_one_beam_is_greedy(seed: int, limit: int) -> None:
         assert texts(found, own) == [tuple(cut)]
 
 
-def two_ends(model: Table, prompt: Row, limit: int, ends: list[int]) -> float:
-    """The best log-probability where several tokens end a text."""
-    words = [token for token in range(model.vocabulary) if token not in ends]
-    best = -math.inf
-    for size in range(limit):
-        for text in itertools.product(words, repeat=size):
-            best = max(best, *(model.log_probability(prompt, (*text, end)) for end in ends))
-    return max([best, *(model.log_probability(prompt, text) for text in itertools.product(words, repeat=limit))])
-
-
-@given(st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
-def test_any_of_several_ends_ends(seed: int) -> None:
-    model, ends = Table(5, seed), [EOS, 3]
-    found = search(model, [(2,)], 90, 3, eos=ends, length_penalty=0.0, early_stopping="never")
-    assert float(found.scores[0, 0]) == pytest.approx(two_ends(model, (2,), 3, ends), abs=1e-4)
-    for row in found.ids[0, :20].tolist():
-        places = [place for place, token in enumerate(row) if token in ends]
-        assert all(token == -7 for place in places[:1] for token in row[place + 1 :])
-
-
 @pytest.mark.parametrize("least", [1, 3, 4])
 def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> None:
     """What the search ranks by is what is left after the penalties; what it tells is what the model itself says."""
@@ -198,18 +176,6 @@ def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary:
         assert sorted(own) == sorted(space)
         logs = [model.log_probability(prompt, text) for text in own]
         assert found.log_probabilities[index, :count].tolist() == pytest.approx(logs, abs=1e-4)
-
-
-def test_beams_that_have_all_ended_are_not_gone_on_with() -> None:
-    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
-        only = torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([EOS]), 0.0)
-        return only if written else logits
-
-    model = Table(4, 1)
-    found = search(model, [(2,)], 9, 6, logits_processor=adjust, early_stopping="never")
-    assert sorted(texts(found)[:4]) == [(0, EOS), (EOS,), (2, EOS), (3, EOS)]
-    assert found.lengths[0].tolist().count(0) == 5
-    assert len(model.crowds) == 2
 
 
 def test_where_everything_is_forbidden_there_is_nothing() -> None:
@@ -260,15 +226,6 @@ def test_early_stopping_takes_what_has_ended_and_never_waits_for_better() -> Non
     model.crowds.clear()
     assert texts(search(model, [(2,)], 2, 6, early_stopping="never"))[0] == (3,) * 6
     assert len(model.crowds) == 6
-
-
-def test_the_length_penalty_chooses_between_short_and_long() -> None:
-    model = Rules(5, {(2,): {EOS: 0.5, 3: 0.45}, (2, 3): {3: 0.97}, (2, 3, 3): {EOS: 0.97}})
-    best = {
-        penalty: texts(search(model, [(2,)], 3, 4, length_penalty=penalty, early_stopping="never"))[0]
-        for penalty in (-1.0, 0.0, 1.0, 2.0)
-    }
-    assert best == {-1.0: (EOS,), 0.0: (EOS,), 1.0: (3, 3, EOS), 2.0: (3, 3, EOS)}
 
 
 def test_beams_continue_even_if_every_end_is_likelier() -> None:
@@ -350,7 +307,7 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
         tokens = torch.randint(0, 2, (batch, beams), generator=torch.Generator().manual_seed(step))
         logs = -torch.arange(beams).float().expand(batch, -1)
         before = bookkeeping.read.tolist()
-        rows, since = bookkeeping.go_on(logs, logs, torch.tensor(parents), tokens)
+        rows, since = bookkeeping.advance(logs, logs, torch.tensor(parents), tokens)
         expected = [[own * beams + parent for parent in row] for own, row in enumerate(parents)]
         assert rows.tolist() == [row for several in expected for row in several]
         honest = min(shared(before[new], before[old]) for new, old in enumerate(rows.tolist()))
@@ -373,12 +330,12 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
 def test_beams_that_go_on_from_themselves_copy_nothing() -> None:
     search_of_two = _Search(torch.tensor([[5, 6]]), None, 2, 9, PAD)
     logs = torch.tensor([[0.0, -1.0]])
-    _, since = search_of_two.go_on(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]]))
+    _, since = search_of_two.advance(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]]))
     assert since == 2
     for size in (3, 4):
-        _, since = search_of_two.go_on(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]]))
+        _, since = search_of_two.advance(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]]))
         assert since == size
-    _, since = search_of_two.go_on(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]]))
+    _, since = search_of_two.advance(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]]))
     assert since == 2, "they parted after the prompt"
 
 

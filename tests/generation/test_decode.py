@@ -88,13 +88,6 @@ def test_an_ended_row_stays_ended_even_if_the_model_says_the_end_again() -> None
     assert write(model, [[3], [3]], max_new_tokens=3) == [[EOS, PAD, PAD], [6, 7, 8]]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
-def test_writing_stops_at_the_most_tokens(limit: int) -> None:
-    model = Scripted([5, 6, 7, 8, 9, 10])
-    assert write(model, [[3]], max_new_tokens=limit) == [[5, 6, 7, 8, 9][:limit]]
-    assert model.said == limit
-
-
 def test_the_prompt_is_read_once_and_then_each_new_token() -> None:
     model = Scripted([5, 6, 7], [8, EOS, 9])
     keep = torch.tensor([[True, True], [False, True]])
@@ -112,17 +105,6 @@ def test_the_source_is_handed_to_start_once() -> None:
     model = Scripted([5, 6, EOS])
     write(model, [[1]], *source)
     assert model.starts == [source]
-
-
-def test_the_chooser_decides_and_sees_the_last_place_only() -> None:
-    seen = []
-
-    def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        seen.append(tuple(logits.shape))
-        return torch.full((logits.size(0),), 11)
-
-    assert write(Scripted([5, 5, 5]), [[3, 4, 5]], max_new_tokens=2, sampler=choose) == [[11, 11]]
-    assert seen == [(1, VOCABULARY)] * 2
 
 
 def test_steps_are_computed_when_they_are_asked_for() -> None:

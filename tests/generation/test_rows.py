@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, DecodeStep, generate, steps
 from minitx.generation.logits_processors import combine_processors
-from minitx.generation.sampling import DRAWN_AT_ONCE, Uniforms, drawn, filtered, sampler
+from minitx.generation.sampling import NUMBERS_AT_ONCE, Uniforms, filtered, sampler, token_at
 
 VOCABULARY, PAD, EOS = 12, 0, 2
 
@@ -100,12 +100,6 @@ def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> 
             assert 4 * (crowd - running) < crowd, "a quarter of a crowd that has ended is carried along no longer"
 
 
-def test_rows_that_have_ended_are_not_computed() -> None:
-    model = Reading(script(*[1] * (COMPACT_FROM_ROWS - 2), 9, 9, longest=9))
-    run(model, 9)
-    assert model.crowds == [COMPACT_FROM_ROWS] + [2] * 8
-
-
 def test_the_chooser_is_told_which_rows_are_left_and_penalties_see_their_history() -> None:
     rows = script(*[1] * COMPACT_FROM_ROWS, 4, 5, longest=6)
     told: list[list[int]] = []
@@ -182,12 +176,6 @@ def test_scores_are_the_models_own_before_penalties_and_filters() -> None:
     assert all(column.log_probability is None for column in run(Reading([[5, 6, 7]]), 3))
 
 
-def test_several_ends() -> None:
-    rows = [[5, 7, 9, 9], [6, EOS, 9, 9], [5, 5, 5, 8], [3, 3, 3, 3]]
-    found = generate(Reading(rows), torch.full((4, 1), 3), max_new_tokens=4, eos=[EOS, 7, 8], pad=PAD).ids  # type: ignore[arg-type]
-    assert found.tolist() == [[5, 7, PAD, PAD], [6, EOS, PAD, PAD], [5, 5, 5, 8], [3, 3, 3, 3]]
-
-
 # ---- random numbers of each row --------------------------------------------------------------------------------------
 
 
@@ -209,7 +197,7 @@ class Level:
 
 
 @cache
-def draws(*numbers: int, limit: int = DRAWN_AT_ONCE + 6) -> list[list[int]]:
+def draws(*numbers: int, limit: int = NUMBERS_AT_ONCE + 6) -> list[list[int]]:
     ids = torch.full((len(numbers), 1), 3)
     written = generate(Level(), ids, max_new_tokens=limit, eos=EOS, pad=PAD, sampler=sampler(seeds(*numbers))).ids  # type: ignore[arg-type]
     return [until_the_end(row) for row in written.tolist()]
@@ -218,7 +206,7 @@ def draws(*numbers: int, limit: int = DRAWN_AT_ONCE + 6) -> list[list[int]]:
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=2 * COMPACT_FROM_ROWS), st.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None)
 def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], random: Any) -> None:
-    """Rows end at different times, and those left go on with their own numbers, past the first ones drawn ahead."""
+    """Rows end at different times, and those left go on with their own numbers, past the first ones token_at ahead."""
     alone = {number: draws(number)[0] for number in numbers}
     random.shuffle(numbers)
     assert draws(*numbers) == [alone[number] for number in numbers]
@@ -227,9 +215,9 @@ def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], rando
 def test_numbers_of_rows_are_those_of_their_generators_in_order() -> None:
     uniforms = Uniforms(seeds(5, 6))
     device = torch.device("cpu")
-    columns = torch.cat([uniforms.next(device) for _ in range(2 * DRAWN_AT_ONCE + 3)], dim=1)
+    columns = torch.cat([uniforms.next(device) for _ in range(2 * NUMBERS_AT_ONCE + 3)], dim=1)
     for row, generator in zip(columns, seeds(5, 6), strict=True):
-        blocks = [torch.rand(DRAWN_AT_ONCE, generator=generator, dtype=torch.float64) for _ in range(3)]
+        blocks = [torch.rand(NUMBERS_AT_ONCE, generator=generator, dtype=torch.float64) for _ in range(3)]
         assert torch.equal(row, torch.cat(blocks)[: len(row)])
     assert ((columns >= 0) & (columns < 1)).all()
 
@@ -255,17 +243,8 @@ def test_rows_with_their_own_numbers_follow_the_filtered_distribution(options: d
         torch.cat([along(logits, torch.tensor([0])) for _ in range(3000)]),
     ):
         counts = said.bincount(minlength=10)
-        assert counts[probabilities == 0].sum() == 0, "what is impossible is never drawn"
+        assert counts[probabilities == 0].sum() == 0, "what is impossible is never token_at"
         found, bound = statistic(counts, probabilities)
-        assert found < bound
-
-
-def test_neighbouring_rows_and_steps_are_independent() -> None:
-    level, choose = torch.zeros(2000, 3), sampler(seeds(*range(2000)))
-    columns = [choose(level, torch.arange(2000)) for _ in range(3)]
-    even = torch.full((9,), 1 / 9)
-    for one, other in ((columns[0], columns[1]), (columns[1], columns[2]), (columns[0][:-1], columns[0][1:])):
-        found, bound = statistic((3 * one + other).bincount(minlength=9), even)
         assert found < bound
 
 
@@ -277,8 +256,8 @@ def test_neighbouring_rows_and_steps_are_independent() -> None:
 @settings(max_examples=100)
 def test_the_token_at_which_the_sum_passes_the_chance(shares: list[float], chance: float) -> None:
     probabilities = torch.tensor([shares]) / sum(shares)
-    token = int(drawn(probabilities, torch.tensor([[chance]], dtype=torch.float64)))
-    assert probabilities[0, token] > 0, "what is impossible is never drawn, at the edges of its neighbours either"
+    token = int(token_at(probabilities, torch.tensor([[chance]], dtype=torch.float64)))
+    assert probabilities[0, token] > 0, "what is impossible is never token_at, at the edges of its neighbours either"
     summed = probabilities[0].double().cumsum(dim=0)
     before = float(summed[token - 1]) if token else 0.0
     assert before <= chance * float(summed[-1]) < float(summed[token])
@@ -287,7 +266,7 @@ def test_the_token_at_which_the_sum_passes_the_chance(shares: list[float], chanc
 def test_no_chance_samples_an_impossible_token() -> None:
     probabilities = torch.tensor([[0.25, 0.75, 0.0, 0.0]])
     almost = torch.tensor([[1 - 2.0**-53]], dtype=torch.float64)
-    assert drawn(probabilities, almost).tolist() == [1]
-    assert drawn(probabilities, torch.zeros(1, 1, dtype=torch.float64)).tolist() == [0]
+    assert token_at(probabilities, almost).tolist() == [1]
+    assert token_at(probabilities, torch.zeros(1, 1, dtype=torch.float64)).tolist() == [0]
     # Chance 0 with first tokens of probability 0.
-    assert drawn(probabilities.flip(1), torch.zeros(1, 1, dtype=torch.float64)).tolist() == [2]
+    assert token_at(probabilities.flip(1), torch.zeros(1, 1, dtype=torch.float64)).tolist() == [2]

@@ -106,22 +106,12 @@ def test_a_limit_takes_examples_evenly_from_beginning_to_end(make: Writer) -> No
     assert torch.equal(task.examples("validation", 5).ids, task.examples("validation", 5).ids)
 
 
-def test_no_held_out_character_is_unknown(make: Writer) -> None:
-    task = make("a" * 95 + "bcdef", block=4, validation_share=0.05)
-    assert predicted(task, task.examples("validation")) == "cdef"
-
-
 def test_a_tokenizer_of_a_checkpoint_replaces_the_texts_own(make: Writer) -> None:
     before, after = make("abcabcabc" * 5, block=4), make("cabzcabz" * 5, block=4)
     after.vocabulary = before.vocabulary
     ids = after.batch(generator(1), 50).ids
     assert before.vocabulary.special.unk in ids, "z is unknown to the older tokenizer"
     assert set(before.vocabulary.decode(ids.flatten().tolist())) == set("abc")
-
-
-def test_a_run_is_measured_on_the_test_part_if_there_is_one(make: Writer) -> None:
-    assert make("text", test_share=0.1).final_split == "test"
-    assert make("text").final_split == "validation"
 
 
 @pytest.mark.parametrize(("length", "block"), [(5, 128), (9, 10), (90, 90), (99, 90)])

@@ -7,11 +7,9 @@ import math
 import pytest
 import torch
 
-from minitx.cli.trained import _answer
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import generator
 from minitx.evaluation.report import evaluation_report, table
-from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.losses import count, cross_entropy
 from minitx.training.resolve import resolve
@@ -95,18 +93,3 @@ def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
 def test_an_encoder_alone_never_completes_brackets(depth: int, length: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
         resolve(config("dyck", "encoder_only", depth=depth, length=length))
-
-
-def test_an_encoder_alone_may_tell_the_parity_of_one_symbol_but_not_of_more() -> None:
-    assert resolve(config("parity", "encoder_only", length=(1, 1)))
-    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
-        resolve(config("parity", "encoder_only", length=(1, 2)))
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_command_line_shows_a_chain_behind_its_beginning(stream: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    resolved, task, model, *_ = resolve(config("markov", "decoder_only"))
-    predictor = Predictor(model.eval(), task.vocabulary, resolved)
-    options = GenerationOptions(max_new_tokens=5)
-    _answer(predictor, "3 1 2", options, stream=stream, as_json=False)
-    assert capsys.readouterr().out.rstrip("\n") == "3 1 2 " + predictor.generate("3 1 2", max_new_tokens=5)

@@ -62,39 +62,12 @@ def running(text: str) -> Corpus:
 # ---- corpora ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "one\ntwo\n",
-        "no newline at the end",
-        "\n\n\n",
-        "blank\n\n  lines \n",
-        "é ß 😀\n",
-        "\ufeffmark\n",
-        "a\x0cb\x85c\u2028d\n",
-    ],
-)
-def test_a_file_is_given_back_with_its_line_breaks(file: Callable, content: str) -> None:
-    assert text(corpora.load(file(content))) == content
-
-
-@pytest.mark.parametrize("ending", ["\r\n", "\r", "\n"])
-def test_every_line_ends_alike(file: Callable, ending: str) -> None:
-    assert text(corpora.load(file(f"one{ending}{ending}two{ending}"))) == "one\n\ntwo\n"
-
-
 def test_a_folder_is_all_its_txt_files_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "deeper").mkdir(parents=True)
     for name, content in (("b.txt", "second\n"), ("a.txt", "first\n"), ("deeper/c.txt", "third\n"), ("d.md", "no\n")):
         (folder / name).write_text(content)
     assert text(corpora.load(str(folder))) == "first\nsecond\nthird\n"
-
-
-def test_a_home_folder_may_be_written_short(file: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    file("at home\n")
-    assert text(corpora.load("~/text.txt")) == "at home\n"
 
 
 def test_a_changed_file_is_read_anew_even_if_its_time_was_kept(file: Callable) -> None:
@@ -129,11 +102,6 @@ def test_the_place_of_a_wrong_byte_is_told_also_far_into_a_file(file: Callable) 
         corpora.load(file(before.encode() + b"\xff rest"))
     near = int(str(caught.value).partition("near byte ")[2].split(")")[0])
     assert abs(near - len(before.encode())) < 10
-
-
-def test_a_character_on_the_edge_of_a_checked_piece_is_no_error(file: Callable) -> None:
-    content = "x" + "é" * 600_000 + "\n"  # 2-byte characters at odd places, so one straddles the first megabyte
-    assert text(corpora.load(file(content))) == content
 
 
 @pytest.mark.parametrize("path", ["missing.txt", "no/such/folder/x.txt", "owner/file.txt", "README.md", "nonsense"])
@@ -281,13 +249,6 @@ def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:
         tokenizer = trained(corpus)
         assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == content
     assert len(list(caches.glob("*.uint*"))) == 2
-
-
-def test_another_tokenizer_gets_another_file(file: Callable, caches: Path) -> None:
-    corpus = corpora.load(file("ab\n"))
-    for tokenizer in (trained(corpus), CharTokenizer().train([["abc\n"]]), tokenizers.symbols(["ab"])):
-        assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()).strip() == "ab"
-    assert len(list(caches.glob("*.uint*"))) == 3
 
 
 def fail_half_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,14 +163,6 @@ def test_only_characters_and_bytes_have_a_table() -> None:
     assert lookup(symbols(["a", "b"])) is None
 
 
-def test_bytes_that_are_joined_have_none() -> None:
-    """As GPT-2's tokenizer, which knows nothing of lines."""
-    plain = BPETokenizer(300).train([["some text some text"]]).to_dict()
-    plain["pre_tokenizer"] = plain["pre_tokenizer"]["pretokenizers"][1]
-    assert plain["pre_tokenizer"]["type"] == "ByteLevel"
-    assert lookup(Tokenizer.from_dict(plain)) is None
-
-
 def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(characters, "MAX_PIECE_CHARACTERS", 4)
     tokenizer = BPETokenizer(262).train([["x"]])
@@ -218,12 +210,6 @@ def test_a_tokenizer_is_trained_on_its_share(monkeypatch: pytest.MonkeyPatch, tm
     corpus = Corpus("other", lambda: iter(chunks), size=None)
     assert "qz" not in encoded.train_tokenizer(corpus, {"name": "word", "sample": 1}).alphabet
     assert "q" in encoded.train_tokenizer(corpus, {"name": "char"}).alphabet, "every character is seen"
-
-
-@pytest.mark.parametrize("name", ["word", "bpe", "unigram"])
-def test_a_sample_of_nothing_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"data\.tokenizer\.sample must be at least 1, got 0"):
-        TOKENIZERS[name](sample=0)  # type: ignore[call-arg]
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------
@@ -289,14 +275,6 @@ def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyP
         assert encoded.train_tokenizer(read("some text\n" * 50), defaults).to_dict() == first.to_dict()
     assert encoded.train_tokenizer(read("text some\n" * 50), options).to_dict() != first.to_dict()
     assert encoded.train_tokenizer(read("some text\n" * 50), {"name": "bpe", "size": 265}).vocab_size == 265
-
-
-def test_what_is_kept_is_made_anew_when_its_format_changes(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded.train_tokenizer(read("some text"), {"name": "char"})
-    monkeypatch.setattr(encoded, "FORMAT_VERSION", encoded.FORMAT_VERSION + 1)
-    monkeypatch.setattr(CharTokenizer, "train", lambda *args: (_ for _ in ()).throw(RuntimeError("trained")))
-    with pytest.raises(RuntimeError, match="trained"):
-        encoded.train_tokenizer(read("some text"), {"name": "char"})
 
 
 def test_two_at_once_do_not_mix(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,11 +82,6 @@ def test_empty_rows_are_skipped(tmp_path: Path, suffix: str) -> None:
     assert documents(corpora.load(table(tmp_path, suffix, ["", "a", "  \n", "b", ""]))) == ["a", "b"]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
-def test_words_are_no_numbers_even_if_all_look_like_some(tmp_path: Path, suffix: str) -> None:
-    assert documents(corpora.load(table(tmp_path, suffix, ["007", "1e3", "12"]))) == ["007", "1e3", "12"]
-
-
 def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "table.jsonl"
     path.write_text('{"text": "a"}\n{"text": null}\n{"other": 1}\n{"text": "b"}\n')
@@ -107,13 +102,6 @@ def test_a_folder_is_its_tables_in_order(tmp_path: Path, suffix: str) -> None:
     table(tmp_path, suffix, ["a"], name="folder/a")
     (tmp_path / "folder" / "README.md").write_text("not part of it")
     assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "b", "c"]
-
-
-def test_rows_are_read_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "TABLE_ROWS", 2)
-    chunks = [*corpora.load(table(tmp_path, ".jsonl", TEXTS)).chunks()]
-    assert [len(chunk.texts) for chunk in chunks] == [2, 2, 1]
-    assert [chunk.bytes for chunk in chunks] == [len("".join(chunk.texts)) for chunk in chunks]
 
 
 def test_no_copy_is_made_of_a_table(tmp_path: Path) -> None:
@@ -145,12 +133,6 @@ def test_a_column_that_is_not_there(tmp_path: Path, suffix: str) -> None:
     path = table(tmp_path, suffix, TEXTS, "story")
     refused(path, r"data\.column: .*table\.\w+ has no column 'storys'; did you mean story\?", column="storys")
     refused(path, r"data\.column: .*has no column 'text'; known are: number, story")
-
-
-def test_a_column_that_only_one_file_lacks_is_told_with_the_file(tmp_path: Path) -> None:
-    table(tmp_path, ".jsonl", ["a"], name="folder/a")
-    table(tmp_path, ".jsonl", ["b"], "story", name="folder/b")
-    refused(str(tmp_path / "folder"), r"data\.column: .*b\.jsonl has no column 'text'")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
