@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.attention.flex_attention as torch_flex
+from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 
 from minitx.nn.attention import explicit_attention
-from minitx.nn.flex import _bend, _blocks, flex_attention
+from minitx.nn.flex import _bend, _blocks, _rule, flex_attention
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.filterwarnings("ignore:.*(lru_cache|boxed arguments)"),
+]
 every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 
@@ -21,10 +30,12 @@ def _no_grad():
         yield
 
 
+def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
+    return explicit_attention(q, k, v, None, None, 0.0, **options)[0]
+
+
 def both(q: Tensor, k: Tensor, v: Tensor, **options) -> tuple[Tensor, Tensor]:
-    return flex_attention(q, k, v, compiled=False, **options), explicit_attention(q, k, v, None, None, 0.0, **options)[
-        0
-    ]
+    return flex_attention(q, k, v, compiled=False, **options), explicit(q, k, v, **options)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
@@ -57,6 +68,58 @@ def test_a_window_leaves_most_blocks_out(causal: bool) -> None:
     assert int(blocks.to_dense().sum()) == 16 + 15 * (1 if causal else 2)
     whole = _blocks(16 * 128, causal, None, torch.device("cpu"))
     assert whole is None if not causal else int(whole.to_dense().sum()) == 16 * 17 // 2
+
+
+@every_direction
+@pytest.mark.parametrize("window", [None, 1, 127, 129, 257, 999])
+@pytest.mark.parametrize("tokens", [5, 128, 129, 640, 700])
+def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, causal: bool) -> None:
+    """Torch's own way, which looks at every pair."""
+    blocks, rule = _blocks(tokens, causal, window, torch.device("cpu")), _rule(causal, window)
+    if rule is None:
+        assert blocks is None
+        return
+    theirs = torch_flex.create_block_mask(lambda b, h, q, k: rule(q, k), None, None, tokens, tokens, device="cpu")
+    assert (blocks.seq_lengths, blocks.BLOCK_SIZE) == (theirs.seq_lengths, theirs.BLOCK_SIZE)
+    for name, part in vars(theirs).items():
+        if isinstance(part, Tensor):
+            torch.testing.assert_close(getattr(blocks, name), part, rtol=0, atol=0, msg=name)
+
+
+def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three layers, two lengths, with gradients; the compiler ignores what is cached."""
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)  # step by step, a CPU can do backward
+    forwards = []
+
+    def record(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        forwards.append(graph)
+        return graph.forward
+
+    def layers(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        for _ in range(3):
+            q = attention(q, k, v, causal=True, window=5, softcap=2.0)
+        return q
+
+    backend = aot_autograd(
+        fw_compiler=record,
+        bw_compiler=lambda graph, inputs: graph.forward,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    compiled = torch.compile(lambda *given: layers(flex_attention, *given), backend=backend, fullgraph=True)
+    for tokens in (200, 300):
+        with torch.enable_grad():
+            given = [torch.randn(1, 2, tokens, 16, requires_grad=True) for _ in range(3)]
+            out, expected = compiled(*given), layers(explicit, *given)
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+            found, wanted = (torch.autograd.grad(each.sum(), given) for each in (out, expected))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert len(forwards) == 2
+    for graph, tokens in zip(forwards, (200, 300), strict=True):
+        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        assert sum("sort" in str(node.target) for node in nodes) == 4, "once for all layers"
+        shapes = [node.meta["val"].shape for node in nodes if isinstance(node.meta.get("val"), Tensor)]
+        assert shapes
+        assert not [shape for shape in shapes if [int(size) for size in shape[-2:]] == [tokens, tokens]]
 
 
 def test_blocks_and_bends_are_made_once() -> None:
