@@ -5,14 +5,15 @@ Legend: B batch, T queries, S keys, H heads.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minitx.inspection.recording import wrapped_attention
-from minitx.nn.attention import choose_kernel, kernel_inputs, kernel_mask
+from minitx.nn.attention import MASKED_KERNELS, choose_kernel, kernel_inputs, kernel_mask
 from minitx.nn.multihead import AttentionFunction
 
 
@@ -60,7 +61,8 @@ def kernel_name(
     dtype = q.dtype
     q, k, v, told = kernel_inputs(q, k, v, told)
     calculated = "" if q.dtype == dtype else ", in fp32"
-    backend = torch._fused_sdp_choice(q, k, v, told, dropout, by_word, enable_gqa=k.size(1) != q.size(1))
+    with sdpa_kernel(MASKED_KERNELS) if told is not None and q.device.type == "cuda" else nullcontext():
+        backend = torch._fused_sdp_choice(q, k, v, told, dropout, by_word, enable_gqa=k.size(1) != q.size(1))
     name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
     rule = (
         ", causal" if by_word else ", with a bias" if bias is not None else ", with a mask" if told is not None else ""

@@ -7,11 +7,13 @@ Knows nothing of layers, models or text. Masks are bool, True = may attend (see 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minitx.nn import masks
 from minitx.nn.flex import flex_attention
@@ -24,6 +26,9 @@ WRITTEN_OUT = range(64 * 64, 600 * 600)
 """Queries times keys at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward
 is slow there: forward and backward 1.0 to 1.8 times at 64 x 64 (the wider the heads, the more), 2 times at 128 x 128
 and 256 x 256, 1.6 times at 512 x 512, level at 1024 x 1024. Forward alone it is slower everywhere."""
+MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Torch's kernels where a mask or a bias is given. With one, the backward of cuDNN's gives NaN for the queries where
+tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
 FLEX_FROM = 1024
 """Tokens from which skipping what a window hides is worth a compiled kernel."""
 FLEX_HEAD = 16
@@ -190,14 +195,23 @@ def fused_attention(
     dtype = q.dtype
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
     q, k, v, mask = kernel_inputs(q, k, v, mask)
+    attend = partial(
+        F.scaled_dot_product_attention, q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
+    )
     if q.dtype != dtype:
         with torch.autocast("cpu", enabled=False):
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
-            ).to(dtype)
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
-    )
+            return attend().to(dtype)
+    if mask is None or q.device.type != "cuda":
+        return attend()
+    if torch.compiler.is_compiling():
+        with sdpa_kernel(MASKED_KERNELS):
+            return attend()
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as sdpa_kernel would, in a twentieth of its time
+    try:
+        return attend()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def kernel_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from minitx.inspection.kernels import kernel_name
 from minitx.inspection.recording import record_attention
 from minitx.nn import POSITIONS, MultiHeadAttention, masks, scaled_dot_product_attention
 from minitx.nn.attention import SHORT, WRITTEN_OUT
@@ -446,3 +448,58 @@ def test_refusals_name_the_key_and_the_numbers(arguments: dict, key: str, number
         MultiHeadAttention(**arguments)
     for number in numbers:
         assert number in str(refusal.value)
+
+
+# --- cuDNN's kernel on a GPU: with a mask its backward gives NaN where tokens % 128 == 64 (pytorch issue 196678) -----
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({}, True),
+        ({"causal": True}, True),
+        ({"mask": torch.ones(1, 1, 1, 64).bool()}, False),
+        ({"bias": torch.zeros(1, 2, 64, 64)}, False),
+        ({"causal": True, "window": 5}, False),
+    ],
+    ids=["plain", "causal", "mask", "bias", "window"],
+)
+def test_cudnn_is_never_given_a_mask(
+    options: dict, allowed: bool, compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated: tensors of a CUDA device without numbers."""
+    said = []
+
+    def attend(q: Tensor, *given: object, **more: object) -> Tensor:
+        said.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return q
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *given, **more: attend(*given) is None)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    monkeypatch.setattr(masks, "build", lambda *rules, queries, keys, device: torch.ones(queries, keys, device=device))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        q = torch.empty(1, 2, 64, 16, device="cuda", dtype=torch.bfloat16)
+        given = {
+            name: torch.empty(value.shape, dtype=value.dtype, device="cuda") if isinstance(value, Tensor) else value
+            for name, value in options.items()
+        }
+        scaled_dot_product_attention(q, q, q, **given)
+        kernel_name(q, q, q, **given)
+    assert said == [allowed, allowed]
+    assert torch.backends.cuda.cudnn_sdp_enabled(), "as it was before"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("tokens", [64, 192, 320])
+def test_gradients_are_finite_on_a_gpu_whatever_the_length(tokens: int, dtype: torch.dtype) -> None:
+    """Scores so low that the exponential of their negative overflows in fp32."""
+    q, k, v = (torch.randn(2, 2, tokens, 64, device="cuda", dtype=dtype) for _ in range(3))
+    q[..., 0], k[..., 0] = 1.0, -120 * math.sqrt(64)
+    q, k, v = (part.requires_grad_() for part in (q, k, v))
+    keep = torch.ones(2, 1, 1, tokens, dtype=torch.bool, device="cuda")
+    out = scaled_dot_product_attention(q, k, v, mask=keep, causal=True)
+    for gradient in torch.autograd.grad(out, (q, k, v), torch.randn_like(out)):
+        assert gradient.isfinite().all()
