@@ -67,9 +67,9 @@ def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.dev
         some = rule(torch.clamp(key, query, query_last), torch.clamp(query, key, key_last))
         whole = rule(query, key_last) & rule(query_last, key) & (query_last < tokens) & (key_last < tokens)
         part = some & ~whole
-        lists = [each for blocks in (part, whole, part.mT, whole.mT) for each in _listed(blocks)]
-        rule_of_indices = partial(_by_index, rule)
-        return BlockMask((tokens, tokens), *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=rule_of_indices)
+        options: dict[str, Any] = {"BLOCK_SIZE": (BLOCK, BLOCK), "mask_mod": partial(_by_index, rule)}
+        by_query, by_key = (*_listed(part), *_listed(whole)), (*_listed(part.mT), *_listed(whole.mT))
+        return BlockMask((tokens, tokens), *by_query, *by_key, **options)
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
