@@ -10,6 +10,7 @@ import pytest
 from minitx.cli.main import main
 from pages import ROOT, blocks, typed
 from test_docs import parse
+from test_imports import FILES, is_core, relative
 
 README = ROOT / "README.md"
 TEXT = README.read_text()
@@ -42,6 +43,16 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for text in code("python"):
         exec(compile(text, "README.md", "exec"), {})
     assert (tmp_path / "maps.png").exists()
+
+
+def test_the_core_is_as_long_as_the_table_says() -> None:
+    counts: dict[str, int] = {}
+    for file in filter(is_core, FILES):
+        folder = relative(file).split("/")[0]
+        counts[folder] = counts.get(folder, 0) + len(file.read_text().splitlines())
+    table = TEXT.partition("<!-- core -->")[2].partition("<!-- /core -->")[0]
+    rows = re.findall(r"^\| `(\w+)/` \|.*\| ([\d,]+) \|$", table, re.MULTILINE)
+    assert {folder: int(lines.replace(",", "")) for folder, lines in rows} == counts
 
 
 def test_shell_blocks_have_known_programs() -> None:
