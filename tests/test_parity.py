@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minitx.generation.decode import generate
 from minitx.generation.sampling import greedy
-from minitx.nn.cache import FIRST_BLOCK
+from minitx.nn.cache import FIRST_CAPACITY
 from parity import FAMILIES, VOCAB, D, pair
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
@@ -97,7 +97,7 @@ def test_cached_decoding_writes_the_same_tokens(name: str) -> None:
     ids, keep = ragged(7, 3, 5, left=not reads_source)
     start = {"decoder_start_token_id": 0} if reads_source else {}
     written = theirs.generate(
-        ids, attention_mask=keep.long(), do_sample=False, max_new_tokens=FIRST_BLOCK + 2, pad_token_id=0, **start,
+        ids, attention_mask=keep.long(), do_sample=False, max_new_tokens=FIRST_CAPACITY + 2, pad_token_id=0, **start,
         return_dict_in_generate=True, output_logits=True,
     )  # fmt: skip
     seen: list[Tensor] = []
@@ -109,7 +109,7 @@ def test_cached_decoding_writes_the_same_tokens(name: str) -> None:
     arguments = (ids.new_zeros(3, 1), ids, keep) if reads_source else (ids,)
     found = generate(
         ours, *arguments, keep=None if reads_source else keep, sampler=choose,
-        max_new_tokens=FIRST_BLOCK + 2, eos=-1, pad=0,
-    )  # fmt: skip
+        max_new_tokens=FIRST_CAPACITY + 2, eos=-1, pad=0,
+    ).ids  # fmt: skip
     assert torch.equal(torch.cat((arguments[0], found), dim=1), written.sequences)
     torch.testing.assert_close(torch.stack(seen), torch.stack(written.logits), atol=1e-5, rtol=1e-5)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.registry import check_options
@@ -19,16 +18,12 @@ SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/positions.py", "mode
 """The files that register the classes of each open section."""
 CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")
 """Constructor arguments that are no options."""
-
-
-class Names(dict[str, Any]):
-    """The names in annotations of options: builtins, a few of typing, and Any for what only the module knows."""
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(builtins, name, Any)
-
-
-NAMES = Names(Options=Options, Literal=Literal, Any=Any)
+NAMES: dict[str, Any] = {
+    "Options": Options,
+    "Literal": Literal,
+    **{each.__name__: each for each in (int, float, str, bool, tuple, list)},
+}
+"""Names in annotations of options; any other, known to its module alone, is not checked."""
 
 
 def check_config(values: Mapping[str, Any]) -> None:
@@ -96,4 +91,18 @@ def _parameters(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iter
     for name, annotation in annotations.items():
         text = "" if annotation is None else ast.unparse(annotation)
         if name not in CONTEXT and text and not text.startswith("ClassVar"):
-            yield name, (eval(text, {}, NAMES), None)
+            yield name, (_type(annotation), None)
+
+
+def _type(annotation: Any) -> Any:
+    """The type that an annotation in source means."""
+    if isinstance(annotation, ast.Name):
+        return NAMES.get(annotation.id, Any)
+    if isinstance(annotation, ast.Constant):  # None, a member of a Literal, or the dots of a tuple
+        return annotation.value
+    if isinstance(annotation, ast.BinOp):
+        return Union[_type(annotation.left), _type(annotation.right)]  # noqa: UP007 (members are values)
+    if isinstance(annotation, ast.Subscript) and (kind := _type(annotation.value)) is not Any:
+        inner = annotation.slice
+        return kind[tuple(map(_type, inner.elts)) if isinstance(inner, ast.Tuple) else _type(inner)]
+    return Any

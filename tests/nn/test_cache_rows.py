@@ -170,7 +170,7 @@ def test_a_window_writes_far_beyond_itself_as_without_a_cache(
     recorder, limit = Recorder(), 2 * FIRST_CAPACITY + 8
     written = generate(
         model, prompt, *source, keep=keep, sampler=recorder, max_new_tokens=limit, eos=-1, pad=0
-    )  # fmt: skip
+    ).ids  # fmt: skip
     assert written.size(1) == limit
     for row in range(3):
         whole = torch.cat((prompt[row][keep[row]], written[row]))[None]

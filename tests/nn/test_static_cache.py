@@ -119,9 +119,9 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
     model, ids, keep = tiny("decoder_only", scheme), draw(3, 4), torch.ones(3, 4, dtype=torch.bool)
     keep[1, :2] = False
     options = {"keep": keep, "max_new_tokens": tokens, "eos": -1, "pad": 0, "context": context}
-    expected = decode.generate(model, ids, **options)
+    expected = decode.generate(model, ids, **options).ids
     for _ in range(2):
-        assert torch.equal(decode.generate(model, ids, compiled=True, **options), expected)
+        assert torch.equal(decode.generate(model, ids, compiled=True, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"
 
 
@@ -130,9 +130,9 @@ def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeyp
     models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "none")]
     options = {"max_new_tokens": 6, "eos": -1, "pad": 0}
     prompts = [draw(rows, 3) for rows in (1, 2)]
-    expected = [decode.generate(model, ids, **options) for model in models for ids in prompts]
+    expected = [decode.generate(model, ids, **options).ids for model in models for ids in prompts]
     for _ in range(2):
-        written = [decode.generate(model, ids, compiled=True, **options) for model in models for ids in prompts]
+        written = [decode.generate(model, ids, compiled=True, **options).ids for model in models for ids in prompts]
         assert all(torch.equal(*pair) for pair in zip(written, expected, strict=True))
     assert len(graphs) == 4 * 2, "capacities of 4 and 8 tokens, each traced once"
 
@@ -141,7 +141,7 @@ def test_texts_that_grow_in_turn_do_not_mix(tiny, graphs: list, monkeypatch: pyt
     monkeypatch.setattr(compiled, "CAPACITY_UNIT", 4)
     models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi")]
     prompts, options = [draw(1, 3), draw(1, 6)], {"max_new_tokens": 6, "eos": -1, "pad": 0}
-    alone = [decode.generate(model, ids, **options) for model, ids in zip(models, prompts, strict=True)]
+    alone = [decode.generate(model, ids, **options).ids for model, ids in zip(models, prompts, strict=True)]
     streams = [decode.stream(*pair, compiled=True, **options) for pair in zip(models, prompts, strict=True)]
     together = list(zip(*streams, strict=True))
     for index, text in enumerate(alone):
