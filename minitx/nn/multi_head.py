@@ -166,8 +166,7 @@ class MultiHeadAttention(nn.Module):
                 bias = self.position.bias(None, None, positions)
             mask = mask if mask is None else mask[..., -keys:]
         masking = MaskAndBias(mask, bias, causal, window)
-        autocast = torch.is_autocast_enabled(x.device.type)
-        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
         dropout = self.dropout if self.training else 0.0
         kernel = kernels.choose_kernel(x, queries, keys, self.d_head, masking, dropout, self.softcap, dtype)
         if self.position.bias_per_layer:
@@ -186,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         backward; in fp32 there is no difference. A forward without gradients keeps the maps apart, because autocast
         caches their converted weights.
         """
-        if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type) or not torch.is_grad_enabled():
+        if not _autocast(x) or not torch.is_grad_enabled():
             return [self._split(part(x)) for part in maps]
         weight = torch.cat([part.weight for part in maps])
         bias = None if maps[0].bias is None else torch.cat([part.bias for part in maps])
@@ -196,6 +195,11 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, heads * K] to [B, heads, T, K]."""
         return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
+
+
+def _autocast(x: Tensor) -> bool:
+    """Whether autocast is on; torch refuses the question for meta."""
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def _normalize(x: Tensor, norm: nn.Module | None) -> Tensor:
