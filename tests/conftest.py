@@ -79,7 +79,7 @@ class AllHooks(NoPositions):
         self.slopes = nn.Parameter(torch.zeros(n_heads))
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x + torch.sin(pos[..., None] * torch.arange(1, x.size(-1) + 1, dtype=x.dtype))
+        return x + torch.sin(pos[..., None] * torch.arange(1, x.size(-1) + 1, device=x.device, dtype=x.dtype))
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
         turns = 1 + 0.5 * torch.sin(q_pos.float())

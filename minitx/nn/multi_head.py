@@ -166,7 +166,7 @@ class MultiHeadAttention(nn.Module):
                 bias = self.position.bias(None, None, positions)
             mask = mask if mask is None else mask[..., -keys:]
         masking = MaskAndBias(mask, bias, causal, window)
-        dtype = torch.get_autocast_dtype(x.device.type) if _under_autocast(x) else x.dtype
+        dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
         dropout = self.dropout if self.training else 0.0
         kernel = kernels.choose_kernel(x, queries, keys, self.d_head, masking, dropout, self.softcap, dtype)
         if self.position.bias_per_layer:
@@ -185,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         backward; in fp32 there is no difference. A forward without gradients keeps the maps apart, because autocast
         caches their converted weights.
         """
-        if not _under_autocast(x) or not torch.is_grad_enabled():
+        if not _autocast(x) or not torch.is_grad_enabled():
             return [self._split(part(x)) for part in maps]
         weight = torch.cat([part.weight for part in maps])
         bias = None if maps[0].bias is None else torch.cat([part.bias for part in maps])
@@ -197,8 +197,8 @@ class MultiHeadAttention(nn.Module):
         return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
 
 
-def _under_autocast(x: Tensor) -> bool:
-    """Whether autocast is on for the device of x; torch has none for its meta device."""
+def _autocast(x: Tensor) -> bool:
+    """Whether autocast is on; torch refuses the question for meta."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 

@@ -113,6 +113,15 @@ def test_another_numbering_is_another_model(numbering: str, name: str, architect
 
 
 @every_architecture
+@every_scheme
+def test_a_model_without_memory_has_shapes(name: str, architecture: str, tiny) -> None:
+    """On torch's meta device, where minitx describe counts FLOPs."""
+    model, ids = tiny(architecture, name).to("meta"), torch.empty(2, 5, dtype=torch.long, device="meta")
+    keep = torch.ones(2, 5, dtype=torch.bool, device="meta")
+    assert run(model, ids, ids, keep, keep).shape == (2, 5, VOCAB)
+
+
+@every_architecture
 def test_each_stack_is_told_its_direction(architecture: str, tiny) -> None:
     model = tiny(architecture, "none", "randomized")
     told = {name: stack.position_ids.causal for name, stack in model.named_modules() if isinstance(stack, Stack)}
