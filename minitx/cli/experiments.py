@@ -8,9 +8,9 @@ from typing import Any
 
 from minitx.checkpoints.atomic_files import writable
 from minitx.cli import sweeping
+from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
-from minitx.config.schema import config_from_dict
 
 
 def train_arguments(parser: Parser) -> None:
@@ -62,5 +62,6 @@ def sweep(parsed: Namespace) -> None:
 
 def _check(values: Mapping[str, Any]) -> None:
     """Refuse a missing or mistyped config before torch is loaded."""
-    if not config_from_dict(values).data:
+    check_config(values)
+    if not values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import ConfigDict, Field, TypeAdapter, create_model
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import Options
@@ -81,10 +81,26 @@ def resolve(registry: Mapping[str, type[T]], options: Options, section: str, giv
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
     if not isinstance(name, str) or name not in registry:
         raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registry)}")
-    adapter, fields = _checked(registry[name], frozenset(given))  # type: ignore[arg-type]
+    kind: Any = registry[name]
+    return check_options(name, parameters(kind, frozenset(given)), options, section)
+
+
+def check_options(name: str, expected: Mapping[str, tuple[Any, Any]], options: Options, section: str) -> Options:
+    """Check an open section against the options of its class, and fill in their defaults.
+
+    Args:
+        name: of the class.
+        expected: annotation and default of each option.
+        options: the section.
+        section: its dotted key, for messages.
+
+    Raises:
+        ConfigError: with a line for each option that is unknown or does not fit.
+    """
+    model = create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **expected)  # type: ignore[call-overload]
     own = {key: value for key, value in options.items() if key != "name"}
     try:
-        return {"name": name, **vars(validate(adapter, own, fields, section))}
+        return {"name": name, **vars(validate(TypeAdapter(model), own, model.__pydantic_fields__, section))}
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None
@@ -96,7 +112,8 @@ def build(registry: Mapping[str, type[T]], options: Options, section: str, **giv
     return registry[resolved.pop("name")](**given, **resolved)
 
 
-def parameters(kind: Any, given: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
+@cache
+def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tuple[Any, Any]]:
     """The options of a registered class: annotation and default by name; none for a function.
 
     Args:
@@ -116,14 +133,3 @@ def parameters(kind: Any, given: Iterable[str] = ()) -> dict[str, tuple[Any, Any
         for each in inspect.signature(kind).parameters.values()
         if each.name not in given and each.kind is not each.VAR_POSITIONAL and each.kind is not each.VAR_KEYWORD
     }
-
-
-@cache
-def _checked(kind: Any, given: frozenset[str]) -> tuple[TypeAdapter[BaseModel], Any]:
-    """A validator of a class's own options, and their fields."""
-    model = create_model(
-        kind.__name__,
-        __config__=ConfigDict(extra="forbid", protected_namespaces=()),
-        **parameters(kind, given),  # type: ignore[call-overload]
-    )
-    return TypeAdapter(model), model.__pydantic_fields__

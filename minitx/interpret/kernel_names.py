@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
 from minitx.interpret.recording import wrapped_attention
-from minitx.nn.kernels import MaskAndBias, choose_kernel, fold, fused_dtype
+from minitx.nn.kernels import MaskAndBias, allowed_kernels, choose_kernel, fold, fused_dtype
 from minitx.nn.multi_head import AttentionFunction
 
 
@@ -62,7 +62,8 @@ def kernel_name(
     mask, _, causal, _ = fold(masking, kernel, *size, q.dtype, q.device)
     inside = fused_dtype(q.dtype, q.device, *size)
     q, k, v = q.to(inside), k.to(inside), v.to(inside)
-    backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
+    with allowed_kernels(mask):
+        backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
     name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
     biased = mask is not None and bool((mask.isfinite() & (mask != 0)).any())
     limit = ", causal" if causal else ", with a bias" if biased else ", with a mask" if mask is not None else ""

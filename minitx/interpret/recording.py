@@ -1,4 +1,4 @@
-"""Standing beside attention while the same forward runs that trains: keep its weights, silence heads.
+"""Wrap the attention of a model during its usual forward: record weights, mask heads.
 
 Legend: B batch, T queries, S keys, H heads.
 """
@@ -17,7 +17,7 @@ from minitx.nn import MultiHeadAttention
 from minitx.nn.multi_head import AttentionFunction
 
 Wrapper = Callable[[str, AttentionFunction], AttentionFunction]
-"""From a module's path and its attention function to what shall stand in its place."""
+"""Maps a module's path and its attention function to the function that replaces it."""
 
 
 class Map(NamedTuple):
@@ -31,11 +31,11 @@ class Map(NamedTuple):
 
 @contextmanager
 def wrapped_attention(model: nn.Module, wrapper: Wrapper) -> Iterator[None]:
-    """Within this block, something stands around the attention function of every MultiHeadAttention.
+    """Within this block, wrap the attention function of every MultiHeadAttention.
 
     Args:
         model: any module with MultiHeadAttention inside, compiled or not.
-        wrapper: makes what stands there; blocks may be nested, each around the one before.
+        wrapper: makes the replacement; blocks may be nested, each wraps the one before.
     """
     attentions = attention_modules(model)
     before = {name: part.attention for name, part in attentions.items()}
@@ -59,7 +59,7 @@ def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Within this block, every attention of the model computes its weights explicitly and leaves them here.
+    """Within this block, every attention of the model computes its weights explicitly; they are collected here.
 
         with record_attention(model) as maps:
             model(ids)
@@ -89,7 +89,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -> Iterator[None]:
-    """Within this block, heads speak as loud as their mask says: 0 silences a head (Michel et al. 2019), 1 leaves it.
+    """Within this block, scale the output of heads: 0 removes a head (Michel et al. 2019), 1 leaves it.
 
         with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
             model(ids)
@@ -113,17 +113,17 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
                 f"head_mask: {name} has {attentions[name].n_heads} heads, got {factors[name].size(-1)} numbers"
             )
 
-    def muffler(name: str, inner: AttentionFunction) -> AttentionFunction:
+    def scaler(name: str, inner: AttentionFunction) -> AttentionFunction:
         if name not in factors:
             return inner
 
-        def muffle(*args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
+        def scale(*args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
             result = inner(*args, return_weights=return_weights, **kwargs)
             out, *weights = result if return_weights else (result,)  # [B, H, T, K]
             out = out * factors[name][..., None, None].to(out)
             return (out, *weights) if return_weights else out
 
-        return muffle
+        return scale
 
-    with wrapped_attention(model, muffler):
+    with wrapped_attention(model, scaler):
         yield

@@ -101,10 +101,12 @@ class LayerCache:
             self._drop(max(0, self.used - window + 1))
         start, end = self.used, self.used + new
         self.keys, self.values = _enlarged(self.keys, k, start, end), _enlarged(self.values, v, start, end)
-        self.keys[:, :, start:end], self.values[:, :, start:end] = k.detach(), v.detach()
+        with torch.no_grad():
+            self.keys.narrow(2, start, new).copy_(k)
+            self.values.narrow(2, start, new).copy_(v)
         self.used = end
-        first = 0 if window is None else max(0, end - new - window + 1)
-        return self.keys[:, :, first:end], self.values[:, :, first:end]
+        first = 0 if window is None else max(0, start - window + 1)
+        return self.keys.narrow(2, first, end - first), self.values.narrow(2, first, end - first)
 
     def _drop(self, tokens: int) -> None:
         """Drop the first tokens: move the others to the front of the buffers."""

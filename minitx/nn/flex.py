@@ -6,13 +6,16 @@ Legend: B batch, T tokens, H heads, G key-value heads, K d_head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from minitx.nn import masks
+
+BLOCK = 128
+"""Queries, and keys, of a block: flex attention's own size."""
 
 
 def flex_attention(
@@ -45,14 +48,39 @@ def _function(compiled: bool) -> Any:
 
 @lru_cache(maxsize=16)
 def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.device) -> Any:
-    """The blocks of the score matrix that must be computed; None for all."""
-    from torch.nn.attention.flex_attention import create_block_mask
+    """The blocks of the score matrix that must be computed, as torch's BlockMask; None for all.
+
+    Torch's create_block_mask evaluates every query and key. A compiled step ignores caches and would do so in each
+    layer; these few operations on the corners of blocks cost it nothing.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
 
     if not (rules := masks.rules(causal, window)):
         return None
     (rule,) = rules
     with torch.inference_mode(False):  # a cached mask serves training too, which cannot save inference tensors
-        return create_block_mask(lambda b, h, q, k: rule(q, k), None, None, tokens, tokens, device=str(device))
+        first = torch.arange(0, tokens, BLOCK, device=device)
+        last = first + BLOCK - 1
+        (query, query_last), (key, key_last) = (first[:, None], last[:, None]), (first[None, :], last[None, :])
+        # A query may attend to all keys within a distance: a block has some such pair if its nearest pair is one, and
+        # only such pairs if its corners are.
+        some = rule(torch.clamp(key, query, query_last), torch.clamp(query, key, key_last))
+        whole = rule(query, key_last) & rule(query_last, key) & (query_last < tokens) & (key_last < tokens)
+        part = some & ~whole
+        lists = [each for blocks in (part, whole, part.mT, whole.mT) for each in _listed(blocks)]
+        rule_of_indices = partial(_by_index, rule)
+        return BlockMask((tokens, tokens), *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=rule_of_indices)
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of True blocks [1, 1, N] in each row of [N, N], and the columns [1, 1, N, N] with those first."""
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(dim=-1, dtype=torch.int32)[None, None], order.int()[None, None]
+
+
+def _by_index(rule: masks.Predicate, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """A rule with the arguments of flex attention."""
+    return rule(query, key)
 
 
 @cache

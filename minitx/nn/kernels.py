@@ -8,12 +8,14 @@ reads (`fold`); for a single call scaled_dot_product_attention does it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minitx.nn import masks
 from minitx.nn.attention import explicit_attention
@@ -27,6 +29,9 @@ EXPLICIT_SCORES = range(64 * 64, 600 * 600)
 """T x S at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward is slow
 there: forward and backward 1.0 to 1.8 times at 64 x 64 (more for wider heads), 2 times at 128 x 128 and 256 x 256, 1.6
 times at 512 x 512, level at 1024 x 1024. The forward alone is slower everywhere."""
+MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Torch's kernels for a mask. With one, the backward of cuDNN's gives NaN for queries if tokens % 128 is 64 and scores
+are low (pytorch issue 196678)."""
 FLEX_FROM_TOKENS = 1024
 """Tokens from which a compiled kernel that skips masked blocks is faster."""
 FLEX_MIN_D_HEAD = 16
@@ -164,10 +169,29 @@ def _fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropo
     dtype, grouped = q.dtype, k.dim() == 4 and k.size(1) != q.size(1)
     inside = fused_dtype(dtype, q.device, q.size(-2), k.size(-2))
     if inside == dtype:
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
+        with allowed_kernels(mask):
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
     with torch.autocast("cpu", enabled=False):
         q, k, v = q.float(), k.float(), v.float()
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped).to(dtype)
+
+
+def allowed_kernels(mask: Tensor | None) -> AbstractContextManager[None]:
+    """A block in which torch does not choose cuDNN's kernel for this mask."""
+    if mask is None or mask.device.type != "cuda":
+        return nullcontext()
+    return sdpa_kernel(MASKED_KERNELS) if torch.compiler.is_compiling() else _without_cudnn()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """The same as sdpa_kernel(MASKED_KERNELS), in a twentieth of its time."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def fused_dtype(dtype: torch.dtype, device: torch.device, queries: int, keys: int) -> torch.dtype:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from minitx.nn.attention import explicit_attention, fused_attention
+from minitx.nn import scaled_dot_product_attention
 from minitx.nn.flex import flex_attention
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -38,7 +38,7 @@ def padding(tokens: int) -> Tensor:
 def agree(out: Tensor, parts: list[Tensor], *, mask: Tensor | None, causal: bool, tolerance: float, **rules) -> None:
     """Output and gradients equal those of the explicit softmax in fp64; rows without a key are zero."""
     exact = [part.detach().double().requires_grad_() for part in parts]
-    expected = explicit_attention(*exact, mask, None, 0.0, causal=causal, **rules)[0]
+    expected = scaled_dot_product_attention(*exact, mask=mask, causal=causal, return_weights=True, **rules)[0]
     weights = torch.randn(expected.shape, device="cuda", dtype=torch.float64)
     (expected * weights).sum().backward()
     (out.double() * weights).sum().backward()
@@ -58,7 +58,7 @@ def test_a_kernel_of_torch_equals_the_formula(backend: str, dtype: torch.dtype, 
     mask = padding(tokens) if "padding" in rule else None
     with sdpa_kernel(BACKENDS[backend]):
         try:
-            out = fused_attention(*parts, mask, None, 0.0, causal="causal" in rule, window=None)
+            out = scaled_dot_product_attention(*parts, mask=mask, causal="causal" in rule)
         except RuntimeError as error:
             if "No available kernel" in str(error):
                 pytest.skip(f"{backend} does not take this")
@@ -71,7 +71,7 @@ def test_a_kernel_of_torch_equals_the_formula(backend: str, dtype: torch.dtype, 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
 def test_what_torch_chooses_by_itself_gives_finite_gradients_with_masks(tokens: int, causal: bool) -> None:
     parts = inputs(tokens, torch.bfloat16)
-    out = fused_attention(*parts, padding(tokens), None, 0.0, causal=causal, window=None)
+    out = scaled_dot_product_attention(*parts, mask=padding(tokens), causal=causal)
     agree(out, parts, mask=padding(tokens), causal=causal, tolerance=2e-2, window=None, softcap=None)
 
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention as torch_flex
+import torch.nn.functional as F
+from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from minitx.nn import scaled_dot_product_attention
+from minitx.nn import masks, scaled_dot_product_attention
 from minitx.nn.flex import _block_mask, _score_mod, flex_attention
-from minitx.nn.kernels import FLEX_FROM_TOKENS, FLEX_MIN_D_HEAD, MaskAndBias, choose_kernel, fold
+from minitx.nn.kernels import FLEX_FROM_TOKENS, FLEX_MIN_D_HEAD, HALF, MaskAndBias, choose_kernel, fold
 from minitx.nn.masks import same_document
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.filterwarnings("ignore:.*(lru_cache|boxed arguments)"),
+]
 every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 
@@ -26,9 +35,12 @@ def _no_grad():
         yield
 
 
+def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
+    return scaled_dot_product_attention(q, k, v, return_weights=True, **options)[0]
+
+
 def both(q: Tensor, k: Tensor, v: Tensor, **options) -> tuple[Tensor, Tensor]:
-    explicit, _ = scaled_dot_product_attention(q, k, v, return_weights=True, **options)
-    return flex_attention(q, k, v, compiled=False, **options), explicit
+    return flex_attention(q, k, v, compiled=False, **options), explicit(q, k, v, **options)
 
 
 def choose(
@@ -190,3 +202,105 @@ def test_blocks_made_while_predicting_serve_training() -> None:
     parts = [part for part in vars(blocks).values() if isinstance(part, Tensor)]
     assert parts
     assert not any(part.is_inference() for part in parts)
+
+
+@every_direction
+@pytest.mark.parametrize("window", [None, 1, 127, 129, 257, 999])
+@pytest.mark.parametrize("tokens", [5, 128, 129, 640, 700])
+def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, causal: bool) -> None:
+    """Torch's own way, which looks at every pair."""
+    blocks, rule = _block_mask(tokens, causal, window, torch.device("cpu")), masks.rules(causal, window)
+    if not rule:
+        assert blocks is None
+        return
+    theirs = torch_flex.create_block_mask(lambda b, h, q, k: rule[0](q, k), None, None, tokens, tokens, device="cpu")
+    assert (blocks.seq_lengths, blocks.BLOCK_SIZE) == (theirs.seq_lengths, theirs.BLOCK_SIZE)
+    for name, part in vars(theirs).items():
+        if isinstance(part, Tensor):
+            torch.testing.assert_close(getattr(blocks, name), part, rtol=0, atol=0, msg=name)
+
+
+def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three layers, two lengths, with gradients; the compiler ignores what is cached."""
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)  # step by step, a CPU can do backward
+    forwards = []
+
+    def record(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        forwards.append(graph)
+        return graph.forward
+
+    def layers(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        for _ in range(3):
+            q = attention(q, k, v, causal=True, window=5, softcap=2.0)
+        return q
+
+    backend = aot_autograd(
+        fw_compiler=record,
+        bw_compiler=lambda graph, inputs: graph.forward,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    compiled = torch.compile(lambda *given: layers(flex_attention, *given), backend=backend, fullgraph=True)
+    for tokens in (200, 300):
+        with torch.enable_grad():
+            given = [torch.randn(1, 2, tokens, 16, requires_grad=True) for _ in range(3)]
+            out, expected = compiled(*given), layers(explicit, *given)
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+            found, wanted = (torch.autograd.grad(each.sum(), given) for each in (out, expected))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert len(forwards) == 2
+    for graph, tokens in zip(forwards, (200, 300), strict=True):
+        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        assert sum("sort" in str(node.target) for node in nodes) == 4, "once for all layers"
+        shapes = [node.meta["val"].shape for node in nodes if isinstance(node.meta.get("val"), Tensor)]
+        assert shapes
+        assert not [shape for shape in shapes if [int(size) for size in shape[-2:]] == [tokens, tokens]]
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({}, True),
+        ({"causal": True}, True),
+        ({"mask": torch.ones(1, 1, 1, 64).bool()}, False),
+        ({"bias": torch.zeros(1, 2, 64, 64)}, False),
+        ({"causal": True, "window": 5}, False),
+    ],
+    ids=["plain", "causal", "mask", "bias", "window"],
+)
+def test_cudnn_is_never_given_a_mask(
+    options: dict, allowed: bool, compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated: tensors of a CUDA device without numbers."""
+    enabled = []
+
+    def attend(q: Tensor, *given: object, **more: object) -> Tensor:
+        enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return q
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    monkeypatch.setattr(masks, "build", lambda *rules, queries, keys, device: torch.ones(queries, keys, device=device))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        q = torch.empty(1, 2, 64, 16, device="cuda", dtype=torch.bfloat16)
+        given = {
+            name: torch.empty(value.shape, dtype=value.dtype, device="cuda") if isinstance(value, Tensor) else value
+            for name, value in options.items()
+        }
+        scaled_dot_product_attention(q, q, q, **given)
+    assert enabled == [allowed]
+    assert torch.backends.cuda.cudnn_sdp_enabled(), "as it was before"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("tokens", [64, 192, 320])
+def test_gradients_are_finite_on_a_gpu_whatever_the_length(tokens: int, dtype: torch.dtype) -> None:
+    """Scores so low that the exponential of their negative overflows in fp32."""
+    q, k, v = (torch.randn(2, 2, tokens, 64, device="cuda", dtype=dtype) for _ in range(3))
+    q[..., 0], k[..., 0] = 1.0, -120 * math.sqrt(64)
+    q, k, v = (part.requires_grad_() for part in (q, k, v))
+    keep = torch.ones(2, 1, 1, tokens, dtype=torch.bool, device="cuda")
+    out = scaled_dot_product_attention(q, k, v, mask=keep, causal=True)
+    for gradient in torch.autograd.grad(out, (q, k, v), torch.randn_like(out)):
+        assert gradient.isfinite().all()

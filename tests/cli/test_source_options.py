@@ -1,0 +1,41 @@
+"""Options read from source agree with the classes themselves, and all mistakes of a config are reported at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minitx.cli.main import main
+from minitx.cli.source_options import CONTEXT, SOURCES, _classes, _parameters, _registered_name
+from minitx.config.registry import parameters
+from minitx.data.tasks import TASKS
+from minitx.nn import POSITION_IDS, POSITIONS
+
+REGISTRIES = {"data": TASKS, "model.position": POSITIONS, "model.position_ids": POSITION_IDS}
+
+
+@pytest.mark.parametrize("section", SOURCES)
+def test_names_and_options_are_those_of_the_classes(section: str) -> None:
+    classes = _classes(SOURCES[section])
+    registered = {name: kind for kind in classes.values() if (name := _registered_name(kind))}
+    assert registered.keys() == {*REGISTRIES[section]}
+    for name, kind in registered.items():
+        assert (
+            dict(_parameters(kind, classes)).keys() == parameters(REGISTRIES[section][name], frozenset(CONTEXT)).keys()
+        )
+
+
+def test_four_mistakes_are_four_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "data: {name: reverse, symbls: 5}\nmodel: {d_modle: 8, position: {name: rop}}\ntrainer: {max_steps: 0}\n"
+    )
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "--config", str(file)])
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        "minitx: model.position.name: unknown name 'rop'; did you mean rope?",
+        "minitx: trainer.max_steps: expected an integer of at least 1, got 0",
+        "minitx: unknown key data.symbls: did you mean data.symbols? (for data.name reverse)",
+        "minitx: unknown key model.d_modle: did you mean model.d_model?",
+    ]
