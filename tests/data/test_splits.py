@@ -67,9 +67,9 @@ def test_short_sequences_differ_by_length_and_content() -> None:
     assert len(set(hashed(rows))) == len(rows)
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=50))
-def test_every_hash_belongs_to_exactly_one_split(hashes: list[int]) -> None:
-    belongs = torch.stack([in_split(torch.tensor(hashes), split) for split in SPLITS])  # type: ignore[arg-type]
+def test_every_hash_belongs_to_exactly_one_split() -> None:
+    hashes = torch.cat((torch.arange(-1500, 1500), torch.tensor([-(2**63), 2**63 - 1])))  # every bucket
+    belongs = torch.stack([in_split(hashes, split) for split in SPLITS])  # type: ignore[arg-type]
     assert belongs.sum(dim=0).eq(1).all()
 
 

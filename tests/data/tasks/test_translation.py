@@ -200,9 +200,9 @@ def test_rows_of_a_batch_are_about_equally_long(folder: Path) -> None:
 
 def test_groups_are_of_equal_longer_sides(folder: Path) -> None:
     """Both sides are padded, so pairs with as many tokens in all are not alike if one has a longer side."""
-    even = [(" ".join(["drei"] * 5), " ".join(["elf"] * 5))] * 8
-    uneven = [("drei", " ".join(["elf"] * 9))] * 4 + [(" ".join(["drei"] * 9), "elf")] * 4
-    write_split(folder, "train", [*even, *uneven])
+    sizes = [(1, 5), (5, 5), (1, 9), (9, 9)]  # neither the shorter side nor the sum divides them as the longer does
+    pairs = [(" ".join(["drei"] * source), " ".join(["elf"] * target)) for source, target in sizes]
+    write_split(folder, "train", pairs * 4)
     task = make(folder, tokenizer={"name": "word", "size": 100}, buckets=2, batch_size=4)
     widths = {max(part.size(1) for part in task.batch(generator(step), 6)) for step in range(20)}
     assert widths == {9, 17}, "words and the spaces between them"
