@@ -55,13 +55,13 @@ def test_torch_loads_in_one_place_and_weights_only() -> None:
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from minitx.checkpoints import safe_load as archive
     from minitx.training.checkpointing import AtomicCheckpointIO
-    from minitx.training.resilience.disk import Disk
+    from minitx.training.resilience.disk import TolerantFiles
 
     asked = []
     monkeypatch.setattr(archive, "load", lambda path, where: asked.append(path) or {})
     (tmp_path / "x.ckpt").touch()
     with pytest.raises(ValueError, match="no minitx section"):
-        AtomicCheckpointIO(Disk(tmp_path)).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
+        AtomicCheckpointIO(TolerantFiles(tmp_path)).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
     assert asked == [tmp_path / "x.ckpt"]
 
 

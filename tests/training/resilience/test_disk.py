@@ -24,7 +24,7 @@ from minitx.tensorboard.events import EventFile
 from minitx.training.api import train_config as train
 from minitx.training.folder import say
 from minitx.training.module import TransformerModule
-from minitx.training.resilience.disk import Disk
+from minitx.training.resilience.disk import TolerantFiles
 
 STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2, "precision": "32-true"}
 
@@ -179,7 +179,7 @@ def test_a_folder_that_is_full_from_the_beginning_is_refused(
 
 def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
     """A write that stops in the middle of a record goes on there; when the file is gone, its half goes too."""
-    disk = Disk(tmp_path)
+    disk = TolerantFiles(tmp_path)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -227,7 +227,7 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
 
 def test_events_that_cannot_be_written_are_not_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.MOST", 1000)
-    disk, full = Disk(tmp_path), FullDisk(monkeypatch)
+    disk, full = TolerantFiles(tmp_path), FullDisk(monkeypatch)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
     from tensorboard.compat.proto.event_pb2 import Event
 
