@@ -14,9 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import minitx
 from minitx.cli.main import main
 from minitx.config.schema import Config, config_from_dict
+from minitx.data.examples import _longest_document
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
-from minitx.training.callbacks.log_attention import _longest_document
 from minitx.training.describe import describe
 from minitx.training.resolve import resolve
 

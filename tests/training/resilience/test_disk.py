@@ -1,4 +1,4 @@
-"""A disk that is full, a folder that is gone or read-only: said once, training goes on, nothing good is lost."""
+"""A disk that is full, a folder that is gone or read-only: said once, training continues, nothing good is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.tensorboard.events import EventFile
 from minitx.training.api import train_config as train
-from minitx.training.folder import say
+from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 from minitx.training.resilience.disk import TolerantFiles
 
@@ -85,10 +85,10 @@ def test_a_disk_that_is_full_for_a_while(
     said = capsys.readouterr().out
     reason = os.strerror(number)
     assert found == [(2, 2)], "what was saved before is untouched"
-    kept = "the one of step 2 is kept, training goes on, and the next save tries again"
+    kept = "the one of step 2 is kept, training continues, and the next save tries again"
     assert said.count(f"{folder}: last.ckpt cannot be written ({reason}): {kept}") == 1
     assert said.count(f"best.ckpt cannot be written ({reason})") == 1
-    assert said.count(f"TensorBoard's event file cannot be written ({reason}): training goes on, and the curves") == 1
+    assert said.count(f"TensorBoard's event file cannot be written ({reason}): training continues, and the curves") == 1
     for what in ("last.ckpt", "best.ckpt", "TensorBoard's event file"):
         assert said.count(f"{folder}: {what} is written again") == 1
     assert results["steps"] == saved(folder) == saved(folder, "best") == 8
@@ -157,7 +157,7 @@ def test_a_folder_that_is_removed_is_made_again(
     folder = tmp_path / "runs/small/v0"
     at(monkeypatch, {5: lambda: shutil.rmtree(tmp_path / "runs")})
     train(small(trainer=STEPS, log={"every_n_steps": 1}))
-    assert capsys.readouterr().out.count(f"{folder} was removed while the run went on: it is made again") == 1
+    assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is made again") == 1
     assert saved(folder) == 8
     assert saved(folder, "best") == 8, "what is gone is no longer the best"
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
@@ -269,10 +269,10 @@ def test_a_line_for_a_full_disk_is_lost_and_any_other_trouble_is_not(monkeypatch
         return write
 
     monkeypatch.setattr("builtins.print", fails(errno.ENOSPC))
-    say("lost")
+    print_line("lost")
     monkeypatch.setattr("builtins.print", fails(errno.EPIPE))
     with pytest.raises(BrokenPipeError):
-        say("nobody listens")
+        print_line("nobody listens")
 
 
 def test_whole_files_leave_nothing_behind_when_the_disk_is_full(
