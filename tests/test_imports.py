@@ -38,7 +38,7 @@ CORE = {
     "nn": None,
     "training": {
         "checkpointing", "folder", "hooks", "losses", "module", "optim", "precision", "progress",
-        "resolve", "resume", "run", "sharding", "start",
+        "resolve", "resume", "run", "start",
     },
 }  # fmt: skip
 """Folders of the core and their files; None for all of them."""

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file is complete, or unchanged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO
 from minitx.config.errors import ConfigError
 
 UNFINISHED = ".part"
-"""How the name of a file ends that is being written."""
+"""Suffix of a file that is being written."""
 
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write to, beside its target: forced to disk and renamed at the end of the block, or removed.
+    """A temporary file in the folder of `path`, fsynced and renamed at the end of the block, or removed.
 
-    Nobody ever sees a half-written file at `path`, whatever ends the process, and two writers do not mix.
+    `path` is never half written, whatever ends the process, and two writers do not mix.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,20 +40,17 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def remove_unfinished(folder: str | Path) -> None:
-    """Remove what `written_whole` has begun to write in a folder when its process was killed.
-
-    Nobody else may be writing there now.
-    """
+    """Remove the temporary files of killed processes from a folder that no other process is writing to."""
     for path in Path(folder).iterdir():
         if re.fullmatch(rf"\..+\.\w{{8}}{re.escape(UNFINISHED)}", path.name) and path.is_file():
             path.unlink(missing_ok=True)
 
 
 def writable(path: str | Path) -> Path:
-    """A path that can be written, known before the work rather than after.
+    """Check that a file can be written, before the work whose result it takes.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot be written.
     """
     path = Path(path)
     existed = path.exists()
@@ -68,10 +65,10 @@ def writable(path: str | Path) -> Path:
 
 
 def writable_folder(path: str | Path) -> Path:
-    """A folder that can be written to, made if it is not there.
+    """Check that a folder can be written to; create a missing one.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot be written.
     """
     path = Path(path)
     try:

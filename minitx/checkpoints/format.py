@@ -1,7 +1,7 @@
-"""The checkpoint file: one self-contained file of tensors and plain JSON types. Reads and writes; trains nothing.
+"""The checkpoint file: one self-contained file of tensors and plain JSON types.
 
-Under the key `minitx` stand the format, the resolved config and the tokenizer; under `state_dict` the weights; beside
-them whatever the training loop needs to go on.
+The key `minitx` holds the format, the resolved config and the tokenizer; `state_dict` the weights; the other keys the
+state of the training loop.
 """
 
 from __future__ import annotations
@@ -18,81 +18,79 @@ from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 
 FORMAT = 1
-"""Version of what stands under `minitx`; a file of a newer one is refused."""
+"""Version of the minitx section; a newer one is refused."""
 
 
 def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """What stands under `minitx`."""
+    """The minitx section."""
     return {"format": FORMAT, "config": config, "tokenizer": tokenizer}
 
 
 def write(contents: dict[str, Any], path: str | Path) -> None:
-    """Write a checkpoint whole or not at all: beside its target, forced to disk, then renamed.
+    """Write a checkpoint atomically.
 
     Raises:
-        OSError: no room, no folder, no permission; what stood there before is left as it was.
+        OSError: a full disk, no permission; the previous file is unchanged.
     """
     with written_whole(path) as file:
         try:
             torch.save(contents, file)
-        except RuntimeError as error:  # of torch's own bookkeeping, when a write has failed under it
+        except RuntimeError as error:  # torch replaces the OSError of a failed write
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """The contents of a checkpoint file, unpickling nothing but tensors and plain types.
+    """Read a checkpoint file, unpickling nothing but tensors and plain types.
 
     Raises:
-        ConfigError: not there, damaged, not ours, or of a newer format; before more memory is taken than the file has
-            bytes.
+        ConfigError: missing, damaged, not a minitx checkpoint, or of a newer format.
     """
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"there is no checkpoint file {path}")
-    with warnings.catch_warnings(action="ignore"):  # torch wonders aloud about files that are refused below
+    with warnings.catch_warnings(action="ignore"):  # of torch, about files that are refused below
         contents = archive.load(path, map_location)
-    ours = contents.get("minitx") if isinstance(contents, dict) else None
-    if not isinstance(ours, dict) or not isinstance(ours.get("format"), int):
+    section = contents.get("minitx") if isinstance(contents, dict) else None
+    if not isinstance(section, dict) or not isinstance(section.get("format"), int):
         raise ConfigError(f"{path} is not a minitx checkpoint: it has no minitx section")
-    if ours["format"] > FORMAT:
+    if section["format"] > FORMAT:
         raise ConfigError(
-            f"{path} is of checkpoint format {ours['format']}, newer than {FORMAT}, which this minitx knows: "
-            "update minitx"
+            f"{path} has checkpoint format {section['format']}, and this minitx reads up to {FORMAT}: update minitx"
         )
-    missing = {"config", "tokenizer"} - ours.keys() or {"state_dict"} - contents.keys()
+    missing = {"config", "tokenizer"} - section.keys() or {"state_dict"} - contents.keys()
     if missing:
         raise ConfigError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
     try:
-        archive.check_plain(ours, path.stat().st_size)
-        _check_kinds(ours["config"], ours["tokenizer"], contents["state_dict"])
+        archive.check_plain(section, path.stat().st_size)
+        _check_types(section["config"], section["tokenizer"], contents["state_dict"])
     except ValueError as error:
         raise ConfigError(f"{path} is damaged, or its parts do not fit together: {error}") from None
     return contents
 
 
-def _check_kinds(config: Any, tokenizer: Any, weights: Any) -> None:
+def _check_types(config: Any, tokenizer: Any, weights: Any) -> None:
     for name, part in (("config", config), ("tokenizer", tokenizer), ("weights", weights)):
         if not isinstance(part, dict):
-            raise ConfigError(f"its {name} must be names with values, got {type(part).__name__}")
+            raise ConfigError(f"its {name} must be a dict, got {type(part).__name__}")
     for name, tensor in weights.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise ConfigError(f"its weights must be tensors with names, got {type(tensor).__name__} {name!r:.80}")
+            raise ConfigError(f"its weights must be tensors by name, got {type(tensor).__name__} {name!r:.80}")
 
 
 def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """A model's weights in the contents of a checkpoint, as its load_state_dict takes them."""
+    """The model's weights in a checkpoint, for its load_state_dict."""
     return {name.removeprefix("model."): tensor for name, tensor in contents["state_dict"].items()}
 
 
 def find(path: str | Path, name: str = "best") -> Path:
-    """The checkpoint file that a path means: the file itself, or the newest one of that name in a run folder.
+    """Find a checkpoint: the file itself, or the newest of that name in a run folder.
 
     Args:
         path: a file, a run folder runs/NAME, or one version of it runs/NAME/vN.
         name: best or last, for a folder; best falls back to last.
 
     Raises:
-        ConfigError: nothing there.
+        ConfigError: there is none.
     """
     path = Path(path)
     if not path.exists():

@@ -1,5 +1,6 @@
-"""How large the model of a config is, told before any of it is made: a slip of the keyboard, or a hostile file, asks
-for more memory than there is. Builds on torch's meta device, where tensors have shapes and no memory.
+"""Size of a config's model, checked before it is built: a typo or a hostile file may ask for more memory than there is.
+
+Parameters are counted on torch's meta device, where tensors have shapes and no memory.
 """
 
 from __future__ import annotations
@@ -18,105 +19,89 @@ from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer
 
 GIB = 2**30
-BYTES = 4
-"""Of a weight as it is made, fp32."""
-ID = 8
-"""Of a token's id."""
-SMALL = GIB
-"""Bytes of a model that may be made before its weights are compared with it."""
-PARTS = ("embedding and head", "positions", "layers")
+WEIGHT_BYTES = 4
+"""fp32, in which weights are initialized."""
+ID_BYTES = 8
+PARTS = {
+    "embedding and head": ("vocab_size", "d_model"),
+    "positions": ("position", "d_model"),
+    "layers": ("n_layers", "n_decoder_layers", "d_model", "d_ff", "d_head", "n_heads"),
+}
+"""Parts of a model, and the keys of `model` that decide on their size."""
 WIDTHS = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "vocab_size")
-"""Sizes of the config of which each has at least as many weights."""
+"""Keys of `model` whose value is at most the number of weights."""
 TABLES = ("max_len", "buckets")
-"""The same among the options of position schemes."""
+"""Options of position schemes with the same property."""
 
 
-def memory() -> int | None:
-    """Bytes of this machine's memory, where the system tells."""
+def memory_bytes() -> int | None:
+    """Physical memory of this machine, where the system reports it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
 
 
-def check_memory(config: ModelConfig, room: int | None = None) -> None:
-    """Refuse a model whose weights alone this machine cannot hold.
+def check_memory(config: ModelConfig) -> None:
+    """Refuse a model whose weights exceed this machine's memory.
 
     Args:
         config: with its vocab_size.
-        room: bytes that there are; by default the machine's.
 
     Raises:
-        ConfigError: with the keys that make it so large; and whatever build_model says of numbers that do not fit.
+        ConfigError: with the keys that make it so large; or an error of build_model.
     """
-    room = memory() if room is None else room
-    if room is None:
+    available = memory_bytes()
+    if available is None:
         return
-    # A scheme may make lists as long as there are heads, so it has its turn once the rest is known to fit.
-    for asked in (dataclasses.replace(config, position={"name": "none"}), config):
-        counts = _too_wide(asked, room) or parameters(asked)
-        needed = BYTES * sum(counts.values())
-        if needed <= room:
-            continue
-        part = max(counts, key=counts.__getitem__)
-        raise ConfigError(
-            f"{_keys(config, part)} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
-            f"{room / GIB:,.1f} GiB of memory: make one of them smaller"
-        )
+    # Position schemes may build lists with an entry per head, so they are counted once the rest is known to fit.
+    for candidate in (dataclasses.replace(config, position={"name": "none"}), config):
+        sizes = _sizes(candidate)
+        largest = max(sizes, key=sizes.__getitem__)
+        too_large = sizes[largest] * WEIGHT_BYTES > available  # even a meta tensor of it may overflow
+        counts = {largest: sizes[largest]} if too_large else parameters(candidate)
+        needed = WEIGHT_BYTES * sum(counts.values())
+        if needed > available:
+            keys = _keys(config, max(counts, key=counts.__getitem__))
+            raise ConfigError(
+                f"{keys} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
+                f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
+            )
 
 
-def _sizes(config: ModelConfig) -> dict[str, int | None]:
-    """The widths and tables that a config asks for, each by itself."""
+def _sizes(config: ModelConfig) -> dict[str, int]:
+    """Widths and table sizes of a config, by key."""
     tables = {f"position.{name}": value for name, value in config.position.items() if name in TABLES}
-    return {name: getattr(config, name) for name in WIDTHS} | tables
-
-
-def _too_wide(config: ModelConfig, room: int) -> dict[str, int]:
-    """One size that fills the memory by itself, before even a meta tensor of it overflows."""
-    values = {name: value or 0 for name, value in _sizes(config).items()}
-    name = max(values, key=values.__getitem__)
-    return {name: values[name]} if values[name] * BYTES > room else {}
+    sizes = {name: getattr(config, name) for name in WIDTHS} | tables
+    return {name: value for name, value in sizes.items() if isinstance(value, int)}
 
 
 def _keys(config: ModelConfig, part: str) -> str:
-    """The keys that decide on the size of a part, with their values."""
-    names = {
-        "embedding and head": ("vocab_size", "d_model"),
-        "positions": ("position", "d_model"),
-        "layers": ("n_layers", "n_decoder_layers", "d_model", "d_ff", "d_head", "n_heads"),
-    }.get(part, (part,))
-    told = []
-    for name in names:
-        _, _, option = name.partition(".")
-        value = config.position[option] if option else getattr(config, name)
-        if value is not None:
-            told.append(f"model.{name} {value}")
-    return ", ".join(told)
+    """The keys that decide on the size of a part or are one, with their values."""
+    values = dataclasses.asdict(config)
+    values |= {f"position.{name}": value for name, value in config.position.items()}
+    return ", ".join(f"model.{key} {values[key]}" for key in PARTS.get(part, (part,)) if values[key] is not None)
 
 
-def check_batch(task: Task, room: int | None = None) -> None:
-    """Refuse a batch whose token ids alone this machine cannot hold.
-
-    Args:
-        task: as it would be trained.
-        room: bytes that there are; by default the machine's.
+def check_batch(task: Task) -> None:
+    """Refuse a batch whose token ids exceed this machine's memory.
 
     Raises:
         ConfigError: with the key.
     """
-    room = memory() if room is None else room
+    available = memory_bytes()
     tokens = sum(task.longest) + 2
-    needed = task.batch_size * tokens * ID
-    if room is not None and needed > room:
+    needed = task.batch_size * tokens * ID_BYTES
+    if available is not None and needed > available:
         raise ConfigError(
             f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "
-            f"GiB, and this machine has {room / GIB:,.1f} GiB of memory: make them fewer or shorter"
+            f"GiB, and this machine has {available / GIB:,.1f} GiB of memory: make them fewer or shorter"
         )
 
 
 def parameters(config: ModelConfig) -> dict[str, int]:
-    """Weights by PARTS, counted on a model with at most two layers in each stack; more of them are more of the same."""
-    deep = {"encoder": config.n_layers, "decoder": config.decoder_layers}
+    """Number of weights by PARTS, extrapolated from a model with at most two layers in each stack."""
+    layers = {"encoder": config.n_layers, "decoder": config.decoder_layers}
     shallow = dataclasses.replace(
         config,
         n_layers=min(config.n_layers, 2),
@@ -125,73 +110,68 @@ def parameters(config: ModelConfig) -> dict[str, int]:
     counts = dict.fromkeys(PARTS, 0)
     for name, parameter in on_meta(shallow).named_parameters():
         stack, _, rest = name.partition(".")
-        times = 1
-        if rest.startswith("layers.1."):  # the second stands for all that follow it
-            times = deep[stack] - 1
-        part = PARTS[2] if rest.startswith("layers.") else PARTS[1] if rest.startswith("position") else PARTS[0]
+        times = layers[stack] - 1 if rest.startswith("layers.1.") else 1  # the second layer counts for all later ones
+        part = next((part for part in ("layers", "positions") if rest.startswith(part[:-1])), "embedding and head")
         counts[part] += parameter.numel() * times
     return counts
 
 
 def on_meta(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
-    """The model of a config without memory.
+    """The model of a config on torch's meta device.
 
     Raises:
-        ConfigError: numbers that do not fit together, or that no tensor can have.
+        ConfigError: sizes that contradict each other, or that no tensor can have.
     """
     try:
         with torch.device("meta"):
             return build_model(config, vocab_size)
     except RuntimeError:
-        raise ConfigError(
-            f"model.d_model {config.d_model} and the sizes beside it are more than a tensor has"
-        ) from None
+        raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
 
 
-def _is_small(config: ModelConfig, sizes: Mapping[str, int | None], deep: Mapping[str, int | None]) -> bool:
-    """Whether a model is surely below SMALL, by a bound that is too large rather than too small."""
-    wide = {name: value or 1 for name, value in sizes.items()}
-    inner = max(wide["d_ff"], 4 * wide["d_model"], wide["n_heads"] * (config.d_head or wide["d_model"]))
-    layers = 2 * sum(value or 0 for value in deep.values())
-    rows = sum(value for name, value in wide.items() if name not in ("d_model", "d_ff", "d_head"))
-    return BYTES * inner * (wide["d_model"] * 16 * (layers + 1) + 4 * rows) < SMALL
+def _is_small(config: ModelConfig, sizes: Mapping[str, int]) -> bool:
+    """Whether an upper bound of the model's size is below a GiB."""
+    inner = max(sizes.get("d_ff", 0), 4 * config.d_model, config.n_heads * (config.d_head or config.d_model))
+    layers = 2 * (config.n_layers + (config.n_decoder_layers or 0))
+    rows = sum(value for name, value in sizes.items() if name not in ("d_model", "d_ff", "d_head"))
+    return WEIGHT_BYTES * inner * (config.d_model * 16 * (layers + 1) + 4 * rows) < GIB
 
 
 def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size: int) -> None:
-    """See that weights are those of a config, before its model is made.
+    """Check that weights belong to a config, before its model is built.
 
     Args:
-        weights: by name, as model.load_state_dict takes them.
+        weights: by name, for model.load_state_dict.
         config: of the model.
-        vocab_size: where the config leaves it open.
+        vocab_size: for a config without one.
 
     Raises:
-        ConfigError: sizes that the weights cannot have, a weight too many, too few, of another shape or kind, or one
-            that is not finite.
+        ConfigError: a size that the weights cannot have; a weight that is missing, unknown, not finite, not floating
+            point, or of another shape.
     """
     total = sum(tensor.numel() for tensor in weights.values())
+    config = dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size)
     sizes = _sizes(config)
-    sizes["vocab_size"] = vocab_size if config.vocab_size is None else config.vocab_size
-    deep = {name: getattr(config, name) for name in ("n_layers", "n_decoder_layers")}
-    for values, most in ((sizes, total), (deep, len(weights))):
+    depths = {"n_layers": config.n_layers, "n_decoder_layers": config.n_decoder_layers or 0}
+    for values, limit in ((sizes, total), (depths, len(weights))):
         for name, value in values.items():
-            if isinstance(value, int) and value > most:
-                told = f"there are {len(weights)} weights of {total:,} numbers"
-                raise ConfigError(f"its config says model.{name} {value}, but {told}")
-    # Torch loads its compiler, a second's work, for what it makes without memory: not for a model that is small anyway.
-    model = build_model(config, vocab_size) if _is_small(config, sizes, deep) else on_meta(config, vocab_size)
+            if value > limit:
+                found = f"there are {len(weights)} weights of {total:,} numbers"
+                raise ConfigError(f"its config has model.{name} {value}, but {found}")
+    # The first meta tensor makes torch import its compiler, which takes a second.
+    model = build_model(config) if _is_small(config, sizes) else on_meta(config)
     needed = sum(parameter.numel() for parameter in model.parameters())
-    own = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
-    if own < needed <= total:
-        raise ConfigError(f"its config says {needed:,} weights, but there are {own:,}, several times over")
+    distinct = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
+    if distinct < needed <= total:
+        raise ConfigError(f"its config needs {needed:,} weights, but there are {distinct:,}, several times over")
     expected = model.state_dict()
     for name in [*expected, *weights]:
         if name not in weights or name not in expected:
-            raise ConfigError(f"the weights {'lack' if name in expected else 'have a stranger,'} {name[:100]!r}")
-        shape, found = [*expected[name].shape], [*weights[name].shape]
-        if shape != found:
-            raise ConfigError(f"the weights {name!r} must have the shape {shape} by the config, got {found}")
-        if not weights[name].is_floating_point():
-            raise ConfigError(f"the weights {name!r} must be fractions, got {weights[name].dtype}")
-        if bad := int((~weights[name].isfinite()).sum()):
-            raise ConfigError(f"the weights {name!r} must be finite, got {bad} of {weights[name].numel()} that are not")
+            raise ConfigError(f"the weights {'lack' if name in expected else 'have an unknown'} {name[:100]!r}")
+        tensor, shape = weights[name], [*expected[name].shape]
+        if shape != [*tensor.shape]:
+            raise ConfigError(f"the weights {name!r} must have the shape {shape} by the config, got {[*tensor.shape]}")
+        if not tensor.is_floating_point():
+            raise ConfigError(f"the weights {name!r} must be floating point, got {tensor.dtype}")
+        if bad := int((~tensor.isfinite()).sum()):
+            raise ConfigError(f"the weights {name!r} must be finite, got {bad} of {tensor.numel()} that are not")

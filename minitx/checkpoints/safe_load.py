@@ -1,8 +1,7 @@
-"""What a checkpoint file may be made of, looked at before torch is given it: nothing that runs, and nothing that grows.
+"""Checks of a checkpoint file: nothing in it may run, or take more memory than the file has bytes.
 
-A checkpoint is a zip archive of one pickle, which says what there is, and the bytes of each tensor. `weights_only`
-keeps a pickle from calling what it likes; it still lets it ask for more memory than the file has bytes, and believes
-what it says of its own sizes.
+A checkpoint is a zip archive of one pickle and the bytes of each tensor. `weights_only` keeps the pickle from calling
+arbitrary functions, but trusts the sizes that it declares.
 """
 
 from __future__ import annotations
@@ -18,54 +17,49 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 
 _STORAGES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-NAMES = {
+ALLOWED_GLOBALS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_parameter",
     *(f"torch {kind}Storage" for kind in _STORAGES),
 }
-"""All that a checkpoint's pickle may name: fewer than weights_only allows, among them bytearray, of any size."""
-_NAMING = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
-DEEPEST = 50
-"""Levels of lists within lists; a checkpoint has about ten."""
+"""Globals of a checkpoint's pickle. weights_only allows more, among them bytearray, of any size."""
+_GLOBAL_OPCODES = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
+MAX_DEPTH = 50
+"""Levels of nested lists; a checkpoint has about ten."""
 
 
 def check(path: Path) -> int:
-    """Look at an archive without loading it.
+    """Check an archive without loading it.
 
     Returns:
-        The bytes of its pickle.
+        Size of its pickle in bytes.
 
     Raises:
-        ConfigError: no zip archive, one that is packed or not what its table of contents says, or a pickle that names
-            anything but tensors.
+        ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, or a pickle that
+            names anything but tensors.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise ConfigError(f"{path} is packed, and could unpack to any size: a minitx checkpoint never is")
-            size = path.stat().st_size
-            if sum(entry.file_size for entry in entries) > size:
-                raise ConfigError(f"{path} is damaged: it claims to hold more than its {size:,} bytes")
-            (pickled,) = (entry for entry in entries if entry.filename.count("/") == 1 and _is_pickle(entry))
-            named = set()
-            for code, argument, _ in pickletools.genops(archive.read(pickled)):
-                if code.name in _NAMING:
-                    named.add(str(argument))
-    except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
-        if isinstance(error, ValueError) and str(error).startswith(str(path)):
-            raise
+            compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+            size, declared = path.stat().st_size, sum(entry.file_size for entry in entries)
+            names: set[str] = set()
+            if not compressed and declared <= size:
+                (pickled,) = (each for each in entries if each.filename.partition("/")[2] == "data.pkl")
+                opcodes = pickletools.genops(archive.read(pickled))
+                names = {str(argument) for code, argument, _ in opcodes if code.name in _GLOBAL_OPCODES}
+    except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
         raise ConfigError(_damaged(path)) from None
-    if strange := sorted(named - NAMES):
+    if compressed:
+        raise ConfigError(f"{path} is compressed, and could unpack to any size: a minitx checkpoint never is")
+    if declared > size:
+        raise ConfigError(f"{path} is damaged: it declares more than its {size:,} bytes")
+    if unknown := sorted(names - ALLOWED_GLOBALS):
         raise ConfigError(
-            f"{_damaged(path)}; it names {strange[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
+            f"{_damaged(path)}; it names {unknown[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
         )
     return pickled.file_size
-
-
-def _is_pickle(entry: zipfile.ZipInfo) -> bool:
-    return entry.filename.endswith("/data.pkl")
 
 
 def _damaged(path: Path) -> str:
@@ -73,96 +67,93 @@ def _damaged(path: Path) -> str:
 
 
 def load(path: Path, map_location: Any) -> Any:
-    """What is in an archive, in memory of its own.
+    """Read the contents of an archive into memory.
 
-    The file is mapped first, so that a tensor that claims to be larger than it is takes nothing and reaches nothing;
-    then what holds what it claims is copied.
+    The file is mapped first, so that a tensor with a false size allocates nothing; then tensors of valid sizes are
+    copied.
 
     Raises:
-        ConfigError: see check; or what torch refuses.
+        ConfigError: see check; or an error of torch.
     """
-    pickled = check(path)
+    pickle_size = check(path)
     try:
         contents = torch.load(path, map_location=map_location, weights_only=True, mmap=True)
-    except Exception:  # torch raises a dozen kinds for damaged, foreign and hostile files
+    except Exception:  # torch raises a dozen types for damaged, foreign and hostile files
         raise ConfigError(_damaged(path)) from None
-    return _Copies(path, pickled).of(contents)
+    return _Copies(path, pickle_size).of(contents)
 
 
 class _Copies:
-    """Copies of tensors that are mapped from a file; one copy for tensors that share their memory.
+    """Copies of tensors that are mapped from a file; tensors that share memory share one copy.
 
     Args:
-        path: of the file, for messages.
-        pickled: bytes of its pickle, and so the most things that it can hold without holding one of them twice.
+        path: of the file.
+        max_values: size of its pickle in bytes, and so the number of values it can hold without repetition.
     """
 
-    def __init__(self, path: Path, pickled: int) -> None:
+    def __init__(self, path: Path, max_values: int) -> None:
         self.path = path
-        self.done: dict[Any, Any] = {}
-        self.kept: list[Any] = []  # what `done` knows by its address must not go away
-        self.left = path.stat().st_size
-        self.things = pickled
+        self.copies: dict[Any, Any] = {}
+        self.kept: list[Any] = []  # keeps alive the objects whose id is a key of `copies`
+        self.bytes_left = path.stat().st_size
+        self.values_left = max_values
 
-    def of(self, thing: Any, depth: int = 0) -> Any:
-        """The same, its tensors copied. Dicts and lists are changed in place."""
-        self.things -= 1
-        if depth > DEEPEST or self.things < 0:
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """Copy the tensors in a value; dicts and lists are changed in place."""
+        self.values_left -= 1
+        if depth > MAX_DEPTH or self.values_left < 0:
             raise ConfigError(f"{self.path} is damaged: its lists are nested without end")
-        if isinstance(thing, Tensor):
-            return self._copy(thing)
-        if not isinstance(thing, dict | list | tuple):
-            return thing
-        if id(thing) not in self.done:
-            self.kept.append(thing)
-            self.done[id(thing)] = thing  # a list may hold itself
-            if isinstance(thing, tuple):
-                self.done[id(thing)] = type(thing)(self.of(part, depth + 1) for part in thing)
+        if isinstance(value, Tensor):
+            return self._copy(value)
+        if not isinstance(value, dict | list | tuple):
+            return value
+        if id(value) not in self.copies:
+            self.kept.append(value)
+            self.copies[id(value)] = value  # a list may hold itself
+            if isinstance(value, tuple):
+                self.copies[id(value)] = type(value)(self.of(part, depth + 1) for part in value)
             else:
-                for key, part in list(thing.items() if isinstance(thing, dict) else enumerate(thing)):
-                    thing[key] = self.of(part, depth + 1)
-        return self.done[id(thing)]
+                for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
+                    value[key] = self.of(part, depth + 1)
+        return self.copies[id(value)]
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        size = tensor.numel() * tensor.element_size()
-        memory = tensor.untyped_storage()
-        if tensor.layout != torch.strided or size > memory.nbytes():
+        size, storage = tensor.numel() * tensor.element_size(), tensor.untyped_storage()
+        if tensor.layout != torch.strided or size > storage.nbytes():
             raise ConfigError(
-                f"{self.path} is damaged: a tensor claims the shape {[*tensor.shape]} of {size:,} bytes, and has "
-                f"{memory.nbytes():,}"
+                f"{self.path} is damaged: a tensor declares the shape {[*tensor.shape]} of {size:,} bytes, and has "
+                f"{storage.nbytes():,}"
             )
-        key = (memory.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        if key not in self.done:
-            self.left -= size
-            if self.left < 0:
-                raise ConfigError(f"{self.path} is damaged: its tensors claim more than the file has bytes")
-            self.done[key] = tensor.detach().clone()
-        return self.done[key]
+        key = (storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        if key not in self.copies:
+            self.bytes_left -= size
+            if self.bytes_left < 0:
+                raise ConfigError(f"{self.path} is damaged: its tensors declare more than the file has bytes")
+            self.copies[key] = tensor.detach().clone()
+        return self.copies[key]
 
 
-def check_plain(section: Any, most: int) -> None:
-    """See that a section is plain JSON, and no larger than what it was read from.
+def check_plain(section: Any, max_values: int) -> None:
+    """Check that a section is plain JSON of limited size.
 
     Args:
         section: of a checkpoint.
-        most: things that it may hold, each list and number counted wherever it stands.
+        max_values: number of values, each counted wherever it occurs.
 
     Raises:
-        ConfigError: anything but dicts with names, lists, texts, numbers, truth and None; or too many of them.
+        ConfigError: anything but dicts with string keys, lists, strings, numbers, booleans and None; or too many.
     """
-    waiting, seen = [section], 0
-    while waiting:
-        thing = waiting.pop()
-        seen += 1
-        if seen > most:
-            raise ConfigError(
-                f"its minitx section is nested without end, over {most:,} values in a file of so many bytes"
-            )
-        if isinstance(thing, dict):
-            if strange := [name for name in thing if not isinstance(name, str)]:
-                raise ConfigError(f"its minitx section must have texts for names, got {strange[0]!r:.60}")
-            waiting += thing.values()
-        elif isinstance(thing, list):
-            waiting += thing
-        elif not isinstance(thing, str | int | float | None):
-            raise ConfigError(f"its minitx section holds a {type(thing).__name__}, which is no plain JSON")
+    pending, count = [section], 0
+    while pending:
+        value = pending.pop()
+        count += 1
+        if count > max_values:
+            raise ConfigError(f"its minitx section is nested without end, over {max_values:,} values")
+        if isinstance(value, dict):
+            if invalid := [name for name in value if not isinstance(name, str)]:
+                raise ConfigError(f"its minitx section must have strings for keys, got {invalid[0]!r:.60}")
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif not isinstance(value, str | int | float | None):
+            raise ConfigError(f"its minitx section must be plain JSON, got a {type(value).__name__}")

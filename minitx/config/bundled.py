@@ -1,4 +1,4 @@
-"""The configs that come with minitx, by name: `--config reverse` works wherever it was installed. No torch here."""
+"""The bundled configs by name, so that `--config reverse` works in any installation. No torch here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 @cache
 def folder() -> Path:
-    """Where they lie: in the installed package, or beside it in a checkout."""
+    """The folder of the configs: in the installed package, or beside it in a checkout."""
     inside = _PACKAGE / "configs"
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"
 
@@ -22,5 +22,5 @@ def configs() -> dict[str, Path]:
 
 
 def summary(config: Path) -> str:
-    """A config's first sentence: its leading comment up to the first line break, without the sign."""
+    """The first line of a config's leading comment."""
     return config.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()

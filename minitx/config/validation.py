@@ -64,7 +64,7 @@ def sentences(
         else:
             largest = each["ctx"].get("le", each["ctx"].get("lt")) if "ctx" in each else None
             wanted = f"at most {_number(largest)}" if largest and largest >= 2**30 else expected(field)
-            sentence = f"{key}: expected {wanted}, got {shown(value)}"
+            sentence = f"{key or 'the config'}: expected {wanted}, got {shown(value)}"
         found.setdefault(sentence if each["type"] == "value_error" else key, sentence)
     return list(found.values())
 

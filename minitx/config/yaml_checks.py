@@ -1,7 +1,4 @@
-"""YAML from anywhere, read as plain values and refused before anything is built from them.
-
-A YAML file holds names and numbers. Nothing in it is imported, called, or looked up in the environment.
-"""
+"""YAML read as plain values: nothing in it is imported, called, or looked up in the environment."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ import yaml
 from minitx.config.errors import ConfigError
 
 MAX_BYTES = 2**20
-"""Size of a config file; a whole experiment takes about two thousand bytes."""
+"""Maximum size of a config file; an experiment takes about two thousand."""
 MAX_VALUES = 20_000
-"""Values of a config, each counted wherever it occurs: an alias may repeat millions."""
+"""Maximum number of values in a config, each counted wherever it occurs: an alias may repeat millions."""
 MAX_DEPTH = 20
-"""Levels of sections within sections; a config has four."""
+"""Maximum nesting of sections; a config has four levels."""
 
 
 class Loader(yaml.SafeLoader):
-    """The safe loader, for which 1e-3 is a number as in YAML 1.2."""
+    """PyYAML's safe loader, with 1e-3 as a number (YAML 1.2)."""
 
 
 Loader.add_implicit_resolver(
@@ -31,7 +28,7 @@ Loader.add_implicit_resolver(
 
 
 def parse(text: str) -> Any:
-    """A value on the command line: YAML, or the text itself where it is none."""
+    """Read a value of the command line: YAML, or else the text itself."""
     try:
         value = yaml.load(text, Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -41,10 +38,10 @@ def parse(text: str) -> Any:
 
 
 def read(path: str) -> Any:
-    """The values in a config file, checked; see check.
+    """Read a config file; see check.
 
     Raises:
-        ConfigError: no file, too large, not UTF-8, not YAML, or a key written twice.
+        ConfigError: no file, too large, not UTF-8, not YAML, or a repeated key.
     """
     try:
         if Path(path).stat().st_size > MAX_BYTES:
@@ -56,7 +53,7 @@ def read(path: str) -> Any:
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--config: {path} must be YAML in UTF-8, got another byte at place {error.start}") from None
+        raise ConfigError(f"--config: {path} must be YAML in UTF-8, got another byte at offset {error.start}") from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ConfigError(f"--config: {path} must be YAML, got {line}{error.problem}") from None
@@ -64,29 +61,29 @@ def read(path: str) -> Any:
         raise ConfigError(f"--config: {path} must have sections within sections, got them nested too deeply") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"--config: {path} must be YAML, got {' '.join(str(error).split())}") from None
-    except ConfigError:
-        raise
     except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"--config: {path} holds a value that cannot be read ({error})") from None
     check(values, f"--config: {path}")
     return values
 
 
 def check(values: Any, where: str) -> None:
-    """See that values are plain: sections, lists, texts, numbers, truth and null, and not too many of them.
+    """Check that values are plain JSON types of limited number and depth.
 
     Args:
         values: of a config, or of a part of one.
-        where: they come from, for messages.
+        where: their source, for messages.
 
     Raises:
-        ConfigError: anything else, or a key with which something would be imported.
+        ConfigError: another type, a key that is not a string, or too many values.
     """
-    waiting, seen = [("", values, 0)], 0
-    while waiting:
-        key, value, depth = waiting.pop()
-        seen += 1
-        if seen > MAX_VALUES or depth > MAX_DEPTH:
+    pending, count = [("", values, 0)], 0
+    while pending:
+        key, value, depth = pending.pop()
+        count += 1
+        if count > MAX_VALUES or depth > MAX_DEPTH:
             raise ConfigError(
                 f"{where} must hold at most {MAX_VALUES:,} values in {MAX_DEPTH} levels, got more under {key[:60]!r}"
             )
@@ -96,18 +93,18 @@ def check(values: Any, where: str) -> None:
                     raise ConfigError(
                         f"{where} must have names for keys, got {name!r:.60} in {key or 'its first level'}"
                     )
-                waiting.append((f"{key}.{name}".lstrip("."), inner, depth + 1))
+                pending.append((f"{key}.{name}".lstrip("."), inner, depth + 1))
         elif isinstance(value, list | tuple):
-            waiting += [(key, inner, depth + 1) for inner in value]
+            pending += [(key, inner, depth + 1) for inner in value]
         elif isinstance(value, set | bytes):
             raise ConfigError(f"{where} must hold texts, numbers, lists and sections, got {value!r:.60} for {key}")
 
 
 def _check_keys(path: str, tree: Any) -> None:
-    """Refuse a key that is written twice in one section: one of the two would be lost."""
-    waiting, seen = [tree], set()
-    while waiting:
-        node = waiting.pop()
+    """Refuse a repeated key in one section, whose first value YAML would drop."""
+    pending, seen = [tree], set()
+    while pending:
+        node = pending.pop()
         if id(node) in seen or not isinstance(node, yaml.CollectionNode):
             continue
         seen.add(id(node))
@@ -120,6 +117,6 @@ def _check_keys(path: str, tree: Any) -> None:
                         f"--config: {path} must name each key once, got {key.value!r} again in line {line}"
                     )
                 names.add(str(key.value))
-                waiting.append(value)
+                pending.append(value)
         else:
-            waiting += node.value
+            pending += node.value

@@ -12,8 +12,8 @@ from minitx.data.text.parallel_files import Sentences
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 
-ROWS_AT_ONCE = 500
-"""Rows generated at once, beams included."""
+MAX_ROWS = 500
+"""Rows generated in one batch, beams included."""
 
 
 def corpus_scores(
@@ -47,17 +47,17 @@ def corpus_scores(
 
 
 def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
-    """The model's output for each text, greedy by default; texts of similar length share a batch.
+    """Generate the output for each text, greedily by default; texts of similar length share a batch.
 
-    References are not used, so an output ends at the model's <eos> or at the task's maximum length.
+    An output ends at the model's <eos> or at the task's maximum length, whatever its reference.
     """
     options = options or GenerationOptions()
-    size = max(ROWS_AT_ONCE // options.num_beams, 1)
+    size = max(MAX_ROWS // options.num_beams, 1)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     result = [""] * len(texts)
     for start in range(0, len(order), size):
         indices = order[start : start + size]
-        # encode_batch, since unknown characters of a corpus become <unk>, where a typed prompt is refused.
+        # Unlike a typed prompt, a corpus may have unknown characters: encode_batch makes them <unk>.
         ids = predictor.tokenizer.encode_batch([texts[index] for index in indices])
         questions = [predictor.tokenizer.special_tokens.question(row) for row in ids]
         generations = predictor.generations(questions, options)

@@ -100,16 +100,16 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             of_length = task.of_length(length)
             of_length.vocabulary = predictor.tokenizer
             examples = of_length.examples(split, EXAMPLES_PER_LENGTH)
-        except ValueError:  # no question has this length, or too few for a held-out set
+        except ValueError:  # too few questions of this length for a held-out set, or none
             continue
         if limit is not None and positions(predictor.architecture, of_length.longest) > limit:
-            break  # the table of learned positions ends here
+            break  # the end of a table of learned positions
         figures[length] = _figures(_measure(predictor, examples))
     return figures
 
 
 def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> None:
-    """Plot accuracy against length, from a report with figures by length."""
+    """Plot the accuracies of a report by length."""
     by_length = report["by_length"]
     curves = [
         Curve(
@@ -139,7 +139,7 @@ def length_range(lengths: str, task: Task) -> range:
 
 
 def _measure(predictor: Predictor, examples: Any) -> Scores:
-    special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates the texts itself
+    special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates its own
     return evaluate(predictor.model, examples, predictor.architecture, special, free)
 
 

@@ -1,1 +1,1 @@
-"""Training with Lightning: the only place, beside the command line, that knows it."""
+"""Training with Lightning, which no other folder imports."""

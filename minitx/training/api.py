@@ -1,4 +1,4 @@
-"""minitx.train: training from Python, for notebooks and scripts; the same as the command line."""
+"""minitx.train: training from Python, with the same result as the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(
 
     Args:
         config: a YAML file, or the name of a bundled config (`minitx list`).
-        changes: keys and their values, as on the command line: {"trainer.max_steps": 300}.
+        changes: values by key, as on the command line: {"trainer.max_steps": 300}.
         resume: continue the newest run of this name instead of starting another.
         init_from: a checkpoint file or run folder: start a new run with its weights.
 
@@ -38,7 +38,7 @@ def train(
         The figures of results.json.
 
     Raises:
-        ConfigError: a key or a value that does not fit, or a config that cannot be run; before any work.
+        ConfigError: an invalid key or value, or a config that cannot be run; raised before training.
         RunFailed: training diverged, or its outcome could not be written.
     """
     values = read_file(str(config))
@@ -50,7 +50,7 @@ def train(
 def train_config(
     config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
 ) -> dict[str, Any]:
-    """Train as training.run.train does, with everything that protects a run and all that it logs.
+    """Train with all callbacks: protection of the run, attention and embeddings in TensorBoard.
 
     Args:
         config: as plain JSON types, defaults left out; or a Config.
@@ -58,19 +58,19 @@ def train_config(
         init_from: see train.
     """
     from minitx.training.callbacks.event_logger import RunLogger
-    from minitx.training.resilience.disk import Disk
+    from minitx.training.resilience.disk import TolerantFiles
 
-    return run.train(resolve(config, resume, init_from), run.RunExtras(Disk, RunLogger, callbacks, report))
+    return run.train(resolve(config, resume, init_from), run.RunExtras(TolerantFiles, RunLogger, callbacks, report))
 
 
 def report(predictor: Predictor) -> tuple[dict[str, Any], str]:
-    """Every figure of a trained model, and the same as a table."""
+    """All figures of a trained model, and the same as a table."""
     figures = evaluation_report(predictor)
     return figures, table(figures)
 
 
 def callbacks(config: Config, files: RunFiles) -> list[Callback]:
-    """What protects a run and what it logs, as a config asks for it."""
+    """The callbacks that a config asks for."""
     from minitx.training.callbacks.auto_compile import AutoCompile
     from minitx.training.callbacks.event_logger import LogResults
     from minitx.training.callbacks.log_attention import LogAttention
@@ -81,11 +81,17 @@ def callbacks(config: Config, files: RunFiles) -> list[Callback]:
     from minitx.training.resilience.signals import StopOnSignal
 
     settings = config.trainer
+    sharded: list[Callback] = []
+    if settings.strategy == "fsdp2":
+        from minitx.training.sharding import GatherForValidation
+
+        sharded = [GatherForValidation()]
     return [
         StopOnDivergence(config, files),
         LogAttention(config.log.attention),
         LogEmbeddings(config.log.embeddings),
         LogResults(),
+        *sharded,
         *([ProfileSteps(settings.profile)] if settings.profile else []),
         *([AutoCompile()] if settings.compile == "auto" and not settings.profile else []),
         StopOnSignal(files),

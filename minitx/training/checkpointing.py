@@ -1,4 +1,4 @@
-"""Lightning's checkpoints, written atomically and read without unpickling anything but tensors and plain types."""
+"""Lightning's checkpoints: written atomically, read without unpickling anything but tensors and plain types."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import TrainerConfig
 from minitx.training.folder import RunFiles
-from minitx.training.module import SELECTION, TransformerModule
+from minitx.training.module import SELECTION
 from minitx.training.resume import validation_is_due
 from minitx.training.start import Start
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's own way of saving can leave half a file behind when it is killed; this one cannot.
+    """Atomic writes; Lightning's own leaves half a file when the process is killed.
 
     Args:
-        disk: the run's files.
-        start: the checkpoint of a run to resume, read already.
+        files: of the run.
+        start: the checkpoint of a run to resume, already read.
     """
 
-    def __init__(self, disk: RunFiles, start: Start | None = None) -> None:
+    def __init__(self, files: RunFiles, start: Start | None = None) -> None:
         super().__init__()
-        self.disk, self.start = disk, start
+        self.files, self.start = files, start
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write whole or not at all, and go on either way."""
-        path, step = Path(path), contents["global_step"]
-        before = f"the one of step {self.disk.saved:,} is kept" if self.disk.saved is not None else "there is none yet"
-        if path != self.disk.last:
-            before = "the one before, if there is one, is kept"
-        with self.disk.writing(path.name, f"{before}, training goes on, and the next save tries again"):
+        """Write a checkpoint; a failed write keeps the previous file."""
+        path, files = Path(path), self.files
+        kept = f"the one of step {files.saved:,} is kept" if files.saved is not None else "there is none yet"
+        if path != files.last:
+            kept = "the previous one, if there is one, is kept"
+        with files.writing(path.name, f"{kept}, training continues, and the next save tries again"):
             checkpoint.write(contents, path)
-            if path == self.disk.last:
-                self.disk.saved = step
+            if path == files.last:
+                files.saved = contents["global_step"]
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a checkpoint of ours, and nothing else."""
+        """Read a minitx checkpoint."""
         if self.start is not None and Path(path) == self.start.file:
             return self.start.contents
         return checkpoint.read(path, map_location or "cpu")
 
 
 class SaveCheckpoints(Checkpoint):
-    """last.ckpt every n steps and at the end of the run; and step_00001000.ckpt, which stays, every m steps.
+    """Save last.ckpt every n steps and at the end, and step_00001000.ckpt, which is kept, every m steps.
 
-    Where a validation is due at the same step, it comes first: what it finds is part of the run.
+    A validation that is due at the same step comes first, because its figures are part of the checkpoint.
 
     Args:
         folder: of the run.
         every_n_steps: steps between saves of last.ckpt.
-        keep_every_n_steps: steps between checkpoints that stay; 0 keeps none.
+        keep_every_n_steps: steps between checkpoints that are kept; 0 keeps none.
     """
 
     def __init__(self, folder: Path, every_n_steps: int, keep_every_n_steps: int = 0) -> None:
@@ -65,32 +65,30 @@ class SaveCheckpoints(Checkpoint):
         self._step = 0
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Nothing to save yet."""
+        """Record the step from which training starts."""
         self._step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save behind a whole step, if no validation is to come first."""
+        """Save after an optimizer step without a validation."""
         if trainer.global_step > self._step:
             self._step = trainer.global_step
             if not validation_is_due(trainer):
                 self._save(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save what had to wait for the validation."""
+        """Save after a step with a validation."""
         if trainer.state.fn == "fit" and validation_is_due(trainer):
-            assert isinstance(module, TransformerModule)
-            module.let_go()  # the optimiser's states are those of spread weights
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save the finished run, behind everything that others write at its end."""
+        """Save the completed run, after all other callbacks."""
         if trainer.global_step == trainer.max_steps:
             self._write(trainer, last=True)
 
     def _save(self, trainer: pl.Trainer) -> None:
-        """Save if it is time; the last step is saved at the end of the run, not before."""
+        """Save if an interval is complete; on_train_end saves the last step."""
         if trainer.global_step < trainer.max_steps:
             self._write(trainer, last=not trainer.global_step % self.every_n_steps)
 
@@ -99,16 +97,20 @@ class SaveCheckpoints(Checkpoint):
         names = [f"step_{step:08d}"] if keep and not step % keep else []
         for name in [*names, "last"] if last else names:
             if trainer.is_global_zero and trainer.logger is not None:
-                trainer.logger.save()  # the curves up to here, so that a run that goes on from here has no gap
+                trainer.logger.save()  # the curves up to here, so that a resumed run has no gap
             trainer.save_checkpoint(self.folder / f"{name}.ckpt")
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt by validation, the weights only; one that could not be written, or is gone, counts for nothing."""
+    """best.ckpt: the weights of the best validation. One whose write failed, or that was removed, is not the best.
 
-    def __init__(self, disk: RunFiles) -> None:
+    Args:
+        files: of the run.
+    """
+
+    def __init__(self, files: RunFiles) -> None:
         super().__init__(
-            disk.folder,
+            files.folder,
             filename="best",
             monitor=SELECTION,
             mode="max",
@@ -116,37 +118,31 @@ class BestCheckpoint(ModelCheckpoint):
             save_weights_only=True,
             enable_version_counter=False,
         )
-        self.disk = disk
+        self.files = files
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Choose among the validations of the plan only: one because of a signal would not be in a run without it.
-
-        What could not be written is not remembered as the best.
-        """
+        """Select among scheduled validations only: an uninterrupted run has no validation at a signal."""
         if not validation_is_due(trainer):
             return
-        gone = self.best_model_score is not None and not Path(self.best_model_path).exists()
-        if trainer.strategy.broadcast(gone):
-            self._forget()
+        removed = self.best_model_score is not None and not Path(self.best_model_path).exists()
+        if trainer.strategy.broadcast(removed):
+            self.best_k_models, self.best_model_path, self.kth_best_model_path = {}, "", ""
+            self.best_model_score = self.current_score = None
         before = {**self.state_dict(), "best_k_models": dict(self.best_k_models)}
         super().on_validation_end(trainer, module)
-        if trainer.strategy.broadcast("best.ckpt" in self.disk.troubles):
+        if trainer.strategy.broadcast("best.ckpt" in self.files.failures):
             super().load_state_dict(before)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on choosing, wherever the folder is now; from the beginning if best.ckpt is gone."""
+        """Restore the best score with the folder's current path, unless best.ckpt is missing."""
         file = Path(str(self.dirpath)) / "best.ckpt"
         if file.is_file():
             scores = dict(zip([str(file)], state_dict["best_k_models"].values(), strict=False))
             paths = dict.fromkeys(("best_model_path", "kth_best_model_path"), str(file))
             super().load_state_dict({**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores})
 
-    def _forget(self) -> None:
-        self.best_k_models, self.best_model_path, self.kth_best_model_path = {}, "", ""
-        self.best_model_score = self.current_score = None
 
-
-def checkpoint_callbacks(disk: RunFiles, config: TrainerConfig) -> list[Callback]:
-    """best.ckpt by validation, the weights only; last.ckpt by steps, with all that resuming needs."""
+def checkpoint_callbacks(files: RunFiles, config: TrainerConfig) -> list[Callback]:
+    """best.ckpt by validation, weights only; last.ckpt by steps, with the state that resuming needs."""
     every = min(config.save_every_n_steps, config.max_steps)
-    return [BestCheckpoint(disk), SaveCheckpoints(disk.folder, every, config.keep_every_n_steps)]
+    return [BestCheckpoint(files), SaveCheckpoints(files.folder, every, config.keep_every_n_steps)]

@@ -1,4 +1,4 @@
-"""What a config means before anything is trained: size, cost, learning rate."""
+"""Size, cost and learning rate of a config, without training it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ WIDTH = 60
 
 
 class Cost(NamedTuple):
-    """What a run takes, whatever it runs on."""
+    """Cost of a run, independent of its hardware."""
 
     parameters: int
-    tokens: int  # predicted in the first optimiser step
-    flops: int  # of one optimiser step, forward and backward
+    tokens: int  # predicted in the first optimizer step
+    flops: int  # of one optimizer step, forward and backward
 
 
 def first_batch(config: Config, task: Task) -> Batch:
@@ -40,9 +40,9 @@ def first_batch(config: Config, task: Task) -> Batch:
 
 def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
     """The cost of a run, from its resolved config, its model and one batch."""
-    times = config.trainer.accumulate_grad_batches
+    batches = config.trainer.accumulate_grad_batches
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Cost(parameters, int((batch.labels != IGNORE).sum()) * times, step_flops(model, batch) * times)
+    return Cost(parameters, int((batch.labels != IGNORE).sum()) * batches, step_flops(model, batch) * batches)
 
 
 def describe(run: ResolvedRun) -> str:
@@ -50,7 +50,7 @@ def describe(run: ResolvedRun) -> str:
     config, task, model = run.config, run.task, run.model
     batch = first_batch(config, task)
     total, tokens, flops = cost(config, model, batch)
-    times = config.trainer.accumulate_grad_batches
+    examples = task.batch_size * config.trainer.accumulate_grad_batches
     lines = [
         f"{config.run.name}: {config.model.architecture} on {config.data['name']}",
         "",
@@ -59,7 +59,7 @@ def describe(run: ResolvedRun) -> str:
     lines += [f"  {name:<32} {count:>12,}" for name, count in parts(model)]
     lines += [
         "",
-        f"a step of {task.batch_size * times} examples: about {tokens:,} predicted tokens, {flops / 1e9:.3g} GFLOP "
+        f"a step of {examples} examples: about {tokens:,} predicted tokens, {flops / 1e9:.3g} GFLOP "
         "(forward and backward)",
         f"{config.trainer.max_steps:,} steps: {flops * config.trainer.max_steps / 1e12:.3g} TFLOP",
         "",
@@ -71,7 +71,7 @@ def describe(run: ResolvedRun) -> str:
 
 
 def parts(model: nn.Module) -> list[tuple[str, int]]:
-    """Parameters of each part down to the layers, a shared table counted where it stands first."""
+    """Parameters of each part down to the layers, a shared table counted once."""
     seen: set[int] = set()
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
@@ -86,20 +86,20 @@ def parts(model: nn.Module) -> list[tuple[str, int]]:
 
 
 def step_flops(model: nn.Module, batch: Batch) -> int:
-    """Floating-point operations of one forward and backward as torch counts them, without computing anything."""
-    shadow, batch = copy.deepcopy(model).to("meta"), batch.to("meta")
+    """Floating-point operations of one forward and backward as torch counts them on meta tensors."""
+    meta, batch = copy.deepcopy(model).to("meta"), batch.to("meta")
     with FlopCounterMode(display=False) as counter:
-        cross_entropy(shadow(**batch.model_inputs()), batch.labels).backward()
+        cross_entropy(meta(**batch.model_inputs()), batch.labels).backward()
     return counter.get_total_flops()
 
 
 def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:
-    """What will compute attention in training, on this machine and in this precision; equal layers in one line."""
+    """Attention kernels of training on this machine and in this precision, equal layers in one line."""
     device = training_device(trainer.accelerator)
     precision = resolve_precision(trainer.precision, trainer.accelerator)
     model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()
-    half = MIXED_DTYPES.get(precision)
-    with torch.autocast(device, half, enabled=half is not None):
+    dtype = MIXED_DTYPES.get(precision)
+    with torch.autocast(device, dtype, enabled=dtype is not None):
         names = attention_kernels(model, batch.to(device).model_inputs())
     lines: dict[str, str] = {}
     for path, name in names.items():

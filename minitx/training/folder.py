@@ -1,4 +1,4 @@
-"""Where a run lands, runs/NAME/vN, and how it is written to."""
+"""The folder of a run, runs/NAME/vN: created, locked against a second training, and written to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
@@ -22,7 +22,7 @@ def run_root(config: Config) -> Path:
     """The folder of all versions of a run.
 
     Raises:
-        ConfigError: a name that is no folder's.
+        ConfigError: run.name is not a folder name.
     """
     if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
         raise ConfigError(f"run.name must be a plain folder name, got {config.run.name!r}")
@@ -31,37 +31,41 @@ def run_root(config: Config) -> Path:
 
 @contextmanager
 def new_folder(config: Config) -> Iterator[Path]:
-    """The folder of a new version, made now; no other training writes to it inside the block.
+    """Create the folder of a new version, and lock it within the block.
 
     Raises:
-        ConfigError: a folder that cannot be written.
+        ConfigError: it cannot be written.
     """
     root = run_root(config)
     existing = checkpoint.versions(root)
     number = int(existing[-1].name[1:]) + 1 if existing else 0
     if not is_first_process():
-        yield root / f"v{number}"  # the first process makes it, and tells Lightning in the others
+        yield root / f"v{number}"  # created by the first process, which broadcasts it through Lightning
         return
-    try:
-        while not _made(root / f"v{number}"):
+    while True:
+        folder = root / f"v{number}"
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:  # another run has created it in the meantime
             number += 1
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise _unwritable(root / f"v{number}", error) from None
-    with _alone(root / f"v{number}") as folder:
+        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+            raise _unwritable(folder, error) from None
+    with _locked(folder):
         yield folder
 
 
 @contextmanager
 def old_folder(folder: Path) -> Iterator[Path]:
-    """The folder of a run that goes on, without what a killed process left unfinished; alone as new_folder's.
+    """Lock the folder of a resumed run within the block, and remove the unfinished files of a killed process.
 
     Raises:
-        ConfigError: a folder that cannot be written, or that another process is writing to.
+        ConfigError: it cannot be written, or another process trains in it.
     """
     if not is_first_process():
         yield folder
         return
-    with _alone(folder):
+    with _locked(folder):
         try:
             remove_unfinished(folder)
         except OSError as error:
@@ -69,41 +73,27 @@ def old_folder(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def _made(folder: Path) -> bool:
-    """Make a folder; False where another run has made it at the same moment."""
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        return False
-    return True
-
-
 @contextmanager
-def _alone(folder: Path) -> Iterator[Path]:
-    """A folder that can be written, and that no other training writes to before the end of the block.
-
-    The lock lies on the folder itself and ends with the process, however that ends: nothing is left to be removed.
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder. The lock ends with the process, however that ends, and leaves no file.
 
     Raises:
-        ConfigError: it cannot be written, or another process has it.
+        ConfigError: the folder cannot be written, or another process holds the lock.
     """
     try:
         with tempfile.TemporaryFile(dir=folder):
-            pass
-        descriptor = os.open(folder, os.O_RDONLY)
+            descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise _unwritable(folder, error) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ConfigError(
-            f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
-        ) from None
-    except OSError:
-        pass  # a filesystem without locks
-    try:
-        yield folder
+        with suppress(OSError):  # a filesystem without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
+                ) from None
+        yield
     finally:
         os.close(descriptor)
 
@@ -114,12 +104,12 @@ def _unwritable(folder: Path, error: Exception) -> ConfigError:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes files and prints, known before there is a Trainer."""
+    """Whether this process writes files and prints; works before there is a Trainer."""
     return not int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
-def say(line: str, end: str = "\n", to_errors: bool = False) -> None:
-    """Print at once; where standard output itself goes to a full disk, the line is lost and the run is not."""
+def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:
+    """Print and flush. A line that does not fit on a full disk is dropped instead of ending the run."""
     try:
         print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
     except OSError as error:
@@ -128,20 +118,20 @@ def say(line: str, end: str = "\n", to_errors: bool = False) -> None:
 
 
 class RunFiles:
-    """Writes into a run's folder. An error ends the run; training/resilience/disk.py has files that outlive it.
+    """Files in a run's folder. A failed write ends the run; training/resilience/disk.py has a tolerant subclass.
 
     Args:
-        folder: the run's.
+        folder: of the run.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.last = folder / "last.ckpt"
-        self.saved: int | None = None  # the step of last.ckpt, once this run has written or read it
-        self.troubles: dict[str, str] = {}  # what could not be written the last time, and why
+        self.saved: int | None = None  # step of last.ckpt, once this process has written or read it
+        self.failures: dict[str, str] = {}  # reason by file, for files whose latest write failed
 
-    def keep(self, name: str, contents: bytes) -> None:
-        """Write a file before any work.
+    def write_first(self, name: str, contents: bytes) -> None:
+        """Write a file before training.
 
         Raises:
             ConfigError: the folder cannot be written.
@@ -149,21 +139,21 @@ class RunFiles:
         try:
             self._write(name, contents)
         except OSError as error:
-            raise ConfigError(f"run.folder: {self.folder} cannot be written ({error.strerror})") from None
+            raise _unwritable(self.folder, error) from None
 
-    def check(self) -> None:
-        """Training has ended: is it saved?"""
+    def check_saved(self) -> None:
+        """Check that the end of training was saved."""
 
-    def keep_result(self, name: str, contents: bytes) -> None:
-        """Write the last file of a run."""
-        self._write(name, contents)
+    def write_results(self, contents: bytes) -> None:
+        """Write results.json, the last file of a run."""
+        self._write("results.json", contents)
 
-    def writing(self, what: str, otherwise: str) -> AbstractContextManager[None]:
-        """A block that writes something into the folder.
+    def writing(self, name: str, fallback: str) -> AbstractContextManager[None]:
+        """A context for any other write into the folder.
 
         Args:
-            what: is written.
-            otherwise: what is there instead where it cannot be, and what will be done about it.
+            name: of the file, for messages.
+            fallback: what there is instead after a failure, and whether it is retried.
         """
         return nullcontext()
 

@@ -1,4 +1,4 @@
-"""Hooks of a run beyond Lightning's own, for callbacks that a caller hands over."""
+"""Hooks of a run beyond Lightning's own."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from minitx.config.schema import Config
 
 
 class RunCallback(Callback):
-    """A Lightning callback that may also act around training. Every hook does nothing by default."""
+    """A Lightning callback with hooks around training. Each hook does nothing by default."""
 
     first: ClassVar[bool] = False
-    """Whether it comes before the progress line and whatever else looks at a step."""
+    """Run before the progress line and all other callbacks."""
 
     def around(self, trainer: pl.Trainer) -> AbstractContextManager[None]:
-        """A block around training and evaluation."""
+        """A context for training and evaluation."""
         return nullcontext()
 
     def on_launch(self) -> None:
-        """All processes are started."""
+        """Called once all processes have started."""
 
     def on_trained(self) -> None:
-        """Training has ended and is saved; the evaluation follows."""
+        """Called after training is complete and saved, before the evaluation."""
 
     def on_results(self, trainer: pl.Trainer, config: Config, results: dict[str, Any]) -> None:
-        """The run is evaluated; called in the process that writes files, before results.json is written."""
+        """Called in the first process after the evaluation, before results.json is written."""

@@ -1,10 +1,10 @@
-"""The optimiser and its learning rate over optimiser steps."""
+"""Optimizers and learning-rate schedules, both over optimizer steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from itertools import chain, compress
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,68 +16,68 @@ from minitx.nn import Head, NoPositions
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = True) -> torch.optim.Optimizer:
-    """The optimiser: matrices are decayed; vectors (biases, norms) and biases of attention scores are not.
+    """AdamW, or Muon for the matrices of the layers and AdamW for the rest.
 
-    muon moves the matrices of the layers, each update made orthogonal and as large as AdamW's would be, so that the
-    same learning rate serves both (Liu et al. 2025); tables, the head and vectors are AdamW's.
+    Weight decay applies to matrices, not to vectors (biases, norms) nor to biases of attention scores. Muon's update is
+    orthogonal and scaled to the size of AdamW's, so that one learning rate serves both (Liu et al. 2025).
 
     Args:
-        model: whose parameters to change.
-        config: how.
-        fused: whether AdamW may be torch's fused one.
-
+        model: owner of the parameters.
+        config: names, rates and decay.
+        fused: use torch's fused AdamW.
     """
-    orthogonal: set[Tensor] = set(_layer_matrices(model)) if config.name == "muon" else set()
-    decayed, others = _adamw_groups(model, orthogonal, _score_biases(model))
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    matrices, decayed, undecayed = _parameter_groups(model, config.name == "muon", _score_biases(model))
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
-    if not orthogonal:
+    if not matrices:
         return adamw
-    matrices = [parameter for parameter in model.parameters() if parameter in orthogonal and parameter.requires_grad]
     muon = torch.optim.Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
     return CombinedOptimizer(muon, adamw)
 
 
-def _adamw_groups(model: nn.Module, without: set[Tensor], undecayed: set[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The trained parameters that decay and those that do not, each in the order of the model."""
-    parameters = [p for p in model.parameters() if p.requires_grad and p not in without]
-    decays = [p.dim() >= 2 and p not in undecayed for p in parameters]
-    return [*compress(parameters, decays)], [*compress(parameters, (not each for each in decays))]
+def _parameter_groups(model: nn.Module, muon: bool, score_biases: set[Tensor]) -> tuple[list[Tensor], ...]:
+    """Trained parameters for Muon, for AdamW with decay and for AdamW without, each in the order of the model."""
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear) and not isinstance(part, Head)]
+    matrices = {part.weight for part in linear} if muon else set()
+    groups: tuple[list[Tensor], ...] = ([], [], [])
+    for parameter in model.parameters():
+        decays = parameter.dim() >= 2 and parameter not in score_biases
+        if parameter.requires_grad:
+            groups[0 if parameter in matrices else 1 if decays else 2].append(parameter)
+    return groups
 
 
 def _score_biases(model: nn.Module) -> set[Tensor]:
-    """Parameters of position schemes that are biases of attention scores."""
+    """Parameters of position schemes that are added to attention scores."""
     schemes = [part for part in model.modules() if isinstance(part, NoPositions)]
     return {scheme.get_parameter(name) for scheme in schemes for name in scheme.score_biases}
 
 
 def regrouped(saved: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """The saved state of an optimizer, with AdamW's groups as they are now: biases of attention scores once decayed.
+    """Convert an optimizer's saved state to the current parameter groups.
+
+    Older checkpoints have the biases of attention scores in the group with decay.
 
     Args:
-        saved: an optimizer's state_dict, from a checkpoint.
-        model: whose parameters it moves.
+        saved: an optimizer's state_dict.
+        model: owner of its parameters.
     """
-    if "parts" in saved:
-        muon, adamw = saved["parts"]
-        return {"parts": [muon, _regrouped(adamw, model, set(_layer_matrices(model)))]}
-    return _regrouped(saved, model, set())
-
-
-def _regrouped(saved: dict[str, Any], model: nn.Module, without: set[Tensor]) -> dict[str, Any]:
-    before, now = (_adamw_groups(model, without, undecayed) for undecayed in (set(), _score_biases(model)))
-    numbers = [group["params"] for group in saved["param_groups"]]
+    muon = "parts" in saved
+    adamw = saved["parts"][1] if muon else saved
+    before, now = (_parameter_groups(model, muon, biases)[1:] for biases in (set(), _score_biases(model)))
+    numbers = [group["params"] for group in adamw["param_groups"]]
     if [*map(len, numbers)] != [*map(len, before)]:
         return saved
     number = dict(zip(chain(*before), chain(*numbers), strict=True))
-    groups = zip(saved["param_groups"], now, strict=True)
-    return {**saved, "param_groups": [{**group, "params": [number[p] for p in members]} for group, members in groups]}
+    pairs = zip(adamw["param_groups"], now, strict=True)
+    adamw = {**adamw, "param_groups": [{**group, "params": [number[p] for p in params]} for group, params in pairs]}
+    return {"parts": [saved["parts"][0], adamw]} if muon else adamw
 
 
 def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
-    """Move AdamW's step counters where its groups' settings want them: beside the parameter if fused, else on the CPU.
+    """Move AdamW's step counters to the parameter's device if fused, else to the CPU.
 
-    A checkpoint brings them where the settings of its own run wanted them.
+    A checkpoint holds them where its own run's settings required.
     """
     for part in optimizer.parts if isinstance(optimizer, CombinedOptimizer) else (optimizer,):
         for group in part.param_groups:
@@ -87,35 +87,33 @@ def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
                     state["step"] = state["step"].to(parameter.device if group.get("fused") else "cpu")
 
 
-def _layer_matrices(model: nn.Module) -> Iterator[Tensor]:
-    """The weights of linear maps between hidden vectors: neither tables nor the head."""
-    for part in model.modules():
-        if isinstance(part, nn.Linear) and not isinstance(part, Head):
-            yield part.weight
+def unsharded(tensor: Tensor) -> Tensor:
+    """The whole tensor, gathered from all processes if it is sharded over them."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # a DTensor
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step is skipped if the attribute `found_inf` [] is 1, as torch's GradScaler sets it."""
+    """Whether an attribute `found_inf` [] of 1 makes it skip the step, as torch's GradScaler sets it."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Muon and AdamW, each with parameters of its own, that step as one.
+    """Muon and AdamW over disjoint parameters, stepped together.
 
     Both skip a step if `found_inf` is 1 and AdamW is fused; see skips_on_device.
 
     Args:
-        muon: moves matrices.
-        adamw: moves the rest. The groups of both are shared, so that a schedule reaches them.
+        muon: updates matrices.
+        adamw: updates the rest.
     """
 
     def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
         self.parts = (muon, adamw)
         self._step_supports_amp_scaling = skips_on_device(adamw)
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
+        super().__init__([group for part in self.parts for group in part.param_groups], {})  # shared with schedules
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step both after one evaluation of the closure, whose result is returned."""
+        """Step both after one evaluation of the closure, and return its result."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         muon, adamw = self.parts
@@ -129,11 +127,11 @@ class CombinedOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Those of the parts."""
+        """State of both parts."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give each part its own."""
+        """Load the state of both parts."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
@@ -141,7 +139,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
 @torch.no_grad()
 def _step_unless(muon: torch.optim.Muon, skip: Tensor) -> None:
-    """Step, or change neither weights nor momentum where skip [], on the device, is True: nobody waits for it."""
+    """Step unless skip [] is True, without a synchronization with its device."""
     before = []
     for weight in (weight for group in muon.param_groups for weight in group["params"] if weight.grad is not None):
         momentum = muon.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight.grad))
@@ -153,22 +151,21 @@ def _step_unless(muon: torch.optim.Muon, skip: Tensor) -> None:
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, max_steps: int) -> LambdaLR:
-    """The learning rate as torch steps it."""
+    """The learning-rate scheduler of an optimizer."""
     return LambdaLR(optimizer, schedule(config, max_steps))
 
 
 def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
-    """The learning rate as a share of its peak, by the number of optimiser steps done.
+    """Ratio of the learning rate to its peak, as a function of the optimizer steps done.
 
-    All rise in a straight line over the warm-up. Then: `constant` stays; `linear` and `cosine` fall to final_ratio at
-    max_steps; `noam` falls with 1 / sqrt(step) (Vaswani et al. 2017, 5.3; their formula has its peak at
-    d_model^-0.5 * warmup_steps^-0.5, which here is optimizer.lr).
-
+    Every schedule starts with a linear warm-up. Then `constant` keeps the peak, `linear` and `cosine` decay to
+    final_ratio at max_steps, and `noam` decays with 1 / sqrt(step) (Vaswani et al. 2017, 5.3, whose peak of
+    d_model^-0.5 * warmup_steps^-0.5 is optimizer.lr here).
     """
     warmup = config.warmup_steps
 
     def ratio(step: int) -> float:
-        step += 1  # the first step already learns
+        step += 1  # the rate of the first step is above 0
         if step <= warmup:
             return step / warmup
         if config.name == "noam":
@@ -184,7 +181,7 @@ def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
 
 
 def sampled(config: ScheduleConfig, max_steps: int, points: int) -> list[tuple[int, float]]:
-    """The schedule at up to `points` steps, evenly from the first to the last: (steps done, share of the peak)."""
+    """(steps done, ratio to the peak) at up to `points` evenly spaced steps, first and last included."""
     ratio = schedule(config, max_steps)
-    places = torch.linspace(0, max_steps - 1, min(points, max_steps)).long().tolist()
-    return [(place, ratio(place)) for place in places]
+    steps = torch.linspace(0, max_steps - 1, min(points, max_steps)).long().tolist()
+    return [(step, ratio(step)) for step in steps]

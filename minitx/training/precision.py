@@ -1,4 +1,4 @@
-"""Which numbers to calculate with: what `trainer.precision: auto` means on this machine."""
+"""Number formats of training, and the meaning of `trainer.precision: auto` on this machine."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import torch
 from minitx.hardware.devices import has_bf16, training_device
 
 MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-"""What Lightning's precisions multiply in, where weights stay fp32."""
+"""Type of matrix products in Lightning's mixed precisions, whose weights are fp32."""
 TRUE_DTYPES = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
-"""What weights are kept in, where it is not fp32."""
+"""Type of weights in the precisions where it is not fp32."""
 
 
 def resolve_precision(setting: str, accelerator: str) -> str:
-    """Lightning's name of a precision.
+    """Lightning's name of a precision: for auto, bf16-mixed on hardware with native bf16, else 32-true.
 
     Args:
-        setting: trainer.precision; anything but auto is returned as it is.
+        setting: trainer.precision; anything but auto is returned unchanged.
         accelerator: trainer.accelerator.
-
-    Returns:
-        For auto, bf16-mixed where the hardware multiplies bf16 natively, else 32-true.
     """
     if setting != "auto":
         return setting

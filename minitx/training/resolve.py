@@ -1,4 +1,4 @@
-"""From the values of a config to a run that can start: everything that can be wrong is found here, before any work."""
+"""From the values of a config to a run that can start. Every mistake in a config is found here, before training."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ResolvedRun(NamedTuple):
     """A run with every default filled in.
 
     Attributes:
-        config: complete, as it is saved in every checkpoint.
-        task: the config's task, with the tokenizer that the run uses.
-        model: built and initialized, with the weights of `start` if there is one.
-        start: the checkpoint to resume, or to initialize from; read once.
-        changes: settings that differ from the checkpoint's.
+        config: complete, as saved in every checkpoint.
+        task: the config's task, with the tokenizer of the run.
+        model: built and initialized, with the weights of `start` if it initializes a new run.
+        start: the checkpoint to resume or to initialize from.
+        changes: settings that differ from those of `start`.
     """
 
     config: Config
@@ -41,18 +41,18 @@ class ResolvedRun(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """The lines to print before the run."""
+        """Lines to print before the run."""
         start = () if self.start is None else self.start.notes(self.config, self.task, self.changes)
         return [*start, *self.task.notes]
 
 
 def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
-    """Resolve a config, once.
+    """Resolve a config.
 
-    Keys of `model` that the values leave out are those of the checkpoint that the run starts from.
+    Keys of `model` that are absent from the values are taken from the checkpoint that the run starts from.
 
     Args:
-        values: a config as plain JSON types, defaults left out; or a Config.
+        values: a config as plain JSON types, without defaults; or a Config.
         resume: continue the newest run of this name instead of starting another.
         init_from: a checkpoint file or run folder to initialize from; default: run.init_from.
 
@@ -65,9 +65,8 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
-    data, model = _together(
-        lambda: resolve_section(TASKS, config.data, "data"),
-        lambda: resolved_positions(config.model),
+    data, model = _all_errors(
+        lambda: resolve_section(TASKS, config.data, "data"), lambda: resolved_positions(config.model)
     )
     config = dataclasses.replace(config, data=data, model=model)
     if start is not None:
@@ -88,8 +87,8 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     return ResolvedRun(config, task, network, start, changes)
 
 
-def _together(*parts: Callable[[], Any]) -> list[Any]:
-    """Run every part, and raise the mistakes of all of them at once."""
+def _all_errors(*parts: Callable[[], Any]) -> list[Any]:
+    """Call every part, and raise the mistakes of all of them together."""
     found, mistakes = [], []
     for part in parts:
         try:
@@ -123,7 +122,7 @@ def _check_framing(config: Config, task: Task) -> None:
 
 
 def _completed(config: Config, task: Task) -> Config:
-    """Fill in what the task decides: the vocabulary's size, and the tokens at which coupled ids restart."""
+    """Fill in the keys that depend on the task: vocab_size, and the tokens at which coupled position ids restart."""
     model, tokens = config.model, task.vocabulary.vocab_size
     if model.position_ids.get("after") == ():
         model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
@@ -135,7 +134,7 @@ def _completed(config: Config, task: Task) -> Config:
 
 
 def _check_positions(config: Config, model: Transformer, task: Task) -> None:
-    """Refuse a model whose positions do not reach the longest sequence of the task."""
+    """Refuse a model with fewer positions than the longest sequence of the task has."""
     limit, needed = max_positions(model), framing.positions(config.model.architecture, task.reach)
     if limit is None or needed <= limit:
         return

@@ -1,4 +1,4 @@
-"""A whole run, from a config to a trained, tested checkpoint in its folder."""
+"""A whole run: from a resolved config to a trained and evaluated checkpoint in its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
-from minitx.training.folder import RunFiles, new_folder, old_folder, say
+from minitx.training.folder import RunFiles, new_folder, old_folder, print_line
 from minitx.training.precision import TRUE_DTYPES, resolve_precision
 from minitx.training.resolve import ResolvedRun
 from minitx.training.resume import data_digest
@@ -32,22 +32,15 @@ if TYPE_CHECKING:
 
 
 def loss_logger(files: RunFiles, purge_step: int | None) -> Any:
-    """TensorBoard events of the losses in the run's folder.
-
-    Args:
-        files: of the run.
-        purge_step: of a resumed run, the step from which earlier events are hidden.
-    """
+    """TensorBoard events of the losses; of a resumed run, earlier events from purge_step on are hidden."""
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    folder = files.folder
-    return TensorBoardLogger(
-        folder.parent, name="", version=folder.name, default_hp_metric=False, purge_step=purge_step
-    )
+    root, version = files.folder.parent, files.folder.name
+    return TensorBoardLogger(root, name="", version=version, default_hp_metric=False, purge_step=purge_step)
 
 
 def held_out_report(predictor: Predictor) -> tuple[dict[str, Any], str]:
-    """Loss, token accuracy and exact match on the held-out split: as figures, and as a line."""
+    """Loss, token accuracy and exact match on the held-out split: as figures, and as one line."""
     task = predictor.task
     examples = task.examples(task.final_split)
     scores = evaluate(predictor.model, examples, predictor.architecture, predictor.tokenizer.special)
@@ -57,35 +50,35 @@ def held_out_report(predictor: Predictor) -> tuple[dict[str, Any], str]:
 
 @dataclasses.dataclass(frozen=True)
 class RunExtras:
-    """What a caller adds to a run: what protects it, and what it logs beyond its losses. The defaults add nothing."""
+    """Parts of a run that the caller may replace; the defaults log the losses and protect nothing."""
 
     files: Callable[[Path], RunFiles] = RunFiles
-    """Writes into the run's folder."""
+    """Creates the files of the run, from its folder."""
     logger: Callable[[RunFiles, int | None], Any] = loss_logger
-    """Lightning's logger, from the run's files and the step from which earlier events are hidden."""
+    """Creates Lightning's logger, from the files and the step from which earlier events are hidden."""
     callbacks: Callable[[Config, RunFiles], Sequence[Callback]] = lambda config, files: ()
-    """Lightning's callbacks; those that are RunCallback have further hooks."""
+    """Creates Lightning callbacks; a RunCallback has further hooks."""
     report: Callable[[Predictor], tuple[dict[str, Any], str]] = held_out_report
     """Evaluates the trained model: figures for results.json, and the same as text."""
 
 
 def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
-    """Train, keep the best model, and test it on examples used neither for training nor for choosing.
+    """Train, keep the best model, and evaluate it on examples used neither for training nor for selection.
 
     Args:
-        run: the experiment, resolved.
+        run: the resolved experiment.
         extras: callbacks and the like; minitx.train has all of them.
 
     Returns:
-        The contents of results.json in the run's folder: the figures on the held-out set, steps and seconds.
+        The contents of results.json: figures on the held-out split, steps and seconds.
 
     Raises:
-        ConfigError: a run that cannot be trained, before any work.
-        RunFailed: it diverged, or its outcome could not be written.
+        ConfigError: the run cannot be trained; raised before training.
+        RunFailed: training diverged, or its outcome could not be written.
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
     extras = extras or RunExtras()
-    data_digest(run.task)  # a corpus that is too short, a task without examples: now rather than later
+    data_digest(run.task)  # fails for a corpus that is too short or a task without examples, before the folder exists
     validation = run.task.examples("validation", run.task.validation_size)
     start = run.start if run.start is not None and run.start.resumes else None
     if start is not None and (figures := start.finished(run.config, run.changes)) is not None:
@@ -97,40 +90,38 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
 def _train(
     run: ResolvedRun, start: Start | None, validation: Examples, files: RunFiles, extras: RunExtras
 ) -> dict[str, Any]:
-    """Train in a folder that exists, from the checkpoint of a run to resume if there is one; see train."""
+    """Train in an existing folder; `start` is the checkpoint of a run to resume."""
     from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
     from minitx.training.hooks import RunCallback
     from minitx.training.module import TransformerModule
     from minitx.training.progress import ProgressLine
-    from minitx.training.sharding import ShardedStrategy
 
-    _quiet()
-    config, task, model = run.config, run.task, run.model
-    settings = config.trainer
+    _silence_lightning()
+    config, task, model, settings = run.config, run.task, run.model, run.config.trainer
     precision = resolve_precision(settings.precision, settings.accelerator)
-    folder = files.folder
+    accumulate = settings.accumulate_grad_batches
     added = extras.callbacks(config, files)
     hooks = [callback for callback in added if isinstance(callback, RunCallback)]
-    early = [callback for callback in hooks if callback.first]
+    first = [callback for callback in hooks if callback.first]
     trainer = _trainer(
         max_steps=settings.max_steps,
         max_epochs=-1,
-        val_check_interval=min(settings.val_every_n_steps, settings.max_steps) * settings.accumulate_grad_batches,
+        val_check_interval=min(settings.val_every_n_steps, settings.max_steps) * accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         precision=precision,
-        accumulate_grad_batches=settings.accumulate_grad_batches,
+        accumulate_grad_batches=accumulate,
         gradient_clip_val=settings.gradient_clip_val or None,
         accelerator=settings.accelerator,
         devices=settings.devices,
-        strategy=ShardedStrategy() if settings.strategy == "fsdp2" else settings.strategy,
+        strategy=settings.strategy,
         num_nodes=settings.num_nodes,
-        # Events that a killed process wrote after its last save are replaced.
+        # Hides the events that a killed process wrote after its last save.
         logger=extras.logger(files, None if start is None else start.step + 1),
         callbacks=[
-            *early,
+            *first,
             ProgressLine(config.log.every_n_steps),
-            *(callback for callback in added if callback not in early),
+            *(callback for callback in added if callback not in first),
             *checkpoint_callbacks(files, settings),
         ],
         plugins=[AtomicCheckpointIO(files, start)],
@@ -139,19 +130,17 @@ def _train(
         use_distributed_sampler=False,
     )
     if trainer.is_global_zero:
-        files.keep("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        files.write_first("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        print(f"{folder}: {parameters:,} parameters, {precision}, {trainer.strategy.root_device.type}", flush=True)
-        for note in run.notes:
-            print(note, flush=True)
+        device = trainer.strategy.root_device.type
+        print(f"{files.folder}: {parameters:,} parameters, {precision}, {device}", *run.notes, sep="\n", flush=True)
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
     if settings.compile is True:
         model.compile(mode=settings.compile_mode)
-    # Lightning would convert the weights after it has loaded a checkpoint's into them, and lose digits of fp64.
+    # Converted here, because Lightning converts after it has loaded a checkpoint, which truncates fp64.
     module = TransformerModule(model.to(TRUE_DTYPES.get(precision)), task, config)
-    accumulate = settings.accumulate_grad_batches
     batches = TrainingBatches(
         task,
         config.model.architecture,
@@ -161,15 +150,11 @@ def _train(
         total=settings.max_steps * accumulate,
         accumulate=accumulate,
     )
+    held_out = FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook.around(trainer))
-        trainer.fit(
-            module,
-            batches,
-            FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size),
-            ckpt_path=None if start is None else start.file,
-        )
+        trainer.fit(module, batches, held_out, ckpt_path=None if start is None else start.file)
         seconds = module.seconds
         for hook in hooks:
             hook.on_trained()
@@ -179,24 +164,25 @@ def _train(
         if settings.skip_nonfinite_steps:
             results["skipped_steps"] = int(module.steps.skipped)
         if trainer.is_global_zero:
-            files.check()
-            predictor = load(folder)
-            predictor.task = task  # the corpus is open already
-            report, text = extras.report(predictor)
-            results |= report
+            files.check_saved()
+            predictor = load(files.folder)
+            predictor.task = task  # its corpus is already open
+            figures, text = extras.report(predictor)
+            results |= figures
             skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
-            say(f"{folder}: trained in {seconds:.1f} s{skipped}\n{text}")
+            print_line(f"{files.folder}: trained in {seconds:.1f} s{skipped}\n{text}")
             for hook in hooks:
                 hook.on_results(trainer, config, results)
-            files.keep_result("results.json", f"{json.dumps(results, indent=2)}\n".encode())
+            files.write_results(f"{json.dumps(results, indent=2)}\n".encode())
     return results
 
 
 def _trainer(**settings: Any) -> Any:
-    """Lightning's Trainer, its complaints about a machine that is not as asked for told as ours.
+    """Lightning's Trainer.
 
     Raises:
-        ConfigError: no such device, or as many processes launched (torchrun, SLURM) as the config does not ask for.
+        ConfigError: no such device or strategy, or a number of launched processes (torchrun, SLURM) that differs from
+            the config's.
     """
     import lightning.pytorch as pl
     from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -205,21 +191,21 @@ def _trainer(**settings: Any) -> Any:
         trainer = pl.Trainer(**settings)
     except (MisconfigurationException, ValueError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
-    launched = os.environ.get("WORLD_SIZE")  # set by torchrun and its like; without one, Lightning starts the others
+    launched = os.environ.get("WORLD_SIZE")  # set by launchers; without one, Lightning starts the other processes
     if launched and int(launched) != trainer.world_size:
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
         raise ConfigError(f"{launched} processes were launched, but {asked}")
     return trainer
 
 
-def _quiet() -> None:
-    """Lightning says a good deal that our own lines say already, or that does not hold for batches drawn by number."""
+def _silence_lightning() -> None:
+    """Hide Lightning's messages that repeat ours, or that do not apply to batches sampled by number."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",  # other settings, and so other state
-        ".*It is recommended to use .self.log.*sync_dist.*",  # the figures are added up before they are logged
+        ".*callbacks used to create the checkpoint need to be provided.*",  # settings may change on resume
+        ".*It is recommended to use .self.log.*sync_dist.*",  # figures are summed before they are logged
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*isinstance.treespec, LeafSpec.*",
         ".*smaller than the logging interval.*",

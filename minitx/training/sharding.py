@@ -1,44 +1,56 @@
-"""Weights, gradients and optimiser states spread over processes (FSDP2; Zhao et al. 2023): trainer.strategy fsdp2.
+"""FSDP2 (Zhao et al. 2023): weights, gradients and optimizer states sharded over processes, as trainer.strategy fsdp2.
 
-Each layer's weights are brought together when it is their turn and let go of behind it. What a checkpoint holds is
-whole, so that any number of processes, with any strategy, can go on with it.
+Importing this module registers the strategy. Checkpoints hold whole tensors, so that any number of processes, with any
+strategy, can resume from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import Tensor, nn
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from minitx.checkpoints import format as checkpoint
 from minitx.nn import Stack
+from minitx.training.module import TransformerModule
 from minitx.training.optim import regrouped
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy for FSDP2, over all processes there are and without tensor parallelism."""
+    """Lightning's FSDP2 over all processes, without tensor parallelism."""
 
     def __init__(self) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False)
 
     def setup_environment(self) -> None:
-        """All processes share the work on data; Lightning's own default would be the nodes only."""
+        """Shard over all processes; Lightning's default is the nodes only."""
         self._data_parallel_size = self.num_processes * self.num_nodes
         super().setup_environment()
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Give each process its share of a checkpoint that any strategy has written.
+    def shard(self, model: nn.Module) -> None:
+        """Shard each layer as a unit, and as another unit the rest: tables, norms, the head."""
+        if isinstance(model, FSDPModule):  # Lightning calls configure_model more than once
+            return
+        processes = self.device_mesh["data_parallel"]
+        stacks = [part for part in model.modules() if isinstance(part, Stack)]
+        layers = [fully_shard(layer, mesh=processes) for stack in stacks for layer in stack.layers]
+        root = fully_shard(model, mesh=processes)
+        # Explicit, because FSDP derives the prefetch order from all forwards since the last backward. Forwards of the
+        # first process alone (attention maps) would make it wait for shards that no other process sends.
+        for layer, following in zip(layers, [layers[0], *layers[:-1]], strict=True):
+            layer.set_modules_to_backward_prefetch([following])
+        root.set_modules_to_backward_prefetch([layers[-1]])
 
-        Lightning's own way takes for granted that an optimiser has its parameters in the order of the model, which
-        holds for none with several groups.
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load each process's shard of a checkpoint of any strategy.
+
+        Lightning's own assumes optimizer parameters in the order of the model, which several groups break.
         """
         assert self.model is not None
         contents = checkpoint.read(self.broadcast(checkpoint_path))
@@ -51,49 +63,39 @@ class ShardedStrategy(ModelParallelStrategy):
         return contents
 
 
+StrategyRegistry.register("fsdp2", ShardedStrategy)
+
+
 def _by_name(saved: dict[str, Any], optimizer: Optimizer, names: dict[Any, str]) -> dict[str, Any]:
-    """The state of an optimiser with the names of parameters in place of their numbers."""
-    known = {
+    """An optimizer's state with parameter names instead of numbers."""
+    name = {
         number: names[parameter]
-        for then, now in zip(saved["param_groups"], optimizer.param_groups, strict=True)
-        for number, parameter in zip(then["params"], now["params"], strict=True)
+        for before, now in zip(saved["param_groups"], optimizer.param_groups, strict=True)
+        for number, parameter in zip(before["params"], now["params"], strict=True)
     }
-    groups = [{**group, "params": [known[number] for number in group["params"]]} for group in saved["param_groups"]]
-    return {"state": {known[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
+    groups = [{**group, "params": [name[number] for number in group["params"]]} for group in saved["param_groups"]]
+    return {"state": {name[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Spread each layer of a model by itself, and together what is left: tables, norms, the head."""
-    processes = mesh["data_parallel"]
-    stacks = [part for part in model.modules() if isinstance(part, Stack)]
-    layers = [fully_shard(layer, mesh=processes) for stack in stacks for layer in stack.layers]
-    whole_model = fully_shard(model, mesh=processes)
-    # What a backward fetches ahead is said outright. Left alone, FSDP goes by all forwards since the last backward, and
-    # those with which the first process alone looks inside would make it wait for a piece that no other sends.
-    for layer, ahead in zip(layers, [layers[0], *layers[:-1]], strict=True):
-        layer.set_modules_to_backward_prefetch([ahead])
-    whole_model.set_modules_to_backward_prefetch([layers[-1]])
+class GatherForValidation(Callback):
+    """Keeps all weights in every process during a validation.
 
-
-@contextmanager
-def gathered(model: nn.Module) -> Iterator[None]:
-    """Within this block every process holds all weights, so that each can write answers as long as it likes.
-
-    Written answers end after different numbers of steps, and layers that wait for each other's pieces would wait for
-    ever. A model that is not spread is left as it is.
+    Generated outputs end after different numbers of steps, and a process that waits for the shards of another one that
+    has finished would wait forever. Callbacks that run the model come before this one, checkpoints after it.
     """
-    parts = [part for part in model.modules() if isinstance(part, FSDPModule)]
-    for part in parts:
-        part.set_reshard_after_forward(False, recurse=False)
-        part.unshard()
-    try:
-        yield
-    finally:
-        for part in parts:
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Gather the weights."""
+        for part in self._parts(module):
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Shard them again."""
+        for part in self._parts(module):
             part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
 
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be spread over processes, as it is for all."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    def _parts(self, module: pl.LightningModule) -> list[FSDPModule]:
+        assert isinstance(module, TransformerModule)
+        return [part for part in module.model.modules() if isinstance(part, FSDPModule)]

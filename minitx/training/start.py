@@ -1,10 +1,9 @@
-"""The checkpoint that a run starts from, read once: to resume a run, or to initialize a new one (run.init_from)."""
+"""The checkpoint that a run starts from: to resume a run, or to initialize a new one (run.init_from)."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import check_weights
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, ModelConfig, config_from_dict
+from minitx.config.schema import Config, config_from_dict
 from minitx.data.batch import IGNORE
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
@@ -23,15 +22,18 @@ from minitx.models.builder import resolved_positions
 from minitx.training.folder import is_first_process, run_root
 from minitx.training.resume import data_digest
 
-RESHAPABLE = ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
-"""Keys of `model` that a run initialized from other weights may change: no weight depends on them in shape."""
+RESHAPABLE = tuple(
+    f"model.{key}"
+    for key in ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
+)
+"""Keys of `model` that may change in a run initialized from weights, because no weight's shape depends on them."""
 RESUMABLE = ("data.batch_size", "data.validation_size", "data.test_size", "data.path", "data.streaming")
-"""Keys of `data` that may change on resume: they change neither the meaning of tokens nor the held-out set. Of other
-sections only `model` and optimizer.name may not change."""
-PLACE = ("run.name", "run.folder", "run.init_from")
+"""Keys of `data` that may change on resume, because neither tokens nor the held-out set depend on them. Of the other
+sections, only `model` and optimizer.name may not change."""
+LOCATION = ("run.name", "run.folder", "run.init_from")
 
 Changes = dict[str, tuple[Any, Any]]
-"""Settings that differ from the checkpoint's, by dotted key: value there, value here."""
+"""Settings that differ from the checkpoint's, by dotted key: its value, the run's value."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ class Start:
     Attributes:
         file: its path.
         contents: of the file.
-        config: with which it was trained, every default filled in.
-        tokenizer: its tokenizer.
-        resumes: whether the run continues, instead of a new one with these weights.
+        config: of its run, with every default filled in.
+        tokenizer: of its run.
+        resumes: True continues that run, False starts a new run with its weights.
         path: as the user named it.
     """
 
@@ -71,38 +73,33 @@ class Start:
         return self.weights["embedding.table.weight"].size(0)
 
     def completed(self, config: Config) -> Config:
-        """Take from the checkpoint what the run must share with it.
+        """Take the settings that the run shares with the checkpoint: vocabulary, tokenizer and init_from.
 
         Args:
             config: of the run, its `data` resolved.
         """
         model, data = config.model, config.data
         init_from = self.config.run.init_from if self.resumes else self.path
-        if self.resumes:
-            shares = init_from and data["name"] == self.config.data["name"]
-        else:
-            shares = True
-            if model.vocab_size is None:
-                model = dataclasses.replace(model, vocab_size=self.vocab_size)
-        if shares and "tokenizer" in data and "tokenizer" in self.config.data:
+        if not self.resumes and model.vocab_size is None:
+            model = dataclasses.replace(model, vocab_size=self.vocab_size)
+        shared = not self.resumes or (init_from and data["name"] == self.config.data["name"])
+        if shared and "tokenizer" in data and "tokenizer" in self.config.data:
             data = {**data, "tokenizer": self.config.data["tokenizer"]}
-        return dataclasses.replace(
-            config, model=model, data=data, run=dataclasses.replace(config.run, init_from=init_from)
-        )
+        run = dataclasses.replace(config.run, init_from=init_from)
+        return dataclasses.replace(config, model=model, data=data, run=run)
 
     def check(self, config: Config, task: Task) -> Changes:
-        """Compare the run's settings with those of the checkpoint.
+        """Compare the run's settings with the checkpoint's.
 
         Raises:
-            ConfigError: a change that the run cannot make.
+            ConfigError: a setting that may not change has changed.
         """
-        return self._check_resumed(config, task) if self.resumes else self._check_initial(config.model)
-
-    def _check_initial(self, model: ModelConfig) -> Changes:
+        if self.resumes:
+            return self._check_resumed(config, task)
         before = dataclasses.replace(self.config.model, vocab_size=self.vocab_size)
-        found = changes(Config(model=before).to_dict(), Config(model=model).to_dict())
+        found = changes({"model": Config(model=before).to_dict()["model"]}, {"model": config.to_dict()["model"]})
         for key, (old, new) in found.items():
-            if not key.removeprefix("model.").startswith(RESHAPABLE):
+            if not key.startswith(RESHAPABLE):
                 raise ConfigError(
                     f"--init_from: {key} is {old!r} in the checkpoint and {new!r} here; leave the key out of the "
                     "config to take the checkpoint's"
@@ -111,16 +108,16 @@ class Start:
 
     def _check_resumed(self, config: Config, task: Task) -> Changes:
         found = changes(self.config.to_dict(), config.to_dict())
-        found = {key: pair for key, pair in found.items() if key not in PLACE}
+        found = {key: pair for key, pair in found.items() if key not in LOCATION}
         folder = self.file.parent
         instead = f"start a new run, or initialize one with these weights: --init_from {folder}"
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
-        digest = self.contents.get("data_digest")  # None in a checkpoint written before there was one
+        digest = self.contents.get("data_digest")  # absent from the first checkpoints of format 1
         same = any(key.startswith("data.") for key in found) or digest in (None, data_digest(task))
         if not same or task.vocabulary.to_dict() != self.tokenizer.to_dict():
-            raise ConfigError(f"--resume: the data is no longer what {folder} was trained on; {instead}")
+            raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
         if self.step > config.trainer.max_steps:
             raise ConfigError(
                 f"--resume: trainer.max_steps must be larger than {self.step:,}, the steps that {self.file} has done, "
@@ -128,34 +125,30 @@ class Start:
             )
         return found
 
-    def notes(self, config: Config, task: Task, found: Changes) -> tuple[str, ...]:
-        """The lines to print before the run."""
-        return (*(self._resumed_notes(found) if self.resumes else self._initial_notes(config, task, found)),)
-
-    def _resumed_notes(self, found: Changes) -> list[str]:
-        lines = [f"--resume: continues after step {self.step:,}"]
-        newest = checkpoint.versions(self.file.parent.parent)[-1:]
-        if newest and newest[0].name != self.file.parent.name:
-            lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
-        return [*lines, f"--resume: {described(found)}"] if found else lines
-
-    def _initial_notes(self, config: Config, task: Task, found: Changes) -> list[str]:
+    def notes(self, config: Config, task: Task, found: Changes) -> list[str]:
+        """Lines to print before the run."""
+        if self.resumes:
+            lines = [f"--resume: continues after step {self.step:,}"]
+            newest = checkpoint.versions(self.file.parent.parent)[-1:]
+            if newest and newest[0].name != self.file.parent.name:
+                lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
+            return [*lines, f"--resume: {described(found)}"] if found else lines
         lines = [f"--init_from: the weights of {self.path} ({self.config.run.name})"]
         lines += [f"--init_from: {described({key: pair})}" for key, pair in found.items()]
         if task.vocabulary.to_dict() != self.tokenizer.to_dict():
-            lines.append("--init_from: this task has its own tokens: ids mean something else than in the checkpoint")
+            lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
         elif unknown := _unknown_share(config, task):
             lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
         return lines
 
     def finished(self, config: Config, found: Changes) -> dict[str, Any] | None:
-        """The figures of a run to resume that has nothing left to do; None where steps are left.
+        """The figures of a run to resume whose steps are all done; None if steps are left.
 
         Raises:
-            ConfigError: changed settings, and no steps left to be done with them.
+            ConfigError: settings have changed, but no steps are left.
         """
         results = self.file.with_name("results.json")
-        if not self.resumes or self.step < config.trainer.max_steps or not results.exists():
+        if self.step < config.trainer.max_steps or not results.exists():
             return None
         done = f"{self.file.parent} has done its {self.step:,} steps already; a larger trainer.max_steps continues"
         if found:
@@ -167,15 +160,15 @@ class Start:
 
 
 def find_start(config: Config, resume: bool, init_from: str | None) -> Start | None:
-    """Read the checkpoint that a run starts from; None for a run from random weights.
+    """Read the checkpoint that a run starts from; None for random weights.
 
     Args:
         config: of the run.
-        resume: whether to continue the newest run of its name.
+        resume: continue the newest run of its name.
         init_from: a checkpoint file or run folder; default: run.init_from.
 
     Raises:
-        ConfigError: there is none, or it is damaged; the message names what else is there.
+        ConfigError: it is missing or damaged; the message names an alternative.
     """
     if resume and init_from:
         raise ConfigError("--init_from starts a new run and --resume continues an old one: give one of them")
@@ -199,15 +192,15 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
 
 
 def _read(file: Path, resumes: bool, path: str) -> Start:
-    """Read a checkpoint whose parts fit together.
+    """Read a checkpoint, and check that its parts agree.
 
     Raises:
         ConfigError: it is damaged.
     """
     contents = checkpoint.read(file)
     if resumes and {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
-        raise ConfigError(f"{file} holds weights alone, no state of a training to resume")
-    # The contents may be anything: whatever these lines raise is the file's fault.
+        raise ConfigError(f"{file} holds weights alone, no training state to resume")
+    # The contents may be arbitrary, so every error of these lines is a damaged file.
     try:
         config = config_from_dict(contents["minitx"]["config"])
         data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)
@@ -221,36 +214,28 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
 
 
 def _alternative(damaged: Path) -> str:
-    """The advice for a last.ckpt that is damaged."""
-    steps = sorted(damaged.parent.glob("step_*.ckpt"))
-    if steps:
-        return f"to resume from an earlier step, copy {steps[-1].name}, which lies beside it, over it"
+    """Advice for a damaged last.ckpt."""
+    if steps := sorted(damaged.parent.glob("step_*.ckpt")):
+        return f"to resume from an earlier step, copy {steps[-1].name} of the same folder over it"
     best = damaged.with_name("best.ckpt")
     if best.is_file():
-        return f"the weights of the best validation lie beside it: initialize a new run with --init_from {best}"
-    return "there is no other checkpoint beside it: start a new run"
+        return f"to start a new run from the weights of the best validation: --init_from {best}"
+    return "there is no other checkpoint in its folder: start a new run"
 
 
-def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> dict[str, tuple[Any, Any]]:
-    """List the differences of two plain configs, or two of their sections, by dotted key: value before, value now.
-
-    Args:
-        before: as Config.to_dict gives it.
-        now: likewise.
-        within: the dotted key of the section.
-    """
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys((*before, *now)):
-        old, new = before.get(key), now.get(key)
-        dotted = f"{within}.{key}" if within else key
+def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> Changes:
+    """Differences of two configs, or of two of their sections with the dotted key `within`."""
+    found: Changes = {}
+    for name in dict.fromkeys((*before, *now)):
+        old, new, key = before.get(name), now.get(name), f"{within}.{name}" if within else name
         if isinstance(old, dict) and isinstance(new, dict):
-            found |= changes(old, new, dotted)
+            found |= changes(old, new, key)
         elif old != new:
-            found[dotted] = (old, new)
+            found[key] = (old, new)
     return found
 
 
-def described(found: Mapping[str, tuple[Any, Any]]) -> str:
+def described(found: Changes) -> str:
     """Changed settings in a line: trainer.max_steps 500 -> 800, optimizer.lr 0.005 -> 0.001."""
     return ", ".join(f"{key} {old} -> {new}" for key, (old, new) in found.items())
 

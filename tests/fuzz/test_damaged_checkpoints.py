@@ -149,16 +149,16 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "inner width": (changed(d_ff=10**12), "model.d_ff"),
     "positions": (changed(position={"name": "learned", "max_len": 10**10}), "model.position.max_len"),
     "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
-    "a table that has one number": (claimed, "claims the shape [1000000000, 16]"),
+    "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
     "layers on the same memory": (shared, "several times over"),
     "another width": (changed(d_model=32), "must have the shape"),
     "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
-    "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have a stranger, 'more'"),
-    "whole numbers": (weights(lambda all: all.update({NAME: all[NAME].long()})), "must be fractions, got torch.int64"),
+    "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have an unknown 'more'"),
+    "whole numbers": (weights(lambda all: all.update({NAME: all[NAME].long()})), "must be floating point, got torch.int64"),
     "not a number": (weights(lambda all: all[NAME].fill_(torch.nan)), "must be finite, got 208 of 208"),
     "transposed": (weights(lambda all: all.update({NAME: all[NAME].T})), "must have the shape [13, 16]"),
-    "a list": (weights(lambda all: all.update({NAME: all[NAME].tolist()})), "must be tensors with names, got list"),
+    "a list": (weights(lambda all: all.update({NAME: all[NAME].tolist()})), "must be tensors by name, got list"),
     "sparse": (weights(lambda all: all.update({NAME: all[NAME].to_sparse()})), "it names 'torch Size'"),
 }
 
@@ -205,13 +205,13 @@ def rewritten(good: Path, change: Callable[[str, bytes], bytes] = lambda name, c
 
 def test_a_packed_archive_is_refused_unread(good: Path) -> None:
     path = rewritten(good, compression=zipfile.ZIP_DEFLATED)
-    with pytest.raises(ValueError, match="is packed, and could unpack to any size"):
+    with pytest.raises(ValueError, match="is compressed, and could unpack to any size"):
         checkpoint.read(path)
     bomb = good.parent / "bomb.ckpt"
     with zipfile.ZipFile(bomb, "w", compression=zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(2**28))
     assert bomb.stat().st_size < 2**20
-    with pytest.raises(ValueError, match="is packed"):
+    with pytest.raises(ValueError, match="is compressed"):
         checkpoint.read(bomb)
 
 

@@ -41,7 +41,7 @@ def test_two_processes_make_one_run(tmp_path: Path, strategy: str) -> None:
 SCRIPT = """
 import json, pytest, sys
 from minitx.config.schema import config_from_dict
-from minitx.training.run import train
+from minitx.training.api import train_config as train
 from tests.training.test_weighting import deal
 with pytest.MonkeyPatch.context() as patch:
     deal(patch, processes=2)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from minitx.data.batch import IGNORE
-from minitx.training.losses import count, cross_entropy, piecewise_cross_entropy
+from minitx.training.losses import chunked_cross_entropy, count, cross_entropy
 
 
 def test_sum_over_labelled_places_only() -> None:
@@ -45,7 +45,7 @@ def test_piece_by_piece_is_the_same_and_holds_no_more(most: int, smoothing: floa
         whole = cross_entropy(head(hidden), labels, smoothing)
         expected = torch.autograd.grad(whole, [hidden, head.weight])
         sizes.clear()
-        loss = piecewise_cross_entropy(hidden, head, labels, smoothing, most)
+        loss = chunked_cross_entropy(hidden, head, labels, smoothing, most)
     gradients = torch.autograd.grad(loss, [hidden, head.weight])
     torch.testing.assert_close(loss, whole)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if autocast else {}

@@ -67,10 +67,10 @@ def test_a_loss_in_pieces_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatc
     config = small(data=data, model={"architecture": architecture}, trainer={"label_smoothing": 0.1})
     loss, expected, _ = gradients(config)
     calls = []
-    pieces = training_module.piecewise_cross_entropy
-    monkeypatch.setattr(training_module, "MOST_LOGITS", 100)
+    pieces = training_module.chunked_cross_entropy
+    monkeypatch.setattr(training_module, "MAX_LOGITS", 100)
     monkeypatch.setattr(
-        training_module, "piecewise_cross_entropy", lambda *given: calls.append(1) or pieces(*given, most=100)
+        training_module, "chunked_cross_entropy", lambda *given: calls.append(1) or pieces(*given, max_logits=100)
     )
     again, found, _ = gradients(config)
     assert calls
@@ -104,7 +104,7 @@ def test_the_switch_reaches_the_stacks(small: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_time_of_a_step_is_told(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = profile.FIRST + 6
+    steps = profile.WARMUP_STEPS + 6
     train(small(trainer={"max_steps": steps, "profile": 3}))
     told = capsys.readouterr().out
     assert "a batch takes" in told
@@ -112,7 +112,7 @@ def test_the_time_of_a_step_is_told(small: Any, capsys: pytest.CaptureFixture[st
     lines = [line.split("%  ") for line in told.splitlines()[begins + 1 : begins + 5]]
     shares, phases = [float(share) for share, _ in lines], [phase for _, phase in lines]
     assert {*phases} == {
-        "drawing the batch, and whatever stands between steps", "forward", "backward", "clipping, optimiser, schedule"
+        "sampling the batch, and all else between steps", "forward", "backward", "clipping, optimizer, schedule"
     }  # fmt: skip
     assert sum(shares) == pytest.approx(100, abs=0.3)
     assert "aten::" in told
@@ -155,10 +155,10 @@ class Trial:
     def __init__(self, patch: pytest.MonkeyPatch, eager: float, compiled: float) -> None:
         self.ran = 0
         times = iter((eager, compiled))
-        seconds = compiling._seconds
+        seconds = compiling._step_seconds
         patch.setattr(compiling, "DEVICES", ("cpu",))
-        patch.setattr(compiling, "FIRST", 3)
-        patch.setattr(compiling, "_seconds", lambda *given: seconds(*given) * 0 + next(times))
+        patch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
+        patch.setattr(compiling, "_step_seconds", lambda *given: seconds(*given) * 0 + next(times))
         patch.setattr(torch.nn.Module, "compile", lambda model: self.compile(model))
 
     def compile(self, model: torch.nn.Module) -> None:
@@ -183,12 +183,12 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     tried = 1 + compiling.REPEATS
     assert trial.ran > tried + 4 if faster else trial.ran == tried  # five steps and a validation are left
     told = capsys.readouterr().out
-    assert "compiling the training step: at 100000.00 ms, 8 minutes are ahead" in told
-    assert ("; the run goes on without" in told) is not faster
+    assert "compiling the training step: 100000.00 ms, 8 minutes left" in told
+    assert ("; training continues without" in told) is not faster
 
 
 def test_a_short_run_is_not_compiled(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial(monkeypatch, eager=compiling.WORTH / 5 - 0.01, compiled=0.0)
+    trial = Trial(monkeypatch, eager=compiling.MIN_SECONDS_LEFT / 5 - 0.01, compiled=0.0)
     train(small(trainer={"max_steps": 8}))
     assert trial.ran == 0
 
@@ -204,12 +204,12 @@ def test_a_machine_that_cannot_compile_trains_all_the_same(
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))
     assert train(small(trainer={"max_steps": 8}))["steps"] == 8
     told = capsys.readouterr().out
-    assert "compiling failed (Failed to find C compiler.); the run goes on without" in told
+    assert "compiling failed (Failed to find C compiler.); training continues without" in told
 
 
 def test_on_a_cpu_nothing_is_compiled_unasked(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "FIRST", 3)
-    monkeypatch.setattr(compiling, "WORTH", 0.0)
+    monkeypatch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
+    monkeypatch.setattr(compiling, "MIN_SECONDS_LEFT", 0.0)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: pytest.fail("it was compiled"))
     train(small(trainer={"max_steps": 8, "accelerator": "cpu"}))
 

@@ -1,1 +1,1 @@
-"""What a run logs and tries beyond its losses, as callbacks."""
+"""Callbacks that log more than the losses, or speed a run up."""

@@ -1,4 +1,4 @@
-"""Whether torch.compile pays is not known beforehand: `trainer.compile: auto` tries it, early in a run on a GPU."""
+"""`trainer.compile: auto`: compile the training step on a GPU, measure it, and keep the faster one."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.batch import Batch
 from minitx.hardware.devices import finished_at
-from minitx.training.folder import say
+from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 
 DEVICES = ("cuda",)
-"""Where it is tried. On a CPU the trial costs more than most runs could save."""
-FIRST = 50
-"""Batches before the trial: the machine is warm then, and there is still all to gain."""
-WORTH = 180.0
-"""Seconds of eager forwards and backwards that must be ahead: compiling takes about a minute, and saves a third."""
+"""Devices to try it on. On a CPU the trial costs more than most runs could save."""
+TRIAL_AFTER_BATCHES = 50
+"""Late enough for a warm machine, early enough for most of the gain."""
+MIN_SECONDS_LEFT = 180.0
+"""Eager forwards and backwards left in the run: compiling takes about a minute and saves a third."""
 REPEATS = 7
-"""Of a step, for either time."""
+"""Steps per measurement."""
 
 
 class AutoCompile(Callback):
-    """Compiles the model for the rest of a run, if that is long enough and the compiled step the faster one.
+    """Compile the model for the rest of a long run, if the compiled step is faster.
 
-    The trial repeats forward and backward of one batch and leaves no trace: weights and gradients are not touched, and
-    what is drawn at random depends on the number of the batch alone.
+    The trial repeats forward and backward of one batch without a side effect: weights and gradients are unchanged, and
+    the random seed depends on the number of the batch alone.
     """
 
     def __init__(self) -> None:
@@ -39,50 +39,54 @@ class AutoCompile(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        """Behind the last of the first batches, decide."""
+        """Decide, once, after TRIAL_AFTER_BATCHES."""
         assert isinstance(module, TransformerModule)
         self._batches += 1
-        # Weights that are spread over processes are gathered by hooks that a trial would confuse.
-        if self._batches != FIRST or module.device.type not in DEVICES or isinstance(module.model, FSDPModule):
+        # The hooks that gather sharded weights do not work in a trial.
+        if (
+            self._batches != TRIAL_AFTER_BATCHES
+            or module.device.type not in DEVICES
+            or isinstance(module.model, FSDPModule)
+        ):
             return
-        ahead = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
+        left = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
         try:
-            eager = _seconds(trainer, module, batch)
-        except torch.OutOfMemoryError:  # a second set of gradients was too much: the run itself needs none
+            eager = _step_seconds(trainer, module, batch)
+        except torch.OutOfMemoryError:  # of the second set of gradients, which the run itself does not need
             eager = 0.0
-        if trainer.strategy.broadcast(eager * ahead) < WORTH:
+        if trainer.strategy.broadcast(eager * left) < MIN_SECONDS_LEFT:
             return
         if trainer.is_global_zero:
-            say(f"compiling the training step: at {1e3 * eager:.2f} ms, {eager * ahead / 60:.0f} minutes are ahead")
-        began = time.perf_counter()
+            print_line(f"compiling the training step: {1e3 * eager:.2f} ms, {eager * left / 60:.0f} minutes left")
+        started = time.perf_counter()
         module.model.compile()
         try:
             _step(trainer, module, batch)
-            took, compiled = finished_at(module.device) - began, _seconds(trainer, module, batch)
+            took, compiled = finished_at(module.device) - started, _step_seconds(trainer, module, batch)
             outcome = f"compiled in {took:.0f} s: {1e3 * compiled:.2f} ms instead of {1e3 * eager:.2f}"
-            slower = compiled >= eager
-        except Exception as error:  # no compiler on the machine, an old card: the run does not depend on it
-            outcome, slower = f"compiling failed ({' '.join(str(error).split())[:200]})", True
-        if not trainer.strategy.reduce_boolean_decision(not slower, all=True):
-            module.model._compiled_call_impl = None  # torch has no public way back
-            outcome += "; the run goes on without"
+            faster = compiled < eager
+        except Exception as error:  # such as no compiler on the machine; training works without
+            outcome, faster = f"compiling failed ({' '.join(str(error).split())[:200]})", False
+        if not trainer.strategy.reduce_boolean_decision(faster, all=True):
+            module.model._compiled_call_impl = None  # torch has no public undo
+            outcome += "; training continues without"
         if trainer.is_global_zero:
-            say(outcome)
+            print_line(outcome)
 
 
 def _step(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
-    """Forward and backward; no weight's gradient is changed."""
+    """Forward and backward, without a change of any weight's gradient."""
     weights = [weight for weight in module.model.parameters() if weight.requires_grad]
     with trainer.precision_plugin.train_step_context():
         loss = module.summed_loss(batch)
     torch.autograd.grad(loss, weights, allow_unused=True)
 
 
-def _seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> float:
-    """Of a step, the median of some."""
-    found = []
+def _step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> float:
+    """Median duration of a step."""
+    durations = []
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        started = time.perf_counter()
         _step(trainer, module, batch)
-        found.append(finished_at(module.device) - began)
-    return statistics.median(found)
+        durations.append(finished_at(module.device) - started)
+    return statistics.median(durations)

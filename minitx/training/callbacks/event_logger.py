@@ -1,4 +1,4 @@
-"""TensorBoard events of a run, in a file that outlives a full disk; at the end its settings and figures."""
+"""TensorBoard events of a run, in a file that survives a full disk; at the end its settings and final figures."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from minitx.training.hooks import RunCallback
 
 
 class Events(SummaryWriter):
-    """Torch's writer, into a file that outlives a full disk.
+    """torch's writer, on an EventFile.
 
     Args:
         folder: of the event file.
-        disk: to tell when that cannot be written.
-        purge_step: of earlier files, what was logged at this step and later is not shown any more.
+        files: of the run; they report failed writes.
+        purge_step: events of earlier files from this step on are hidden.
     """
 
-    def __init__(self, folder: str, disk: RunFiles, purge_step: int | None = None) -> None:
-        self.disk = disk
+    def __init__(self, folder: str, files: RunFiles, purge_step: int | None = None) -> None:
+        self.files = files
         super().__init__(folder, purge_step=purge_step)
 
     def _get_file_writer(self) -> Any:
         if self.file_writer is None:
-            otherwise = "training goes on, and the curves wait for the next try"
-            file = EventFile(self.log_dir, partial(self.disk.writing, "TensorBoard's event file", otherwise))
+            fallback = "training continues, and the curves are kept for the next try"
+            file = EventFile(self.log_dir, partial(self.files.writing, "TensorBoard's event file", fallback))
             vars(self).update(file_writer=file, all_writers={self.log_dir: file})
             if self.purge_step is not None:
                 file.add_event(Event(session_log=SessionLog(status=SessionLog.START)), self.purge_step)
@@ -42,43 +42,43 @@ class Events(SummaryWriter):
 
 
 class RunLogger(TensorBoardLogger):
-    """TensorBoard events in the run's folder, without the hparams.yaml that config.yaml makes superfluous.
+    """TensorBoard events in the run's folder, without Lightning's hparams.yaml, which config.yaml replaces.
 
     Args:
-        disk: of the run.
-        purge_step: of a run that goes on, the step behind which it does.
+        files: of the run.
+        purge_step: of a resumed run, its first new step.
     """
 
-    def __init__(self, disk: RunFiles, purge_step: int | None = None) -> None:
-        super().__init__(disk.folder.parent, name="", version=disk.folder.name, default_hp_metric=False)
-        self.disk, self.purge_step = disk, purge_step
+    def __init__(self, files: RunFiles, purge_step: int | None = None) -> None:
+        super().__init__(files.folder.parent, name="", version=files.folder.name, default_hp_metric=False)
+        self.files, self.purge_step = files, purge_step
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Events:
         """The run's writer."""
         if self._experiment is None:
-            self._experiment = Events(self.log_dir, self.disk, self.purge_step)
+            self._experiment = Events(self.log_dir, self.files, self.purge_step)
         assert isinstance(self._experiment, Events)
         return self._experiment
 
     def save(self) -> None:
-        """Write out what is buffered."""
+        """Flush the buffer to disk."""
         self.experiment.flush()
 
     def finalize(self, status: str) -> None:
-        """Stay open after training: the final figures belong into the same file, which a second writer would hide."""
+        """Flush, but stay open for the final figures: a second event file would hide them."""
         self.save()
 
     def finish(self, config: Config, figures: dict[str, Any]) -> None:
         """Write the hyperparameters and the final figures, and close."""
-        told = {f"final/{name}": value for name, value in figures.items() if isinstance(value, float)}
-        add_hyperparameters(self.experiment, hyperparameters(config), told, figures["steps"])
+        final = {f"final/{name}": value for name, value in figures.items() if isinstance(value, float)}
+        add_hyperparameters(self.experiment, hyperparameters(config), final, figures["steps"])
         self.experiment.close()
 
 
 def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
-    """A config with dotted keys and simple values: without what is not set, and where a run lands or what it logs."""
+    """The config with dotted keys and simple values, without unset keys, `log` and run.folder."""
     found: dict[str, bool | int | float | str] = {}
 
     def walk(key: str, value: Any) -> None:
@@ -93,9 +93,9 @@ def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
 
 
 class LogResults(RunCallback):
-    """Writes hyperparameters and final figures once a run is evaluated."""
+    """Write hyperparameters and final figures once a run is evaluated."""
 
     def on_results(self, trainer: pl.Trainer, config: Config, results: dict[str, Any]) -> None:
-        """Write, and close the log."""
+        """Write them, and close the log."""
         assert isinstance(trainer.logger, RunLogger)
         trainer.logger.finish(config, results)

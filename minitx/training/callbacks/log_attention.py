@@ -1,4 +1,4 @@
-"""Attention and written answers of a run, in TensorBoard."""
+"""Attention maps, head statistics and generated outputs of a run, in TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from minitx.training.module import TransformerModule
 
 
 class LogAttention(Callback):
-    """Logs the attention maps of fixed validation examples, what its heads do, and what the model answers.
+    """Log attention maps, head statistics and generated outputs of fixed validation examples.
 
     Args:
-        config: how often, and how many examples.
+        config: interval, and number of examples.
     """
 
-    state_key = "LookInside"  # its name when checkpoints of format 1 were first written
+    state_key = "LookInside"  # the key in checkpoints of format 1
 
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
         self._heads: list[HeadFigures] = []
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Every n-th validation, in the process that writes the log."""
+        """Log every n-th validation, in the first process."""
         every = self.config.every_n_validations
         if not trainer.is_global_zero or trainer.logger is None or trainer.state.fn != "fit" or every < 1:
             return
@@ -49,27 +49,27 @@ class LogAttention(Callback):
             predictor = Predictor(module.model, module.task.vocabulary, module.config)
             examples = module.task.examples("validation", self.config.examples)
             texts, expected = examples.texts(module.task.vocabulary, self.config.max_tokens)
-            readable = [place for place, text in enumerate(texts) if _is_readable(text, module.task.vocabulary)]
+            readable = [index for index, text in enumerate(texts) if _can_encode(text, module.task.vocabulary)]
             if not readable:
                 return
-            texts = [texts[place] for place in readable]
+            texts = [texts[index] for index in readable]
             if expected is None:
                 header: tuple[str, ...] = ("prompt", "continuation, sampled")
-                prompts = [_half(text, module.task.vocabulary) for text in texts]
-                written = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
-                table: list[tuple[str, ...]] = list(zip(prompts, written, strict=True))
+                prompts = [_first_half(text, module.task.vocabulary) for text in texts]
+                generated = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
+                table: list[tuple[str, ...]] = list(zip(prompts, generated, strict=True))
                 maps = predictor.attend(texts)
             else:
                 header = ("input", "expected", "generated")
-                written = predictor.generate(texts)
-                table = list(zip(texts, [expected[place] for place in readable], written, strict=True))
-                alone = predictor.architecture == "encoder_only"  # which reads its questions, and no answers
-                maps = predictor.attend(texts) if alone else predictor.attend(texts, written)
+                generated = predictor.generate(texts)
+                table = list(zip(texts, [expected[index] for index in readable], generated, strict=True))
+                encoder = predictor.architecture == "encoder_only"  # its input has no answers
+                maps = predictor.attend(texts, None if encoder else generated)
         writer.add_text("answers", markdown_table(header, table), trainer.global_step)
         self._log(writer, maps, len(texts), trainer.global_step)
 
     def _log(self, writer: Any, maps: AttentionMaps, examples: int, step: int) -> None:
-        """Maps for the Attention tab, figures of their heads, and pictures."""
+        """Write maps for the Attention tab, statistics of their heads, and pictures."""
         sums = {kind: HeadSums() for kind in KINDS}
         for example in range(examples):
             for kind, items in maps.encoded(example).items():
@@ -82,34 +82,34 @@ class LogAttention(Callback):
         add_heads(writer, statistics, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """What each head did, for a run that goes on and has no further validation."""
+        """The latest head statistics, for a resumed run without a further validation."""
         return {"heads": [head._asdict() for head in self._heads]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See state_dict."""
+        """Restore them."""
         self._heads = [HeadFigures(**head) for head in state_dict["heads"]]
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """What each head did when it was last looked at, as a table in TensorBoard and as heads.json in the run."""
+        """Write the latest head statistics as a table in TensorBoard and as heads.json."""
         if not self._heads:
             return
         assert trainer.logger is not None
         trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)  # type: ignore[attr-defined]
         path = Path(str(trainer.logger.log_dir)) / "heads.json"
         assert isinstance(trainer.logger, RunLogger)
-        with trainer.logger.disk.writing(path.name, "TensorBoard's tab TEXT has it"), written_whole(path) as file:
+        with trainer.logger.files.writing(path.name, "TensorBoard's tab TEXT has it"), written_whole(path) as file:
             file.write(f"{json.dumps(heads_json(self._heads), indent=2)}\n".encode())
 
 
-def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
-    """Whether a text that was written out can be read again: not when words have lost what stood between them."""
+def _can_encode(text: str, vocabulary: Tokenizer) -> bool:
+    """Whether a decoded text can be encoded; a word tokenizer may join two words that it cannot read."""
     try:
         return bool(vocabulary.encode_masked(text))
     except ValueError:
         return False
 
 
-def _half(text: str, vocabulary: Tokenizer) -> str:
+def _first_half(text: str, vocabulary: Tokenizer) -> str:
     """The first half of a text, at least one token of it."""
     ids = vocabulary.encode(text)
     return vocabulary.decode(ids[: max(1, len(ids) // 2)])

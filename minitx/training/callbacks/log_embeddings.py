@@ -1,4 +1,4 @@
-"""Tokens as points in TensorBoard's projector: where they stand in the table, and where their context takes them."""
+"""Token vectors in TensorBoard's projector: from the embedding table, and in context above each stack."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ from minitx.inference.predictor import Predictor
 from minitx.training.module import TransformerModule
 
 COLUMNS = ["token", "vector", "example", "position"]
-"""What the projector knows of a point; vector is table, encoder or decoder, and the others are - for the table's."""
+"""Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
 
 
 class Points(NamedTuple):
-    """The tokens below and above one stack."""
+    """Token vectors below and above one stack."""
 
     stack: str  # encoder or decoder
     vectors: Tensor  # [N, D]
-    told: list[list[str]]  # COLUMNS of each
+    labels: list[list[str]]  # COLUMNS of each
 
 
 class LogEmbeddings(Callback):
-    """At the end of training, writes the tokens of fixed validation examples as points, for each stack of the model.
+    """Write the token vectors of fixed validation examples at the end of training, for each stack.
 
-    Each token that occurs is there once as the table has it, scaled as the model reads it, without its position; and
-    once for every place where it stands, as it comes out above the last layer. The same word in two contexts is one
-    point of the table and two of the stack.
+    Each distinct token has one point from the table, scaled as in the model and without its position, and one point for
+    every occurrence from the output of the last layer.
 
     Args:
-        config: how many examples, and how much of them.
+        config: numbers of examples and points.
     """
 
     def __init__(self, config: EmbeddingLogConfig) -> None:
         self.config = config
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """In the process that writes the log."""
+        """Write them, in the first process."""
         if self.config.examples < 1 or not trainer.is_global_zero or trainer.logger is None:
             return
         assert isinstance(module, TransformerModule)
         writer = trainer.logger.experiment  # type: ignore[attr-defined]
         predictor = Predictor(module.model, module.task.vocabulary, module.config)
-        predictor.task = module.task  # the corpus is open already
-        with trainer.logger.disk.writing("the projector's files", "the run goes on without"):  # type: ignore[attr-defined]
-            for stack, vectors, told in token_points(predictor, self.config):
-                writer.add_embedding(vectors, told, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS)
+        predictor.task = module.task  # its corpus is already open
+        with trainer.logger.files.writing("the projector's files", "the run continues without"):  # type: ignore[attr-defined]
+            for stack, vectors, names in token_points(predictor, self.config):
+                writer.add_embedding(
+                    vectors, names, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS
+                )
 
 
 def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[Points]:
-    """The points of each stack, those of the table first."""
+    """The points of each stack, the table's first."""
     examples = predictor.task.examples("validation", config.examples).slice(0, config.examples)
     examples = examples.clip(config.max_tokens).to(predictor.device)
     batch = examples.frame(predictor.architecture, predictor.tokenizer.special)
@@ -64,7 +65,7 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[P
     above: dict[str, Tensor] = {}
     stacks = {name: part for name, part in model.named_children() if name in ("encoder", "decoder")}
     hooks = [
-        part.register_forward_hook(lambda _part, _read, out, name=name: above.__setitem__(name, out.detach()))
+        part.register_forward_hook(lambda _part, _inputs, out, name=name: above.__setitem__(name, out.detach()))
         for name, part in stacks.items()
     ]
     try:
@@ -84,14 +85,14 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[P
             table = model.embedding(ids)
         static = [table[row, place] for row, place in first.values()]
         contextual = [above[stack][row, place] for row, place in places]
-        told = [[visible(token), "table", "-", "-"] for token in first]
-        told += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
-        if told:
-            yield Points(stack, torch.stack([*static, *contextual]).float().cpu(), told)
+        rows = [[visible(token), "table", "-", "-"] for token in first]
+        rows += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
+        if rows:
+            yield Points(stack, torch.stack([*static, *contextual]).float().cpu(), rows)
 
 
 def visible(token: str) -> str:
-    """A token in a file with a line for each point and tabs between columns: white space made visible."""
+    """A token with visible whitespace, for a file with one line per point and tabs between columns."""
     if token.isspace() or not token:
         return token.replace(" ", "␣") if set(token) == {" "} else ascii(token)
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)

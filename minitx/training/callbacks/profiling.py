@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: phases by the clock, operators by torch's profiler."""
+"""Profile of a training step: phases by the clock, operators by torch's profiler."""
 
 from __future__ import annotations
 
@@ -12,86 +12,82 @@ from torch.profiler import ProfilerActivity, profile
 
 from minitx.hardware.devices import finished_at
 
-FIRST = 10
-"""Steps before those that are watched: the first ones are slower than any later one."""
-OPERATORS = 12
-"""How many are told."""
+WARMUP_STEPS = 10
+"""Steps before the profiled ones, which are slower than any later one."""
+MAX_OPERATORS = 12
+"""Operators in the table."""
 
 
 class ProfileSteps(Callback):
-    """Watches some early steps, twice as many as are asked for: the clock's, then the profiler's, which slows them.
+    """Profile some early steps twice: by the clock, then by the profiler, which slows them.
 
     Args:
-        steps: how many for each.
+        steps: number for each.
     """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.phases: dict[str, float] = {}
-        self._since = 0.0
+        self.phases: dict[str, float] = {}  # seconds
+        self._lap_start = 0.0
         self._batches = 0
         self._profile: profile | None = None
 
-    def _lap(self, phase: str, device: torch.device) -> None:
-        """Count the time since the last call as spent in a phase."""
+    def _end_phase(self, phase: str, device: torch.device) -> None:
+        """Add the time since the last call to a phase."""
         now = finished_at(device)
-        if self._timing:
-            self.phases[phase] = self.phases.get(phase, 0.0) + now - self._since
-        self._since = now
-
-    @property
-    def _timing(self) -> bool:
-        return FIRST < self._batches <= FIRST + self.steps
+        if WARMUP_STEPS < self._batches <= WARMUP_STEPS + self.steps:
+            self.phases[phase] = self.phases.get(phase, 0.0) + now - self._lap_start
+        self._lap_start = now
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        """The batch is there."""
+        """End the phase before the forward; start the profiler after the timed steps."""
         self._batches += 1
-        self._lap("drawing the batch, and whatever stands between steps", module.device)
-        if self._batches == FIRST + self.steps + 1:
-            os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its own lines about starting and stopping
+        self._end_phase("sampling the batch, and all else between steps", module.device)
+        if self._batches == WARMUP_STEPS + self.steps + 1:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # hides its messages about starting and stopping
             activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (module.device.type == "cuda")
             self._profile = profile(activities=activities)
             self._profile.start()
 
     def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss: Any) -> None:
-        """The loss is there."""
-        self._lap("forward", module.device)
+        """End the forward."""
+        self._end_phase("forward", module.device)
 
     def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """The gradients are there."""
-        self._lap("backward", module.device)
+        """End the backward."""
+        self._end_phase("backward", module.device)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """The weights are changed."""
-        self._lap("clipping, optimiser, schedule", module.device)
-        if self._profile is not None and self._batches == FIRST + 2 * self.steps:
+        """End the optimizer's phase; print the tables after the last profiled step."""
+        self._end_phase("clipping, optimizer, schedule", module.device)
+        if self._profile is not None and self._batches == WARMUP_STEPS + 2 * self.steps:
             self._profile.stop()
             if trainer.is_global_zero:
-                print(self._told(self._profile), flush=True)
+                print(self._tables(self._profile), flush=True)
             self._profile = None
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Let go of a profiler that has not seen all its steps, and say so."""
+        """Stop the profiler, and report a run that was too short."""
         if self._profile is not None:
             self._profile.stop()
             self._profile = None
-        if self._batches < FIRST + 2 * self.steps and trainer.is_global_zero:
-            print(f"trainer.profile {self.steps} needs {FIRST + 2 * self.steps} batches, there were {self._batches}")
+        needed = WARMUP_STEPS + 2 * self.steps
+        if self._batches < needed and trainer.is_global_zero:
+            print(f"trainer.profile {self.steps} needs {needed} batches, there were {self._batches}")
 
-    def _told(self, operators: profile) -> str:
+    def _tables(self, operators: profile) -> str:
         """Both tables as text."""
         total = sum(self.phases.values())
         lines = [f"a batch takes {1e3 * total / self.steps:.2f} ms (mean of {self.steps})"]
         lines += [f"  {seconds / total:6.1%}  {phase}" for phase, seconds in self.phases.items()]
-        spent = [
+        events = [
             (getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total, event)
             for event in operators.key_averages()
         ]
-        whole = sum(microseconds for microseconds, _ in spent)
+        total = sum(microseconds for microseconds, _ in events)
         lines += ["operators, by their own time"]
-        for microseconds, event in sorted(spent, key=lambda pair: -pair[0])[:OPERATORS]:
-            calls = event.count / self.steps
-            lines.append(f"  {microseconds / whole:6.1%}  {event.key}, {calls:.0f} calls a batch")
+        for microseconds, event in sorted(events, key=lambda pair: -pair[0])[:MAX_OPERATORS]:
+            lines.append(f"  {microseconds / total:6.1%}  {event.key}, {event.count / self.steps:.0f} calls a batch")
         return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""What protects a run: signals, checks on resuming, divergence, full disks, memory."""
+"""Protection of a run: signals, divergence, full disks, memory."""

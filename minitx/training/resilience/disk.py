@@ -1,4 +1,4 @@
-"""A run's folder that can fail under it: full, removed, read-only. Training goes on, and what failed is tried again."""
+"""A run's folder that is full, removed or read-only: training continues, and the next write tries again."""
 
 from __future__ import annotations
 
@@ -7,77 +7,77 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minitx.config.errors import RunFailed
-from minitx.training.folder import RunFiles, say
+from minitx.training.folder import RunFiles, print_line
 
 
-class Disk(RunFiles):
-    """Writes into a run's folder, and remembers what could not be written: each trouble is told once.
+class TolerantFiles(RunFiles):
+    """Files in a run's folder, whose failed writes are reported once and do not end the run.
 
     Args:
-        folder: the run's.
+        folder: of the run.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._kept: dict[str, bytes] = {}
+        self._contents: dict[str, bytes] = {}  # to write again into a folder that was removed
 
-    def keep(self, name: str, contents: bytes) -> None:
-        """Write a file that is to be there again if the folder has to be made again.
-
-        Raises:
-            ConfigError: the folder cannot be written, before any work.
-        """
-        self._kept[name] = contents
-        super().keep(name, contents)
-
-    def check(self) -> None:
-        """Training has ended: is it saved?
+    def write_first(self, name: str, contents: bytes) -> None:
+        """Write a file before training.
 
         Raises:
-            RunFailed: no, the last save has failed.
+            ConfigError: the folder cannot be written.
         """
-        if reason := self.troubles.get(self.last.name):
+        self._contents[name] = contents
+        super().write_first(name, contents)
+
+    def check_saved(self) -> None:
+        """Check that the end of training was saved.
+
+        Raises:
+            RunFailed: the last save has failed.
+        """
+        if reason := self.failures.get(self.last.name):
             kept = "there is no last.ckpt" if self.saved is None else f"last.ckpt is of step {self.saved:,}"
             raise RunFailed(
                 f"{self.folder}: the end of training could not be saved ({reason}); {kept}: once the folder can be "
-                f"written, {'start again' if self.saved is None else 'go on from there with --resume'}"
+                f"written, {'start again' if self.saved is None else 'resume from it with --resume'}"
             )
 
-    def keep_result(self, name: str, contents: bytes) -> None:
-        """Write the last file of a run.
+    def write_results(self, contents: bytes) -> None:
+        """Write results.json.
 
         Raises:
             RunFailed: it cannot be written.
         """
-        self._kept[name] = contents
+        self._contents["results.json"] = contents
         try:
-            self._write(name, contents)
+            super().write_results(contents)
         except OSError as error:
             raise RunFailed(
-                f"{self.folder}: {name} cannot be written ({error.strerror}); the run is trained and saved: --resume "
-                "evaluates it again"
+                f"{self.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
+                "--resume evaluates it again"
             ) from None
 
     @contextmanager
-    def writing(self, what: str, otherwise: str) -> Iterator[None]:
-        """A block that writes something into the folder; an OSError in it is told, the first time, and swallowed.
+    def writing(self, name: str, fallback: str) -> Iterator[None]:
+        """A context for a write into the folder, whose first OSError is reported and suppressed.
 
         Args:
-            what: is written.
-            otherwise: what is there instead, and what will be done about it.
+            name: of the file, for messages.
+            fallback: what there is instead after a failure, and whether it is retried.
         """
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True)
-                say(f"{self.folder} was removed while the run went on: it is made again, without what it held")
-                for name, contents in self._kept.items():
-                    self._write(name, contents)
+                print_line(f"{self.folder} was removed during the run: it is created again, without its old files")
+                for file, contents in self._contents.items():
+                    self._write(file, contents)
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            if what not in self.troubles:
-                say(f"{self.folder}: {what} cannot be written ({reason}): {otherwise}")
-            self.troubles[what] = reason
+            if name not in self.failures:
+                print_line(f"{self.folder}: {name} cannot be written ({reason}): {fallback}")
+            self.failures[name] = reason
         else:
-            if self.troubles.pop(what, None):
-                say(f"{self.folder}: {what} is written again")
+            if self.failures.pop(name, None):
+                print_line(f"{self.folder}: {name} is written again")

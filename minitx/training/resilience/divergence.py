@@ -1,13 +1,11 @@
-"""Losses and gradients that are not finite: they change no weight, and the run stops and says where they come from.
+"""Losses and gradients that are not finite: the run stops, with its weights unchanged, and reports their origin.
 
-A step whose loss or gradient is not finite is kept from the weights and from the optimiser's states, so that what is
-saved is good. All processes see the same: the losses are counted over all of them together with the labels, and a
-gradient that is averaged is not finite in any of them once it is so in one.
+FiniteSteps skips the step, so that no checkpoint holds its result. All processes agree: the losses are counted over
+all of them, and an averaged gradient that is not finite in one is not finite in any.
 
-On a CPU the step is simply not taken. On a GPU to ask would be to wait, in each step; there the optimizer is handed a
-tensor instead, and nobody looks before there is something to log, to validate or to save. Until then no further step is
-taken either. Batches and dropout are functions of the step's number: the step can be done once more, to see where it
-fails.
+On a GPU, reading the counters would synchronize in every step. The optimizer skips steps on the device instead, and the
+counters are read only before a log, a validation or a save. Batches and dropout depend on the number of a step alone,
+so the step can be replayed to find its first non-finite tensor.
 """
 
 from __future__ import annotations
@@ -27,98 +25,97 @@ from minitx.training.folder import RunFiles
 from minitx.training.hooks import RunCallback
 from minitx.training.losses import count
 from minitx.training.module import TransformerModule
-from minitx.training.optim import schedule
+from minitx.training.optim import schedule, unsharded
 from minitx.training.resilience.nonfinite import FiniteSteps
 from minitx.training.resilience.signals import launched_by_lightning
-from minitx.training.sharding import whole
 
-MOST_IN_A_ROW = 50
-"""Steps one after another that may be skipped; fp16 needs up to twenty to find the scale of its gradients."""
+MAX_SKIPPED_IN_A_ROW = 50
+"""Consecutive steps that may be skipped; fp16 needs up to twenty to find the scale of its gradients."""
 
 
 class StopOnDivergence(RunCallback):
-    """Ends the run when a loss or a gradient is not finite, or, where such steps are skipped, too many in a row.
+    """End the run at a loss or gradient that is not finite, or after too many in a row where steps are skipped.
 
     Args:
         config: of the run.
-        disk: knows what is saved.
+        files: of the run.
     """
 
     first = True
 
-    def __init__(self, config: Config, disk: RunFiles) -> None:
-        self.config, self.disk = config, disk
+    def __init__(self, config: Config, files: RunFiles) -> None:
+        self.config, self.files = config, files
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Keep steps that are not finite from the weights."""
+        """Skip steps that are not finite."""
         assert isinstance(module, TransformerModule)
         module.steps = FiniteSteps(self.config.trainer.skip_nonfinite_steps)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look, as often as it costs nothing, and before anything is logged, validated or saved."""
+        """Read the counters where that is free, and before a log, a validation or a save."""
         assert isinstance(module, TransformerModule)
         settings, step = self.config.trainer, trainer.global_step
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         intervals = (settings.save_every_n_steps, settings.keep_every_n_steps)
         saves = step == trainer.max_steps or any(every and step % every == 0 for every in intervals)
-        seen = step % self.config.log.every_n_steps == 0 or step % settings.val_every_n_steps == 0
+        reported = step % self.config.log.every_n_steps == 0 or step % settings.val_every_n_steps == 0
         steps = module.steps
         assert isinstance(steps, FiniteSteps)
-        if steps.deferred and not (saves or seen):
+        if steps.deferred and not (saves or reported):
             return
-        if int(steps.in_a_row) > (MOST_IN_A_ROW if settings.skip_nonfinite_steps else 0):
+        if int(steps.in_a_row) > (MAX_SKIPPED_IN_A_ROW if settings.skip_nonfinite_steps else 0):
             self._stop(trainer, module, int(steps.first), float(steps.norm))
-        if int(steps.overflows) > MOST_IN_A_ROW:
+        if int(steps.overflows) > MAX_SKIPPED_IN_A_ROW:
             self._stop(trainer, module, step - 1, float(steps.norm))
-        if saves and not bool(whole(get_total_norm(module.parameters(), math.inf)).isfinite()):
+        if saves and not bool(unsharded(get_total_norm(module.parameters(), math.inf)).isfinite()):
             self._stop(trainer, module, step - 1, float(steps.norm))
 
     def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int, norm: float) -> None:
-        """Do the step behind the first `done` once more, and say what came of it.
+        """Replay the step after the first `done`, and report the outcome.
 
         Raises:
             RunFailed: always, in the first process.
             SystemExit: always, in the others.
         """
-        loss, where = again(trainer, module, done)
+        loss, where = replay(trainer, module, done)
         if not trainer.is_global_zero:
             raise SystemExit(0 if launched_by_lightning(trainer) else 1)
         rate = self.config.optimizer.lr * schedule(self.config.optimizer.schedule, trainer.max_steps)(done)
-        clipped = self.config.trainer.gradient_clip_val
+        clip = self.config.trainer.gradient_clip_val
         advice = [
             f"a lower optimizer.lr than {self.config.optimizer.lr:g}",
             f"a longer optimizer.schedule.warmup_steps than {self.config.optimizer.schedule.warmup_steps}",
-            f"a lower trainer.gradient_clip_val than {clipped:g}" if clipped else "trainer.gradient_clip_val 1",
+            f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1",
         ]
         skips = self.config.trainer.skip_nonfinite_steps
-        row = f" (and {MOST_IN_A_ROW} more behind it, which were skipped)" if skips else ""
+        row = f" (and {MAX_SKIPPED_IN_A_ROW} more after it, which were skipped)" if skips else ""
         kept = (
-            "nothing was saved before" if self.disk.saved is None else f"last.ckpt of step {self.disk.saved:,} is kept"
+            "nothing was saved before"
+            if self.files.saved is None
+            else f"last.ckpt of step {self.files.saved:,} is kept"
         )
         raise RunFailed(
             f"training diverged at step {done + 1:,}{row}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
             f"{norm:.3g}; {where}. {kept[0].upper()}{kept[1:]}. Try {', '.join(advice[:-1])} or {advice[-1]}"
-            + ("" if skips else "; trainer.skip_nonfinite_steps true passes over such steps")
+            + ("" if skips else "; trainer.skip_nonfinite_steps true skips such steps")
         )
 
 
-def again(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[float, str]:
-    """Do the step behind the first `done` once more, with the weights at hand, which it has not changed.
-
-    All processes must take part.
+def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[float, str]:
+    """Replay the step after the first `done` with the current weights, in all processes.
 
     Returns:
-        The loss of the batch that shows it, else of the last one; and a clause that names the place.
+        The loss of the first batch with a non-finite tensor, else of the last one; and a clause that names its origin.
     """
     names = {part: name for name, part in module.model.named_modules()}
     weights = [name for name, weight in module.model.named_parameters() if not bool(weight.isfinite().all())]
     found: list[str] = []
     loss, first = math.nan, done * trainer.accumulate_grad_batches
 
-    def forward(part: nn.Module, _read: Any, out: Any) -> None:
+    def forward(part: nn.Module, _inputs: Any, out: Any) -> None:
         for tensor in (out,) if isinstance(out, Tensor) else out if isinstance(out, tuple | list) else ():
             if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
                 continue
@@ -130,7 +127,7 @@ def again(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[fl
 
     def backward(where: str, gradient: Tensor) -> None:
         if not bool(gradient.isfinite().all()):
-            found.append(f"it first shows in the backward, in the gradient of what {where} puts out")
+            found.append(f"it first shows in the backward, in the gradient of the output of {where}")
 
     hooks = [part.register_forward_hook(forward) for part in names]
     try:
@@ -141,7 +138,7 @@ def again(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[fl
                 batch = trainer.strategy.batch_to_device(batch)
                 total = module.summed_loss(batch)
                 loss = float(total.detach() / count(batch.labels))
-                # Together, as spread weights are brought together for the backward as well.
+                # All processes stop at the same batch, because the backward gathers sharded weights.
                 if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
                     break
                 total.backward()
@@ -153,17 +150,17 @@ def again(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[fl
     elif found:
         where = found[0]
     elif not math.isfinite(loss):
-        where = "all layers' outputs are finite, the loss of them is not"
+        where = "all layers' outputs are finite, but the loss is not"
     else:
-        where = "done once more, the step is finite: its gradients overflow together, or the hardware has erred"
+        where = "the replayed step is finite: the norm of its gradients overflows, or the hardware has erred"
     return _agreed(trainer, loss, where, bool(weights or found) or not math.isfinite(loss))
 
 
 def _agreed(trainer: pl.Trainer, loss: float, where: str, shows: bool) -> tuple[float, str]:
-    """What the first process says in which it shows."""
+    """The finding of the first process that has one, in all processes."""
     if trainer.world_size == 1:
         return loss, where
-    told: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(told, (loss, where, shows))
-    rank = next((rank for rank, (*_, shown) in enumerate(told) if shown), 0)
-    return told[rank][0], f"{told[rank][1]}, in process {rank}"
+    findings: list[Any] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(findings, (loss, where, shows))
+    rank = next((rank for rank, (*_, shown) in enumerate(findings) if shown), 0)
+    return findings[rank][0], f"{findings[rank][1]}, in process {rank}"

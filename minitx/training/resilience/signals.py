@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what is begun is finished and saved, then the run ends; a second one ends it at once."""
+"""Ctrl-C and SIGTERM: the current step is completed and saved, then the run ends; a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -21,122 +21,123 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal(RunCallback):
-    """Leaves a run at a signal, with exit code 128 + its number.
+    """End a run at a signal, with exit code 128 + its number.
 
-    A training step or a validation that is going on comes to its end, last.ckpt is saved, and all processes leave
-    together, whichever of them the signal has reached. Where there is nothing to finish (before the first step,
-    after the last, or in a validation of what is saved already), a process that trains alone leaves at once.
+    The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
+    of them received the signal. A single process exits at once where there is nothing to complete: before the first
+    step, after the last, or in a validation of a step that is already saved.
 
     Args:
-        disk: where last.ckpt is saved, and what is known of it.
+        files: of the run.
     """
 
-    def __init__(self, disk: RunFiles) -> None:
-        self.disk = disk
+    def __init__(self, files: RunFiles) -> None:
+        self.files = files
         self.received: int | None = None
         self._trainer: pl.Trainer | None = None
         self._training = self._trained = False
 
     @contextmanager
     def around(self, trainer: pl.Trainer) -> Iterator[None]:
-        """Within this block signals are heard."""
+        """Handle signals within this block."""
         self._trainer = trainer
-        # Lightning's own handler for SIGTERM, composed with ours, would start a collective operation wherever it
-        # meets this process, while the others are in another one: a hang.
+        # Lightning's own handler for SIGTERM would start a collective operation in the middle of any other, and hang.
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         if threading.current_thread() is not threading.main_thread():
-            yield  # Python hears signals in the main thread only
+            yield  # Python handles signals in the main thread only
             return
-        before = {number: signal.signal(number, self._listen) for number in SIGNALS}
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         if launched_by_lightning(trainer):
-            let_through()  # what came while this process was starting
+            unblock()  # also those sent while this process was starting
         elif trainer.world_size > 1:
-            # Processes that are launched now inherit what is blocked: a signal waits until they can hear it.
+            # Launched processes inherit the mask: signals stay pending until their handlers are installed.
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             yield
         finally:
-            let_through()
+            unblock()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _listen(self, number: int, frame: object) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         self.received = number
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # a second one ends even what hangs outside of Python
+            signal.signal(each, signal.SIG_DFL)  # a second signal ends even a hang outside of Python
         assert self._trainer is not None
-        saved = self._trainer.validating and self.disk.saved == self._trainer.global_step
+        saved = self._trainer.validating and self.files.saved == self._trainer.global_step
         if self._trained or (self._trainer.world_size == 1 and (not self._training or saved)):
-            raise self._farewell(number)
-        if self._trainer.is_global_zero:  # not by print, in whose middle this may be
-            os.write(2, f"{signal.Signals(number).name}: finishing what is begun; once more ends at once\n".encode())
+            raise self._exit(number)
+        if self._trainer.is_global_zero:  # not print, which this handler may interrupt
+            os.write(
+                2, f"{signal.Signals(number).name}: finishing the current step; a second signal ends at once\n".encode()
+            )
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Leave before the first step, if asked to while processes were getting ready."""
+        """Exit before the first step after a signal during the start."""
         self._training = True
-        if trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.disk.last:
-            self.disk.saved = trainer.global_step
-        if number := self._heard(trainer):
-            raise self._farewell(number)
+        if trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.files.last:
+            self.files.saved = trainer.global_step
+        if number := self._received_anywhere(trainer):
+            raise self._exit(number)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Between whole steps only: a half-accumulated gradient is not in a checkpoint.
+        """Save and exit between whole steps: a checkpoint does not hold a partly accumulated gradient.
 
-        Behind the last one a run comes to its end by itself, its validation included, which a resumed one would lack.
+        After the last step the run completes, because a resumed run would lack its validation.
         """
         if (batch_idx + 1) % trainer.accumulate_grad_batches or trainer.global_step == trainer.max_steps:
             return
-        if number := self._heard(trainer):
-            trainer.save_checkpoint(self.disk.last)
-            raise self._farewell(number)
+        if number := self._received_anywhere(trainer):
+            trainer.save_checkpoint(self.files.last)
+            raise self._exit(number)
 
     def on_launch(self) -> None:
-        """Receive signals again, also those that came while they were blocked."""
-        let_through()
+        """Unblock signals."""
+        unblock()
 
     def on_trained(self) -> None:
-        """Training has ended and is saved: leave if asked to meanwhile, and from now on at once."""
+        """Exit after a signal in the last step; from now on a signal ends the process at once."""
         self._trained = True
         if self.received is not None:
-            raise self._farewell(self.received)
+            raise self._exit(self.received)
 
-    def _heard(self, trainer: pl.Trainer) -> int:
-        """The signal that any process has received, known to all; 0 for none."""
+    def _received_anywhere(self, trainer: pl.Trainer) -> int:
+        """The signal that any process has received, in all processes; 0 for none."""
         number = self.received or 0
         if trainer.world_size == 1:
             return number
-        mine = torch.tensor(number, device=trainer.strategy.root_device)
-        return int(trainer.strategy.reduce(mine, reduce_op="max"))
+        local = torch.tensor(number, device=trainer.strategy.root_device)
+        return int(trainer.strategy.reduce(local, reduce_op="max"))
 
-    def _farewell(self, number: int) -> SystemExit:
-        """Say how to go on; what ends this process."""
+    def _exit(self, number: int) -> SystemExit:
+        """Print how to resume; the exception that ends this process."""
         trainer = self._trainer
         assert trainer is not None
         if trainer.is_global_zero:
-            last = self.disk.saved
+            last = self.files.saved
             if self._trained:
-                told = f"stopped after training; --resume evaluates, and so does minitx evaluate {self.disk.folder}"
-            elif last is None and self.disk.last.exists():
-                told = "stopped before the first step; go on with --resume"
+                message = f"stopped after training; --resume evaluates, and so does minitx evaluate {self.files.folder}"
+            elif last is None and self.files.last.exists():
+                message = "stopped before the first step; resume with --resume"
             elif last is None:
-                told = "stopped before anything was saved; start again"
+                message = "stopped before anything was saved; start again"
             else:
-                told = f"stopped at step {last:,}; go on with --resume"
-            print(told, flush=True)
+                message = f"stopped at step {last:,}; resume with --resume"
+            print(message, flush=True)
         return SystemExit(0 if launched_by_lightning(trainer) else 128 + number)
 
 
-def let_through() -> None:
-    """Let this process receive signals, also those that came while they were blocked."""
+def unblock() -> None:
+    """Deliver signals to this process, pending ones included."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def launched_by_lightning(trainer: pl.Trainer) -> bool:
-    """Whether this is a process that the run's first one has started: it leaves with code 0, whatever has happened.
+    """Whether the run's first process has started this one, which then must exit with code 0.
 
-    Lightning's launcher kills the first process when one of the others ends with another code.
+    Lightning's launcher kills the first process when another one exits with any other code.
     """
     environment = getattr(trainer.strategy, "cluster_environment", None)
     return isinstance(environment, LightningEnvironment) and not trainer.is_global_zero

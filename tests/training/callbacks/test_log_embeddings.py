@@ -63,7 +63,7 @@ def test_the_head_reads_what_stands_above_the_decoder() -> None:
     batch = predictor.task.examples("validation", 3).frame("decoder_only", predictor.tokenizer.special)
     with torch.no_grad():
         logits = predictor.model(**batch.model_inputs())
-        for (_, kind, row, place), vector in zip(points.told, points.vectors, strict=True):
+        for (_, kind, row, place), vector in zip(points.labels, points.vectors, strict=True):
             if kind == "decoder":
                 read = predictor.model.head(vector)
                 assert torch.allclose(read, logits[int(row) - 1, int(place) - 1], atol=1e-4)
@@ -80,9 +80,9 @@ def test_how_much_is_shown_is_bounded() -> None:
             (EmbeddingLogConfig(examples=5, max_points=7), 7),
         ):
             (points,) = token_points(predictor, config)
-            assert sum(kind == "decoder" for _, kind, *_ in points.told) == expected
+            assert sum(kind == "decoder" for _, kind, *_ in points.labels) == expected
             first = CHARACTERS.tokens([int(ids[0, 0])])
-            assert [*map(visible, first), "decoder", "1", "1"] in points.told
+            assert [*map(visible, first), "decoder", "1", "1"] in points.labels
     finally:
         del predictor.task.examples
 

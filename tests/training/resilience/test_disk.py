@@ -1,4 +1,4 @@
-"""A disk that is full, a folder that is gone or read-only: said once, training goes on, nothing good is lost."""
+"""A disk that is full, a folder that is gone or read-only: said once, training continues, nothing good is lost."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.tensorboard.events import EventFile
 from minitx.training.api import train_config as train
-from minitx.training.folder import say
+from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
-from minitx.training.resilience.disk import Disk
+from minitx.training.resilience.disk import TolerantFiles
 
 STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2, "precision": "32-true"}
 
@@ -85,10 +85,10 @@ def test_a_disk_that_is_full_for_a_while(
     said = capsys.readouterr().out
     reason = os.strerror(number)
     assert found == [(2, 2)], "what was saved before is untouched"
-    kept = "the one of step 2 is kept, training goes on, and the next save tries again"
+    kept = "the one of step 2 is kept, training continues, and the next save tries again"
     assert said.count(f"{folder}: last.ckpt cannot be written ({reason}): {kept}") == 1
     assert said.count(f"best.ckpt cannot be written ({reason})") == 1
-    assert said.count(f"TensorBoard's event file cannot be written ({reason}): training goes on, and the curves") == 1
+    assert said.count(f"TensorBoard's event file cannot be written ({reason}): training continues, and the curves") == 1
     for what in ("last.ckpt", "best.ckpt", "TensorBoard's event file"):
         assert said.count(f"{folder}: {what} is written again") == 1
     assert results["steps"] == saved(folder) == saved(folder, "best") == 8
@@ -157,7 +157,7 @@ def test_a_folder_that_is_removed_is_made_again(
     folder = tmp_path / "runs/small/v0"
     at(monkeypatch, {5: lambda: shutil.rmtree(tmp_path / "runs")})
     train(small(trainer=STEPS, log={"every_n_steps": 1}))
-    assert capsys.readouterr().out.count(f"{folder} was removed while the run went on: it is made again") == 1
+    assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is made again") == 1
     assert saved(folder) == 8
     assert saved(folder, "best") == 8, "what is gone is no longer the best"
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
@@ -179,7 +179,7 @@ def test_a_folder_that_is_full_from_the_beginning_is_refused(
 
 def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
     """A write that stops in the middle of a record goes on there; when the file is gone, its half goes too."""
-    disk = Disk(tmp_path)
+    disk = TolerantFiles(tmp_path)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -227,7 +227,7 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
 
 def test_events_that_cannot_be_written_are_not_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.MOST", 1000)
-    disk, full = Disk(tmp_path), FullDisk(monkeypatch)
+    disk, full = TolerantFiles(tmp_path), FullDisk(monkeypatch)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -269,10 +269,10 @@ def test_a_line_for_a_full_disk_is_lost_and_any_other_trouble_is_not(monkeypatch
         return write
 
     monkeypatch.setattr("builtins.print", fails(errno.ENOSPC))
-    say("lost")
+    print_line("lost")
     monkeypatch.setattr("builtins.print", fails(errno.EPIPE))
     with pytest.raises(BrokenPipeError):
-        say("nobody listens")
+        print_line("nobody listens")
 
 
 def test_whole_files_leave_nothing_behind_when_the_disk_is_full(

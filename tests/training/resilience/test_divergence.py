@@ -66,13 +66,13 @@ def break_at(
     patch.setattr(FeedForward, "forward", forward)
 
 
-def remember_again(patch: pytest.MonkeyPatch) -> None:
+def remember_replay(patch: pytest.MonkeyPatch) -> None:
     """Which step is done once more, for break_at."""
     from minitx.training.resilience import divergence
 
     original = divergence.again
 
-    def again(trainer: Any, module: Any, done: int) -> Any:
+    def replay(trainer: Any, module: Any, done: int) -> Any:
         module._again = done
         return original(trainer, module, done)
 
@@ -89,7 +89,7 @@ def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int
 ) -> None:
     break_at(monkeypatch, {4})
-    remember_again(monkeypatch)
+    remember_replay(monkeypatch)
     config = small(
         model={"n_layers": 2, "dropout": 0.1},
         trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 2},
@@ -113,7 +113,7 @@ def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
 
 def test_a_gradient_that_diverges_is_followed_to_its_layer(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     break_at(monkeypatch, {0}, "backward", "decoder.layers.0.ffn")
-    remember_again(monkeypatch)
+    remember_replay(monkeypatch)
     with pytest.raises(RunFailed, match=r"step 1: loss \d.*gradient norm nan.*backward.*decoder\.layers\.0") as failed:
         train(small(trainer=PLAIN))
     assert "Nothing was saved before" in str(failed.value)
@@ -161,11 +161,11 @@ def test_skipped_steps_change_nothing_and_are_counted(
 
 
 def test_too_many_skipped_in_a_row_end_the_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitx.training.resilience.divergence.MOST_IN_A_ROW", 3)
+    monkeypatch.setattr("minitx.training.resilience.divergence.MAX_SKIPPED_IN_A_ROW", 3)
     break_at(monkeypatch, {1, 4, 5, 6, 7})
-    remember_again(monkeypatch)
+    remember_replay(monkeypatch)
     trainer = {**PLAIN, "skip_nonfinite_steps": True, "max_steps": 9}
-    with pytest.raises(RunFailed, match=r"diverged at step 5 \(and 3 more behind it, which were skipped\)") as failed:
+    with pytest.raises(RunFailed, match=r"diverged at step 5 \(and 3 more after it, which were skipped\)") as failed:
         train(small(trainer=trainer))
     assert "skip_nonfinite_steps" not in str(failed.value)
 
@@ -211,8 +211,8 @@ def test_deferred_and_immediate_decisions_are_the_same(
         before = snapshot(layer, stepping)
         for weight in layer.parameters():
             weight.grad = torch.randn_like(weight) * factor
-        steps.saw(torch.tensor(0))
-        steps.before(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, None)
+        steps.add_losses(torch.tensor(0))
+        steps.before_step(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, None)
         stepping.step()
         good = step < 2 or (skip and step in (3, 5))
         taken += good
@@ -241,8 +241,8 @@ def test_a_first_step_that_is_not_finite_leaves_muon_as_it_was(monkeypatch: pyte
     for weight in layer.parameters():
         weight.grad = torch.full_like(weight, float("nan"))
     steps = FiniteSteps(skip=True)
-    steps.saw(torch.tensor(0))
-    steps.before(optimizer, torch.tensor(float("nan")), 0, None)
+    steps.add_losses(torch.tensor(0))
+    steps.before_step(optimizer, torch.tensor(float("nan")), 0, None)
     optimizer.step()
     assert torch.equal(layer.weight, before)
     assert all(state["momentum_buffer"].eq(0).all() for state in optimizer.parts[0].state.values())  # type: ignore[attr-defined]
@@ -265,8 +265,8 @@ def test_scaled_gradients_are_stepped_on_the_device(
         for weight in layer.parameters():
             weight.grad = torch.randn_like(weight) * gradient * scale
         scaler.unscale_(stepping)
-        steps.saw(torch.tensor(losses))
-        steps.before(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, scaler)
+        steps.add_losses(torch.tensor(losses))
+        steps.before_step(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, scaler)
         assert steps.deferred
         assert int(steps.overflows) == (step == 1)
         scaler.step(stepping)
@@ -289,9 +289,9 @@ def test_a_loss_alone_can_be_the_reason_and_scaled_gradients_may_overflow() -> N
     ):
         weight.grad = torch.tensor([gradient])
         steps = FiniteSteps(skip=True)
-        steps.saw(torch.tensor(0))
-        steps.saw(torch.tensor(losses))
-        steps.before(SGD([weight]), weight.grad.norm(), 0, scaler)
+        steps.add_losses(torch.tensor(0))
+        steps.add_losses(torch.tensor(losses))
+        steps.before_step(SGD([weight]), weight.grad.norm(), 0, scaler)
         assert (weight.grad is not None) == taken
         assert int(steps.skipped) == (not taken)
         assert int(steps.overflows) == overflows
@@ -305,7 +305,7 @@ from minitx.training.run import train
 from tests.training.test_divergence import break_at, remember_again
 with pytest.MonkeyPatch.context() as patch:
     break_at(patch, {int(step) for step in sys.argv[2].split(",")}, rank=1)
-    remember_again(patch)
+    remember_replay(patch)
     try:
         print(train(config_from_dict(json.loads(sys.argv[1]))).get("skipped_steps"), "were skipped")
     except RunFailed as failed:

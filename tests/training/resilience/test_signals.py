@@ -92,7 +92,7 @@ class Run:
 def check_resumable(run: Run, processes: int = 1) -> int:
     """last.ckpt is whole, is what the run has said, and goes on."""
     step = run.last()["global_step"]
-    assert f"stopped at step {step:,}; go on with --resume" in run.said()
+    assert f"stopped at step {step:,}; resume with --resume" in run.said()
     resumed = Run(run.folder, "--resume", processes=processes, steps=step + 2)
     assert resumed.ended(patience=300) == 0, resumed.said()
     assert resumed.last()["global_step"] == step + 2
@@ -171,7 +171,7 @@ def test_a_second_signal_ends_at_once_and_leaves_the_last_save(tmp_path: Path) -
         time.sleep(0.01)
     time.sleep(0.3)
     run.send(signal.SIGTERM, "first")
-    run.wait_for("SIGTERM: finishing what is begun; once more ends at once")
+    run.wait_for("SIGTERM: finishing the current step; a second signal ends at once")
     run.send(signal.SIGTERM, "first")
     assert run.ended() == 143
     assert "stopped" not in run.said()
