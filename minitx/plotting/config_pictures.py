@@ -50,8 +50,8 @@ def _panels(stack: str, signal: PositionSignal) -> list[Heat | Lines]:
     if signal.angles is not None:
         turned = (signal.angles % (2 * torch.pi)).numpy()
         panels.append(Heat(f"{stack}: angle, in radians", turned, "pair of dimensions", "position", "twilight"))
-    if signal.agreement is not None:
-        curve = ("", signal.agreement.tolist())
+    if signal.similarity is not None:
+        curve = ("", signal.similarity.tolist())
         panels.append(Lines(f"{stack}: what turning leaves of a product", range(len(curve[1])), [curve], "distance"))
     if signal.bias is not None:
         heads = signal.bias[:HEADS].numpy()

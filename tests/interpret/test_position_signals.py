@@ -45,10 +45,10 @@ def test_a_wave_is_as_the_paper_says() -> None:
 def test_agreement_of_turned_vectors_is_the_mean_cosine_of_their_angles() -> None:
     signal = signals("rope")["decoder"]
     assert signal.angles is not None
-    assert signal.agreement is not None
+    assert signal.similarity is not None
     assert signal.angles[3, 0].item() == pytest.approx(3.0)
-    assert signal.agreement.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
-    assert signal.agreement[0].item() == pytest.approx(1.0)
+    assert signal.similarity.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
+    assert signal.similarity[0].item() == pytest.approx(1.0)
 
 
 def test_biases_by_head_and_what_is_not_seen() -> None:
