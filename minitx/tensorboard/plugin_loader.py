@@ -1,7 +1,7 @@
 """The entry point `tensorboard_plugins` of the Attention tab.
 
-An exception during the import of an entry point ends the tensorboard command; one during the load of a plugin is logged,
-and the other tabs work. This file therefore imports nothing but TensorBoard itself.
+An exception while an entry point is imported ends the tensorboard command; one while a plugin is loaded is logged, and
+the other tabs work. This file therefore imports nothing but TensorBoard itself.
 """
 
 from __future__ import annotations
