@@ -1,4 +1,4 @@
-"""What a position scheme tells a model, read off its hooks."""
+"""The signals of position schemes, from their hooks."""
 
 import math
 
@@ -23,8 +23,7 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
     found = signals(name)
     assert [*found] == ["encoder", "decoder"]
     for signal in found.values():
-        told = [part is not None for part in signal]
-        assert any(told) == (name != "none")
+        assert any(part is not None for part in signal) == (name != "none")
         if signal.table is not None:
             assert signal.table.shape == (LENGTH, 32)
         if signal.bias is not None:
@@ -42,7 +41,7 @@ def test_a_wave_is_as_the_paper_says() -> None:
             assert table[position, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-def test_agreement_of_turned_vectors_is_the_mean_cosine_of_their_angles() -> None:
+def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles() -> None:
     signal = signals("rope")["decoder"]
     assert signal.angles is not None
     assert signal.similarity is not None
