@@ -19,7 +19,7 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
-from minitx.plotting.curves import COLOURS, INK, QUIET
+from minitx.plotting.figures import COLOURS, INK, QUIET
 from minitx.plotting.panels import Heat, Lines, sheet
 
 WORDS = ["I", "love", "apple", "phones"]

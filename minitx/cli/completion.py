@@ -1,4 +1,4 @@
-"""Shell completion: the parsers of all commands in one tree, from which shtab writes a script."""
+"""Shell completion: shtab writes a script from the parsers of all commands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
 
 SHELLS = tuple(shtab.SUPPORTED_SHELLS)
-"""The shells for which a script can be written."""
+"""The supported shells."""
 
 FILES = ("checkpoint", "out", "json", "plot", "logdir", "path")
 """Arguments that name a file or a folder."""
 
 
 def script(shell: str, parsers: Mapping[str, tuple[str, Parser]]) -> str:
-    """Write the script that the shell is to read.
+    """The completion script of a shell.
 
     Args:
         shell: one of SHELLS.
@@ -43,15 +43,15 @@ def script(shell: str, parsers: Mapping[str, tuple[str, Parser]]) -> str:
                 action.complete = {**shtab.FILE, "bash": "_minitx_config", "zsh": "_minitx_config"}  # type: ignore[attr-defined]
         commands.add_parser(name, help=text, parents=[parser], add_help=False, allow_abbrev=False)
     names = " ".join(bundled.configs())
-    either = {
+    functions = {
         "bash": f'_minitx_config() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}',
         "zsh": f"_minitx_config() {{ _alternative 'configs:config:({names})' 'files:file:_files' }}",
     }
-    return shtab.complete(tree, shell, preamble=either.get(shell, ""))
+    return shtab.complete(tree, shell, preamble=functions.get(shell, ""))
 
 
 def _add_open_sections(parser: Parser) -> None:
-    """Add the options of every registered class, which no parser checks but a shell may complete."""
+    """Add the options of every registered class; only for completion, the config is checked elsewhere."""
     for section, registry in OPEN.items():
         options = {option for kind in registry.values() for option in own_options(kind)}
         for option in sorted(["name", *options]):

@@ -1,4 +1,4 @@
-"""`minitx import` and `minitx export`: their arguments, and what they tell. Import torch only when there is work."""
+"""`minitx import` and `minitx export`. Torch is imported after the checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minitx.config.parser import Parser
 
 
 def import_arguments(parser: Parser) -> None:
-    """Of `minitx import`."""
+    """Add the arguments of `minitx import`."""
     parser.add_argument(
         "source", help="a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
     )
@@ -32,13 +32,13 @@ def run_import(parsed: Namespace) -> None:
 
 
 def export_arguments(parser: Parser) -> None:
-    """Of `minitx export`."""
+    """Add the arguments of `minitx export`."""
     parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
     parser.add_argument(
         "--to",
         choices=("hf", "safetensors"),
         default="hf",
-        help="hf: a folder that transformers loads; safetensors: weights under our names, and the config beside them",
+        help="hf: a folder that transformers loads; safetensors: weights under the names of minitx, and the config",
     )
     parser.add_argument("folder", help="a new folder")
 
@@ -48,4 +48,4 @@ def run_export(parsed: Namespace) -> None:
     from minitx.huggingface.exporting import export
 
     name = export(parsed.checkpoint, parsed.to, parsed.folder)
-    print(f"{parsed.folder}: {name}; README.md in it says what the model does")
+    print(f"{parsed.folder}: {name}; its README.md describes the model")

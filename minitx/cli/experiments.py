@@ -1,16 +1,18 @@
-"""`minitx train`, `describe` and `sweep`: from a config."""
+"""`minitx train`, `describe` and `sweep`: commands that take a config. Torch is imported after the checks."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from minitx.checkpoints.atomic_files import writable
-from minitx.cli import sweeping
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
+from minitx.sweeps import grid
 
 
 def train_arguments(parser: Parser) -> None:
@@ -34,11 +36,11 @@ def train(parsed: Namespace) -> None:
 
 def describe_arguments(parser: Parser) -> None:
     """Add the arguments of `minitx describe` beside a config's."""
-    parser.add_argument("--plot", metavar="FILE", help="draw positions and learning rate into this .png file")
+    parser.add_argument("--plot", metavar="FILE", help="plot positions and learning rate into this .png file")
 
 
 def describe(parsed: Namespace) -> None:
-    """Print a config's size and cost, and draw it."""
+    """Print a config's size and cost, and plot it."""
     _check(parsed.values)
     if parsed.plot and not parsed.plot.lower().endswith(".png"):
         raise ConfigError(f"--plot takes a .png file, got {parsed.plot}")
@@ -54,14 +56,33 @@ def describe(parsed: Namespace) -> None:
         print(f"\n{draw(run, picture)}")
 
 
+def sweep_arguments(parser: Parser) -> None:
+    """Add the arguments of `minitx sweep` beside a config's."""
+    parser.add_argument(
+        "--set", action="append", type=str, default=None, help="KEY=VALUE,VALUE,...: values to try; once for each key"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N")
+    parser.add_argument("--lengths", type=str, default=None, help="for example 1:40: also by length of the question")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each")
+    parser.add_argument("--out", type=str, default=None, help="folder of table and plot; default: the sweep's own")
+
+
 def sweep(parsed: Namespace) -> None:
-    """Train a grid of settings."""
+    """Train a grid of settings; exit with code 1 when a run has failed."""
     _check(parsed.values)
-    sweeping.run(parsed)
+    settings = grid.parse(parsed.set or [])
+    from minitx.sweeps.plan import plan
+    from minitx.sweeps.sweep import sweep
+
+    planned = plan(parsed.values, settings, parsed.seeds, parsed.lengths)
+    _, failed = sweep(planned, parsed.jobs, Path(parsed.out) if parsed.out else None)
+    if failed:
+        print("\n".join([f"{len(failed)} failed:", *failed]), file=sys.stderr)
+        raise SystemExit(1)
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    """Refuse a missing or mistyped config before torch is loaded."""
+    """Reject a missing or mistyped config before torch is imported."""
     check_config(values)
     if not values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")

@@ -1,4 +1,4 @@
-"""The names that a config may use: tasks, corpora, tokenizers, position schemes, and the bundled configs."""
+"""`minitx list`: tasks, corpora, tokenizers, position schemes and bundled configs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPEN: Mapping[str, Mapping[str, Any]] = {
     "model.position": POSITIONS,
     "model.position_ids": POSITION_IDS,
 }
-"""The classes that each open section of a config may name."""
+"""The registered classes of each open section of a config."""
 
 OTHERS = {*GIVEN, "self", "args", "kwargs"}
 """Arguments of a constructor that do not come from the section."""
@@ -36,26 +36,20 @@ def listing() -> str:
         ("model.position_ids.name", POSITION_IDS),
     ):
         lines.append(key)
-        for name, thing in registry.items():
-            summary = (inspect.getdoc(thing) or "").splitlines()[0]
-            options = [f"{option}={default}" for option, default in own_options(thing).items()]
+        for name, entry in registry.items():
+            summary = (inspect.getdoc(entry) or "").splitlines()[0]
+            options = [f"{option}={default}" for option, default in own_options(entry).items()]
             lines.append(f"  {name:<18} {summary}" + (f"  [{', '.join(options)}]" if options else ""))
     lines.append("--config (or a file)")
     lines += [f"  {name:<22} {bundled.summary(path)}" for name, path in bundled.configs().items()]
     return "\n".join(lines)
 
 
-def own_options(thing: Any) -> dict[str, Any]:
+def own_options(entry: Any) -> dict[str, Any]:
     """The options that a section may give to a registered class, with their defaults; none for a function."""
-    if not inspect.isclass(thing):
+    if not inspect.isclass(entry):
         return {}
-    parameters = inspect.signature(thing).parameters.values()
-    return {p.name: _default(thing, p) for p in parameters if p.name not in OTHERS}
-
-
-def _default(thing: Any, parameter: inspect.Parameter) -> Any:
-    if dataclasses.is_dataclass(thing):
-        for field in dataclasses.fields(thing):
-            if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
-                return field.default_factory()
-    return parameter.default
+    fields = dataclasses.fields(entry) if dataclasses.is_dataclass(entry) else ()
+    made = {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
+    parameters = inspect.signature(entry).parameters.values()
+    return {p.name: made.get(p.name, p.default) for p in parameters if p.name not in OTHERS}

@@ -1,7 +1,7 @@
 """The command line: minitx train | evaluate | generate | attend | ablate | ... (COMMANDS, at the end).
 
-Parses first and imports afterwards, so that help and typos answer at once. Whatever a user can get wrong comes out as
-one sentence on stderr with exit code 2; MINITX_TRACEBACK=1 shows where it came from.
+Arguments are parsed before torch is imported, so that help and typos answer at once. User errors are one sentence on
+stderr with exit code 2; MINITX_TRACEBACK=1 shows their traceback.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from minitx.cli import conversion as huggingface
-from minitx.cli import experiments, trained
-from minitx.cli import sweeping as sweeps
+from minitx.cli import conversion, experiments, trained
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.config.parser import Parser, config_parser
 
 
 class Command(NamedTuple):
-    """One word after `minitx`."""
+    """A command of `minitx`."""
 
     help: str
     parser: Callable[[Parser], None]
@@ -30,7 +28,7 @@ class Command(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; leaves the process with code 2 after bad input."""
+    """Run the command line; exit with code 2 after bad input."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if not arguments or arguments[0] in ("-h", "--help"):
@@ -39,15 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = arguments[0]
         if name not in COMMANDS:
             raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
-        # Bytes that are no text reach Python as halves of characters.
-        if strange := [word for word in arguments if "\0" in word or re.search("[\ud800-\udfff]", word)]:
-            raise ConfigError(f"minitx {name}: a word must be text in UTF-8, got {strange[0]!r:.80}")
-        if swallowed := [word for word in arguments if re.fullmatch("--[^=]+=--", word)]:  # argparse makes it []
-            raise ConfigError(f"minitx {name}: {swallowed[0].partition('=')[0]} must be something else than --, got --")
-        parser = _parser(name)
-        COMMANDS[name].run(parser.parse_args(arguments[1:]))
+        for word in arguments:
+            if "\0" in word or re.search("[\ud800-\udfff]", word):  # Python reads undecodable bytes as surrogates
+                raise ConfigError(f"minitx {name}: arguments must be UTF-8, got {word!r:.80}")
+            if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
+                raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
+        COMMANDS[name].run(_parser(name).parse_args(arguments[1:]))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, and knows why
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error at exit
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -72,20 +69,20 @@ def _parser(name: str) -> Parser:
 
 
 def _memory(error: Exception) -> str | None:
-    """The sentence about memory that has run out, in whose words ever; None for any other error."""
-    told = str(error).partition("\n")[0]
-    if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", told):
+    """The message for memory that has run out, in Python or torch; None for any other error."""
+    message = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", message):
         return None
-    asked = re.search(r"allocate ([\d.]+ \w+)", told)
-    more = f" for {asked[1]} more" if asked else ""
-    return f"there is not enough memory{more}: make data.batch_size, the lengths of the data or the model smaller"
+    requested = re.search(r"allocate ([\d.]+ \w+)", message)
+    size = f" for {requested[1]} more" if requested else ""
+    return f"there is not enough memory{size}: make data.batch_size, the lengths of the data or the model smaller"
 
 
 def usage() -> str:
-    """What `minitx --help` prints."""
+    """The text of `minitx --help`."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    return "\n".join(["usage: minitx COMMAND ...   (minitx COMMAND --help tells its arguments)", "", *lines])
+    return "\n".join(["usage: minitx COMMAND ...   (minitx COMMAND --help lists its arguments)", "", *lines])
 
 
 def _list(parsed: Namespace) -> None:
@@ -111,30 +108,33 @@ COMMANDS = {
         experiments.train,
         True,
     ),
-    "evaluate": Command("measure a trained model on held-out examples", trained.evaluate_arguments, trained.evaluate),
-    "generate": Command("let a trained model write", trained.generate_arguments, trained.generate),
+    "evaluate": Command("evaluate a trained model on held-out data", trained.evaluate_arguments, trained.evaluate),
+    "generate": Command("generate with a trained model", trained.generate_arguments, trained.generate),
     "attend": Command(
-        "draw a trained model's attention to a text, as a page or a picture", trained.attend_arguments, trained.attend
+        "save the attention maps of a text, as a page or an image", trained.attend_arguments, trained.attend
     ),
-    "ablate": Command("tell what each head of a trained model is worth", trained.ablate_arguments, trained.ablate),
+    "ablate": Command("measure a trained model without each head", trained.ablate_arguments, trained.ablate),
     "describe": Command(
-        "tell a config's size, cost and learning rate, without training",
+        "print a config's size, cost and learning rate, without training",
         experiments.describe_arguments,
         experiments.describe,
         True,
     ),
     "sweep": Command(
-        "train a grid of settings, each with several seeds: --set KEY=A,B", sweeps.arguments, experiments.sweep, True
+        "train a grid of settings, each with several seeds: --set KEY=A,B",
+        experiments.sweep_arguments,
+        experiments.sweep,
+        True,
     ),
     "import": Command(
-        "make a checkpoint of a Hugging Face model: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
-        huggingface.import_arguments,
-        lambda parsed: huggingface.run_import(parsed),
+        "convert a Hugging Face model to a checkpoint: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
+        conversion.import_arguments,
+        conversion.run_import,
     ),
     "export": Command(
         "write a trained model for Hugging Face's transformers, or as plain safetensors",
-        huggingface.export_arguments,
-        lambda parsed: huggingface.run_export(parsed),
+        conversion.export_arguments,
+        conversion.run_export,
     ),
     "list": Command("list the tasks, corpora, tokenizers, position schemes and configs", lambda parser: None, _list),
     "completion": Command(

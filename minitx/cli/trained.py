@@ -1,4 +1,4 @@
-"""`minitx evaluate`, `generate`, `attend` and `ablate`: from a checkpoint."""
+"""`minitx evaluate`, `generate`, `attend` and `ablate`: commands that take a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,44 +24,49 @@ def _checkpoint_argument(parser: Parser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps, ...")
 
 
-EVALUATED = ("num_beams", "length_penalty", "early_stopping")
-"""The options of writing that `evaluate` takes, for tasks whose answers are judged as texts."""
+BEAM_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
+"""The options of generation that `evaluate` takes, for tasks with text metrics."""
 
 
 def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
     """The options of generation on the command line.
 
     Raises:
-        ConfigError: a number out of its range, or options that contradict each other.
+        ConfigError: a number out of its range, or contradicting options.
     """
     try:
         return GenerationOptions(**{name: getattr(parsed, name) for name in names})
-    except ValueError as error:  # generation knows no errors but Python's
+    except ValueError as error:  # generation does not import ConfigError
         raise ConfigError(str(error)) from None
 
 
+def _output(path: str | None) -> Path | None:
+    """The path of an output file, checked before the work."""
+    return writable(path) if path else None
+
+
 def evaluate_arguments(parser: Parser) -> None:
-    """Of `minitx evaluate`."""
+    """Add the arguments of `minitx evaluate`."""
     _checkpoint_argument(parser)
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
-    parser.add_argument("--path", help="measure on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
-    add_options(parser, GenerationOptions, EVALUATED)
-    parser.add_argument("--json", help="write the figures to this file as well")
-    parser.add_argument("--plot", help="with --lengths: draw the accuracy into this .png file")
+    add_options(parser, GenerationOptions, BEAM_OPTIONS)
+    parser.add_argument("--json", help="also write the metrics to this file")
+    parser.add_argument("--plot", help="with --lengths: plot the accuracy into this .png file")
 
 
 def evaluate(parsed: Namespace) -> None:
-    """Measure a trained model."""
+    """Evaluate a trained model."""
     import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
-    options = _options(parsed, EVALUATED)
-    out = writable(parsed.json) if parsed.json else None
+    options = _options(parsed, BEAM_OPTIONS)
+    out = _output(parsed.json)
     if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
-        raise ConfigError(f"--plot takes a .png file, and --lengths FROM:TO beside it, got {parsed.plot}")
-    picture = writable(parsed.plot) if parsed.plot else None
+        raise ConfigError(f"--plot takes a .png file, and --lengths FROM:TO, got {parsed.plot}")
+    picture = _output(parsed.plot)
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
     if out is not None:
@@ -74,37 +79,37 @@ def evaluate(parsed: Namespace) -> None:
 
 
 def generate_arguments(parser: Parser) -> None:
-    """Of `minitx generate`."""
+    """Add the arguments of `minitx generate`."""
     _checkpoint_argument(parser)
     parser.add_argument("texts", nargs="*", default=[], help="prompts; without any, lines from stdin")
     add_options(parser, GenerationOptions)
-    parser.add_argument("--stream", action="store_true", help="print text as it is written")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each text: ids, log-probability, end")
+    parser.add_argument("--stream", action="store_true", help="print text as it is generated")
+    parser.add_argument(
+        "--json", action="store_true", help="a line of JSON for each text: ids, log-probability, why it ended"
+    )
 
 
 def generate(parsed: Namespace) -> None:
-    """Let a trained model write."""
+    """Generate with a trained model."""
     options = _options(parsed, [field.name for field in dataclasses.fields(GenerationOptions)])
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
-        raise ConfigError(
-            "--stream shows one text as it grows: it goes with neither --json, --num_beams nor several texts"
-        )
+        raise ConfigError("--stream shows one text: it excludes --json, --num_beams and --num_return_sequences")
     import minitx
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
-    asking = not parsed.texts and sys.stdin.isatty()
-    texts = parsed.texts or (_asked() if asking else (line.rstrip("\n") for line in sys.stdin))
-    for text in texts:  # each line is answered as it comes
+    interactive = not parsed.texts and sys.stdin.isatty()
+    texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
+    for text in texts:  # each line of a pipe is answered before the next one is read
         try:
-            _answer(predictor, text, options, parsed.stream or asking, parsed.json)
+            _answer(predictor, text, options, parsed.stream or interactive, parsed.json)
         except ConfigError as error:
-            if not asking:
+            if not interactive:
                 raise
-            print(f"minitx: {error}", file=sys.stderr)  # one bad prompt does not end a conversation
+            print(f"minitx: {error}", file=sys.stderr)
 
 
-def _asked() -> Iterator[str]:
-    """Prompts that somebody types, until the end of input (Ctrl-D)."""
+def _prompts() -> Iterator[str]:
+    """Prompts from a terminal, until the end of input (Ctrl-D)."""
     print("a prompt for the model (Ctrl-D ends):", file=sys.stderr)
     while True:
         try:
@@ -115,38 +120,37 @@ def _asked() -> Iterator[str]:
 
 
 def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
-    """Write what the model says to one prompt."""
-    # A continuation reads best behind its beginning.
-    beginning = text + predictor.task.separator if predictor.task.kind == "stream" else ""
-    streams = stream and options.num_return_sequences == options.num_beams == 1 and not as_json
-    if streams and predictor.architecture != "encoder_only":
+    """Print the generations of one prompt."""
+    # A continuation is printed after its prompt.
+    prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""
+    single = options.num_return_sequences == options.num_beams == 1
+    if stream and single and not as_json and predictor.architecture != "encoder_only":
         pieces = predictor.generate(text, stream=True, **vars(options))
-        print(beginning, end="", flush=True)
+        print(prefix, end="", flush=True)
         try:
             for piece in pieces:
                 print(piece, end="", flush=True)
         finally:
-            print(flush=True)  # also after Ctrl-C: what was written stands on a line of its own
+            print(flush=True)  # after Ctrl-C too, the text ends with a newline
         return
     for generation in predictor.generations([text], options)[0]:
         if as_json:
-            told = {"prompt": text, **generation._asdict()}
-            print(json.dumps(told, ensure_ascii=False), flush=True)
+            print(json.dumps({"prompt": text, **generation._asdict()}, ensure_ascii=False), flush=True)
         else:
-            print(beginning + generation.text, flush=True)
+            print(prefix + generation.text, flush=True)
 
 
 def attend_arguments(parser: Parser) -> None:
-    """Of `minitx attend`."""
+    """Add the arguments of `minitx attend`."""
     _checkpoint_argument(parser)
     parser.add_argument("text", help="the question, or the text")
-    parser.add_argument("--target", help="the answer to look at; default: the model's own")
-    parser.add_argument("--out", help="a .html page to look into, or a .png picture; default attention.png")
-    parser.add_argument("--logdir", help="also show the maps in TensorBoard from this folder")
+    parser.add_argument("--target", help="the answer to attend to; default: the model's own")
+    parser.add_argument("--out", help="an interactive .html page, or a .png image; default attention.png")
+    parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
 
 
 def attend(parsed: Namespace) -> None:
-    """Draw a trained model's attention."""
+    """Save the attention maps of a text."""
     out = Path(parsed.out or "attention.png")
     if out.suffix.lower() not in (".png", ".html"):
         raise ConfigError(f"--out must end in .png or .html, got {out}")
@@ -165,7 +169,7 @@ def attend(parsed: Namespace) -> None:
         from minitx.tensorboard.writer import add_attention, add_maps
 
         with SummaryWriter(parsed.logdir) as writer:
-            name = parsed.text[:60]  # of a curve and of a picture, not a text of its own
+            name = parsed.text[:60]  # part of a tag
             for kind, items in maps.encoded().items():
                 add_maps(writer, f"{kind}/{name}", items, step=0)
             add_attention(writer, maps.pictures(), name, step=0)
@@ -173,21 +177,21 @@ def attend(parsed: Namespace) -> None:
 
 
 def ablate_arguments(parser: Parser) -> None:
-    """Of `minitx ablate`."""
+    """Add the arguments of `minitx ablate`."""
     _checkpoint_argument(parser)
     parser.add_argument("--split", help="test (default), validation")
-    parser.add_argument("--path", help="look at this text, or at these pairs (.tsv) instead")
+    parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
-    parser.add_argument("--heads", help="also these together: cross.2.1,cross.2.2")
-    parser.add_argument("--out", help="draw layers and heads into this .png file")
-    parser.add_argument("--json", help="write the figures to this file as well")
+    parser.add_argument("--heads", help="also without these together: cross.2.1,cross.2.2")
+    parser.add_argument("--out", help="plot layers and heads into this .png file")
+    parser.add_argument("--json", help="also write the metrics to this file")
 
 
 def ablate(parsed: Namespace) -> None:
     """Evaluate a trained model without each of its heads."""
     if parsed.out and not parsed.out.lower().endswith(".png"):
         raise ConfigError(f"--out must end in .png, got {parsed.out}")
-    picture, figures = (writable(path) if path else None for path in (parsed.out, parsed.json))
+    picture, metrics = _output(parsed.out), _output(parsed.json)
     import minitx
     from minitx.evaluation.report import held_out_split, on_file
     from minitx.interpret.ablation import ablate, parse_heads, table
@@ -199,8 +203,8 @@ def ablate(parsed: Namespace) -> None:
         predictor = on_file(predictor, parsed.path)
     ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
     print(table(ablation))
-    if figures is not None:
-        figures.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
+    if metrics is not None:
+        metrics.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
     if picture is not None:
-        draw_ablation(ablation, f"{predictor.config.run.name}: what is lost without each head", picture)
+        draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", picture)
         print(picture)

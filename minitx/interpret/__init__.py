@@ -1,1 +1,1 @@
-"""Looking inside: attention recorded from the running model, and its pictures."""
+"""Attention recorded from the running model, and its statistics and images."""

@@ -1,7 +1,7 @@
-"""What each head is worth: how much worse a model gets when a head is silenced (Michel et al. 2019, Voita et al. 2019).
+"""The importance of each head: how much worse a model gets without it (Michel et al. 2019, Voita et al. 2019).
 
-A head is silenced by taking zeros for its output, in every row, also while the model writes. That says what the model
-loses all of a sudden; trained without the head, it might have got along.
+An ablated head has zeros for its output, in every row, in generation too. This measures the loss of a head from a
+model that was trained with it; a model trained without the head might have reached the same metrics.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from minitx.interpret.task_statistics import task_statistics
 from minitx.models.transformers import Transformer
 from minitx.tensorboard.map_format import Named, strongest
 
-EXAMPLES = 500
-"""How many examples tell what a head is worth."""
+MAX_EXAMPLES = 500
+"""Held-out examples that the ablated model is evaluated on, by default."""
 
 
 class HeadName(NamedTuple):
-    """One head, layers and heads counted from 1; written as cross.2.1."""
+    """One head, layers and heads counted from 1, such as cross.2.1."""
 
     kind: str  # encoder, decoder or cross
     layer: int
@@ -39,68 +39,69 @@ class HeadName(NamedTuple):
 
 @dataclass(frozen=True)
 class AblatedHeads:
-    """What became of the model without some heads."""
+    """The metrics of the model without some heads."""
 
     heads: tuple[HeadName, ...]
-    named: Named | None  # what they do, where they all do the same; its value is the least of theirs
-    figures: dict[str, float]  # of evaluation.Scores: loss, token_accuracy, and exact_match where there are answers
+    named: Named | None  # the pattern that all of them follow, with their lowest value
+    metrics: dict[str, float]  # of evaluation.Scores: loss, token_accuracy, and exact_match where there are answers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        pattern, value = self.named or (None, None)
+        return {"heads": [*map(str, self.heads)], "pattern": pattern, "value": value, **self.metrics}
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What became of a model without each of its heads."""
+    """The metrics of a model without each of its heads."""
 
     split: Split
     examples: int
-    whole: dict[str, float]  # figures with all heads
-    heads: list[AblatedHeads]  # every head by itself, in the order of the model
-    groups: list[AblatedHeads]  # heads of one kind that bear the same name, together; and those that were asked for
+    baseline: dict[str, float]  # metrics with all heads
+    heads: list[AblatedHeads]  # each head alone, in the order of the model
+    groups: list[AblatedHeads]  # the heads of one kind that follow the same pattern; then the requested group
 
-    def lost(self, silenced: AblatedHeads, figure: str) -> float:
-        """How much worse a figure is without these heads, above zero for damage."""
-        whole, left = self.whole[figure], silenced.figures[figure]
-        return left - whole if figure == "loss" else whole - left
+    def damage(self, ablated: AblatedHeads, metric: str) -> float:
+        """How much worse a metric is without these heads, positive for damage."""
+        change = ablated.metrics[metric] - self.baseline[metric]
+        return change if metric == "loss" else -change
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-
-        def plain(silenced: AblatedHeads) -> dict[str, Any]:
-            named = silenced.named
-            told = {"heads": [*map(str, silenced.heads)], "pattern": named and named.pattern}
-            return {**told, "value": named and named.value, **silenced.figures}
-
         return {
             "split": self.split,
             "examples": self.examples,
-            "whole": self.whole,
-            "heads": [plain(silenced) for silenced in self.heads],
-            "groups": [plain(silenced) for silenced in self.groups],
+            "whole": self.baseline,
+            "heads": [ablated.to_dict() for ablated in self.heads],
+            "groups": [ablated.to_dict() for ablated in self.groups],
         }
 
 
 def ablate(
     predictor: Predictor,
     split: Split | None = None,
-    examples: int = EXAMPLES,
+    examples: int = MAX_EXAMPLES,
     together: Sequence[HeadName] = (),
 ) -> Ablation:
-    """Silence each head in turn, then all of a kind that bear the same name, and evaluate what is left.
+    """Evaluate the model without each head in turn, then without all heads of a kind that follow the same pattern.
 
     Args:
-        predictor: whose heads to silence.
-        split: where the examples are from; by default where a finished run is measured.
-        examples: how many, at most; they also tell what the heads do.
-        together: heads to silence at the same time, besides.
+        predictor: the model whose heads to ablate.
+        split: of the examples; the task's final split by default.
+        examples: at most this many, for the metrics and for the statistics of the heads.
+        together: a further group of heads to ablate at the same time.
 
     Raises:
         ConfigError: fewer than one example; a head that this model does not have.
     """
     if examples < 1:
         raise ConfigError(f"--examples must be at least 1, got {examples}")
-    there = all_heads(predictor.model)
+    existing = all_heads(predictor.model)
     for head in together:
-        if head not in there:
-            raise ConfigError(f"--heads: there is no head {head} in this model, {_shape(there)}")
+        if head not in existing:
+            last = {head.kind: head for head in existing}.values()
+            shape = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
+            raise ConfigError(f"--heads: there is no head {head} in this model, which has {shape}")
     split = split or predictor.task.final_split
     held_out = predictor.task.examples(split, examples)
     names = {
@@ -110,22 +111,18 @@ def ablate(
         for head, named in enumerate(row, start=1)
         if named is not None
     }
-    alike: dict[tuple[str, str], list[HeadName]] = {}
+    by_pattern: dict[tuple[str, str], list[HeadName]] = {}
     for head, named in names.items():
-        alike.setdefault((head.kind, named.pattern), []).append(head)
-    sets = [(head,) for head in there] + [tuple(heads) for heads in alike.values() if len(heads) > 1]
-    sets += [tuple(together)] if together else []
-    whole, *silenced = progress(
-        (_without(predictor, heads, held_out) for heads in [(), *sets]),
-        "ablating heads",
-        total=1 + len(sets),
-    )
+        by_pattern.setdefault((head.kind, named.pattern), []).append(head)
+    groups = [(head,) for head in existing] + [tuple(heads) for heads in by_pattern.values() if len(heads) > 1]
+    groups += [tuple(together)] if together else []
+    evaluations = (_evaluate_without(predictor, heads, held_out) for heads in [(), *groups])
+    baseline, *metrics = progress(evaluations, "ablating heads", total=1 + len(groups))
     rows = [
-        AblatedHeads(heads, _common([names.get(head) for head in heads]), figures)
-        for heads, figures in zip(sets, silenced, strict=True)
+        AblatedHeads(heads, _common([names.get(head) for head in heads]), found)
+        for heads, found in zip(groups, metrics, strict=True)
     ]
-    count = len(held_out)
-    return Ablation(split, count, whole, rows[: len(there)], rows[len(there) :])
+    return Ablation(split, len(held_out), baseline, rows[: len(existing)], rows[len(existing) :])
 
 
 def all_heads(model: Transformer) -> list[HeadName]:
@@ -134,10 +131,10 @@ def all_heads(model: Transformer) -> list[HeadName]:
 
 
 def parse_heads(text: str) -> list[HeadName]:
-    """Heads from cross.2.1,cross.2.2.
+    """Parse a list such as cross.2.1,cross.2.2.
 
     Raises:
-        ConfigError: written otherwise.
+        ConfigError: not KIND.LAYER.HEAD.
     """
     heads = []
     for word in text.split(","):
@@ -148,62 +145,54 @@ def parse_heads(text: str) -> list[HeadName]:
     return heads
 
 
+def table(ablation: Ablation) -> str:
+    """The metrics as lines of text, the worst loss first."""
+    shares = [metric for metric in ("exact_match", "token_accuracy") if metric in ablation.baseline][:1]
+
+    def cells(heads: str, pattern: str, metrics: dict[str, float]) -> list[str]:
+        return [heads, pattern, f"{metrics['loss']:.4f}", *(f"{100 * metrics[share]:.2f} %" for share in shares)]
+
+    rows = [["without", "pattern", "loss", *(share.replace("_", " ") for share in shares)]]
+    rows.append(cells("nothing", "", ablation.baseline))
+    for part in (ablation.heads, ablation.groups):
+        for ablated in sorted(part, key=lambda ablated: ablated.metrics["loss"], reverse=True):
+            named = f"{ablated.named.pattern} {ablated.named.value:.2f}" if ablated.named else ""
+            rows.append(cells(" ".join(map(str, ablated.heads)), named, ablated.metrics))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"metrics without some heads, on {ablation.examples:,} examples held out for {ablation.split}"]
+    for row in rows:
+        left = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
+        right = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        lines.append("  ".join(["", *left, *right]).rstrip())
+    return "\n".join(lines)
+
+
 def _by_module(model: Transformer) -> Iterable[tuple[str, list[HeadName]]]:
-    """The path of each attention, kind by kind, with its heads."""
-    layers: dict[str, list[tuple[str, int]]] = {}
-    for path, part in attention_modules(model).items():
-        layers.setdefault(kind_of(path), []).append((path, part.n_heads))
-    for kind, parts in layers.items():
-        for layer, (path, heads) in enumerate(parts, start=1):
-            yield path, [HeadName(kind, layer, head) for head in range(1, heads + 1)]
+    """The path of each attention module, kind by kind, with its heads."""
+    kinds: dict[str, list[tuple[str, int]]] = {}
+    for path, module in attention_modules(model).items():
+        kinds.setdefault(kind_of(path), []).append((path, module.n_heads))
+    for kind, modules in kinds.items():
+        for layer, (path, n_heads) in enumerate(modules, start=1):
+            yield path, [HeadName(kind, layer, head) for head in range(1, n_heads + 1)]
 
 
-def _without(predictor: Predictor, silenced: Sequence[HeadName], examples: Examples) -> dict[str, float]:
-    """The figures of a model without some heads."""
-    masks = {path: [float(head not in silenced) for head in heads] for path, heads in _by_module(predictor.model)}
-    masks = {path: mask for path, mask in masks.items() if not all(mask)}
-    free = not predictor.task.metrics  # answers that are judged as texts hardly ever match
+def _evaluate_without(predictor: Predictor, ablated: Sequence[HeadName], examples: Examples) -> dict[str, float]:
+    masks = {
+        path: [float(head not in ablated) for head in heads]
+        for path, heads in _by_module(predictor.model)
+        if not set(ablated).isdisjoint(heads)
+    }
+    free_running = not predictor.task.metrics  # exact match means nothing for tasks with text metrics
     special = predictor.tokenizer.special
     with head_mask(predictor.model, masks):
-        figures = evaluate(predictor.model, examples, predictor.architecture, special, free).means()
-    return {name: figures[name] for name in ("loss", "token_accuracy", "exact_match") if name in figures}
+        means = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
+    return {name: means[name] for name in ("loss", "token_accuracy", "exact_match") if name in means}
 
 
 def _common(names: Sequence[Named | None]) -> Named | None:
-    """The name that all bear, with the least of their values."""
-    if None in names or len({named.pattern for named in names if named}) != 1:
+    """The pattern of all heads, with their lowest value; None where they differ."""
+    found = [named for named in names if named]
+    if len(found) < len(names) or len({named.pattern for named in found}) != 1:
         return None
-    return min((named for named in names if named), key=lambda named: named.value)
-
-
-def _shape(heads: Sequence[HeadName]) -> str:
-    """The heads of a model in words: "which has encoder.1.1 to encoder.2.2, ..."."""
-    ends = {head.kind: head for head in heads}
-    return "which has " + ", ".join(f"{kind}.1.1 to {last}" for kind, last in ends.items())
-
-
-def table(ablation: Ablation) -> str:
-    """The damage as lines of text, the worst first."""
-    figures = [figure for figure in ("exact_match", "token_accuracy") if figure in ablation.whole][:1]
-    header = ["without", "which does", "loss", *(figure.replace("_", " ") for figure in figures)]
-    rows = [["nothing", "", _loss(ablation.whole["loss"]), *(_share(ablation.whole[figure]) for figure in figures)]]
-    for part in (ablation.heads, ablation.groups):
-        for silenced in sorted(part, key=lambda silenced: ablation.lost(silenced, "loss"), reverse=True):
-            named = f"{silenced.named.pattern} {silenced.named.value:.2f}" if silenced.named else ""
-            shares = [_share(silenced.figures[figure]) for figure in figures]
-            rows.append([" ".join(map(str, silenced.heads)), named, _loss(silenced.figures["loss"]), *shares])
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(cells))
-        for cells in (list(zip(row, widths, strict=True)) for row in [header, *rows])
-    ]
-    about = f"{ablation.examples:,} examples held out for {ablation.split}, what is left without some heads"
-    return "\n".join([about, *(f"  {line}".rstrip() for line in lines)])
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.2f} %"
+    return min(found, key=lambda named: named.value)

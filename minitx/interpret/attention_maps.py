@@ -1,4 +1,4 @@
-"""Attention maps with the tokens they belong to: what `attend` returns and TensorBoard shows.
+"""Attention maps with the labels of their tokens, as returned by `attend` and shown in TensorBoard.
 
 Legend: B batch, T queries, S keys, H heads.
 """
@@ -6,10 +6,9 @@ Legend: B batch, T queries, S keys, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from PIL import Image
 
 KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
-"""Whose tokens ask, and whose are looked at."""
+"""The sides of queries and keys."""
 
 
 class Picture(NamedTuple):
-    """The heads of one layer for one example, side by side."""
+    """An image of the heads of one layer for one example, side by side."""
 
     kind: str  # encoder, decoder or cross
     layer: int  # from 1
@@ -36,11 +35,11 @@ class Picture(NamedTuple):
 
 @dataclass
 class AttentionMaps:
-    """The attention weights of one forward.
+    """The attention weights of one forward pass.
 
-    encoder, decoder and cross are lists over layers of [B, H, T, S], probabilities taken before dropout; an
-    architecture without a kind leaves its list empty. Encoder maps are source x source, decoder maps target x target,
-    cross maps target x source; queries first.
+    encoder, decoder and cross are lists over layers of [B, H, T, S], probabilities before dropout; a kind that the
+    architecture lacks is an empty list. Encoder maps are source x source, decoder maps target x target, cross maps
+    target x source; queries first.
     """
 
     tokens: dict[str, list[list[str]]]
@@ -50,13 +49,13 @@ class AttentionMaps:
     cross: list[Tensor] = field(default_factory=list)
 
     def pictures(self, example: int = 0) -> Iterator[Picture]:
-        """One picture for each kind and layer."""
+        """Yield an image for each kind and layer."""
         from minitx.interpret import images
 
         for kind in KINDS:
             for number, layer in enumerate(self.layers(kind, example), start=1):
-                drawn = images.heads(layer.weights.numpy(), list(layer.queries), list(layer.keys))
-                yield Picture(kind, number, drawn)
+                image = images.heads(layer.weights.numpy(), list(layer.queries), list(layer.keys))
+                yield Picture(kind, number, image)
 
     def layers(self, kind: str, example: int = 0) -> list[Map]:
         """The maps of one kind for one example, layer by layer, without padding."""
@@ -65,11 +64,11 @@ class AttentionMaps:
         return [Map(weights[cut].float().cpu(), queries, keys, kind) for weights in getattr(self, kind)]
 
     def encoded(self, example: int = 0) -> dict[str, list[bytes]]:
-        """Each kind that there is, with the statistics of its heads, as TensorBoard and the offline page take it."""
+        """Encode each non-empty kind, with head statistics and rollout, for TensorBoard and the offline page."""
         from minitx.interpret.head_statistics import head_statistics
         from minitx.tensorboard.map_format import encode
 
-        found = {}
+        encoded = {}
         for kind, sides in KINDS.items():
             layers: list[Tensor] = getattr(self, kind)
             if layers:
@@ -80,153 +79,144 @@ class AttentionMaps:
                 weights = [layer[example].float().cpu().numpy() for layer in layers]
                 extras = {}
                 if kind != "cross":
-                    whole = self.rollout(kind, example)
-                    extras["rollout"] = pad(whole, (0, len(keys) - len(whole)) * 2).numpy()
-                found[kind] = encode(kind, queries, keys, weights, head_statistics(self.layers(kind, example)), extras)
-        return found
+                    rollout = self.rollout(kind, example)
+                    extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2).numpy()
+                statistics = head_statistics(self.layers(kind, example))
+                encoded[kind] = encode(kind, queries, keys, weights, statistics, extras)
+        return encoded
 
     def rollout(self, kind: str, example: int = 0) -> Tensor:
-        """Attention rollout (Abnar and Zuidema 2020): how much of each token is left at each place above all layers.
+        """Attention rollout (Abnar and Zuidema 2020): the share of each input token in each position after all layers.
 
-        The product over layers of half the mean of their heads and half the identity, which stands for the residual
-        stream, each row summing to one.
+        The product over layers of (mean over heads + identity) / 2, where the identity is the residual connection.
 
         Args:
             kind: encoder or decoder, self-attention.
-            example: of the batch.
+            example: index into the batch.
 
         Returns:
             [T, T] without padding; each row sums to one.
 
         Raises:
-            ConfigError: another kind, or one that this architecture does not have.
+            ConfigError: cross, or a kind that this architecture does not have.
         """
-        layers = self.layers(kind, example) if kind in KINDS and kind != "cross" else []
-        if not layers:
-            have = " or ".join(name for name in KINDS if name != "cross" and getattr(self, name)) or "nothing"
-            raise ConfigError(f"rollout is of self-attention, which is here of {have}; got {kind}")
-        own = torch.eye(len(layers[0].queries))
-        whole = own
+        kinds = [name for name in KINDS if name != "cross" and getattr(self, name)]
+        if kind not in kinds:
+            raise ConfigError(
+                f"rollout is of self-attention, which is here of {' or '.join(kinds) or 'nothing'}; got {kind}"
+            )
+        layers = self.layers(kind, example)
+        rollout = identity = torch.eye(len(layers[0].queries))
         for layer in layers:
-            mixed = (layer.weights.mean(dim=0) + own) / 2  # [T, T]
-            whole = mixed / mixed.sum(dim=1, keepdim=True) @ whole
-        return whole
+            mixed = (layer.weights.mean(dim=0) + identity) / 2  # [T, T]
+            rollout = mixed / mixed.sum(dim=1, keepdim=True) @ rollout
+        return rollout
 
     def alignment(self) -> Tensor:
-        """Where the source was looked at for each target token: the last cross-attention, mean of its heads, [B, T, S].
+        """Source weights of each target token: the last cross-attention, mean over heads, [B, T, S].
 
-        Row t belongs to the token written after the first t + 1 that were read.
+        Row t belongs to the prediction made after the first t + 1 target tokens.
 
         Raises:
             ConfigError: an architecture without cross-attention.
         """
         if not self.cross:
-            raise ConfigError(
-                "there is no alignment without cross-attention: model.architecture is not encoder_decoder"
-            )
+            raise ConfigError("alignment needs cross-attention: model.architecture is not encoder_decoder")
         return self.cross[-1].mean(dim=1)
 
     def save_png(self, path: str | Path, example: int = 0) -> None:
-        """One PNG with all kinds and layers below one another."""
+        """Save a PNG with all kinds and layers, stacked vertically."""
         from minitx.interpret import images
 
         titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
-        images.stacked(titled).save(path)
+        images.joined(titled, vertical=True).save(path)
 
     def save_html(self, path: str | Path, beside: Mapping[str, AttentionMaps] | None = None) -> None:
-        """One HTML file with all kinds, layers, heads and examples, to look into without a network.
+        """Save an interactive HTML file with all kinds, layers, heads and examples, usable without a network.
 
         Args:
             path: of the file.
-            beside: further maps by name, of another model or another text of as many tokens, to compare these with.
+            beside: further maps by name, of another model or of another text with the same number of tokens, for
+                comparison.
 
         Raises:
-            ConfigError: there are no maps, or two of one name.
+            ConfigError: no maps, or two of the same name.
         """
         from minitx.interpret import html
 
-        others = {name: maps._runs()["maps"] for name, maps in (beside or {}).items()}
-        if "maps" in others:
+        if beside and "maps" in beside:
             raise ConfigError("beside: 'maps' is the name of these maps themselves, choose another")
-        page = html.page(self._runs() | others)
+        page = html.page({name: maps._by_tag() for name, maps in {"maps": self, **(beside or {})}.items()})
         with written_whole(path) as file:
             file.write(page.encode())
 
     def _repr_html_(self) -> str:
-        """The same page in a notebook."""
+        """The same page for a notebook."""
         from minitx.interpret import html
 
-        runs = self._runs()
-        return html.frame(runs) if runs["maps"] else "<p>no attention maps</p>"
+        tags = self._by_tag()
+        return html.frame({"maps": tags}) if tags else "<p>no attention maps</p>"
 
-    def _runs(self) -> dict[str, dict[str, list[bytes]]]:
-        """Every example's maps, as html.page takes them."""
+    def _by_tag(self) -> dict[str, list[bytes]]:
+        """The encoded maps of every example, by tag."""
         batch = max(map(len, self.tokens.values()), default=0)
         return {
-            "maps": {
-                f"{kind}/example_{example + 1}": items
-                for example in range(batch)
-                for kind, items in self.encoded(example).items()
-            }
+            f"{kind}/example_{example + 1}": items
+            for example in range(batch)
+            for kind, items in self.encoded(example).items()
         }
 
 
 def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
-    """Run the model once on inputs, keyword arguments of its forward, and keep every attention map, on the CPU."""
+    """Run the model once on inputs, keyword arguments of its forward, and return every attention map, on the CPU."""
     with torch.no_grad(), record_attention(model) as recorded:
         model(**inputs)
     maps = AttentionMaps(tokens)
-    for name, weights in recorded.items():
-        getattr(maps, kind_of(name)).append(weights.cpu())
+    for path, weights in recorded.items():
+        getattr(maps, kind_of(path)).append(weights.cpu())
     return maps
 
 
-def kind_of(name: str) -> str:
+def kind_of(path: str) -> str:
     """encoder, decoder or cross, from a module's path."""
-    return "cross" if name.endswith("cross_attn") else name.split(".")[0]
+    return "cross" if path.endswith("cross_attn") else path.split(".")[0]
 
 
 class StepwiseMaps:
-    """Records every step of a decode within a `with` block; call collect after each.
-
-    Args:
-        model: writes one token a step.
-    """
+    """Record every step of a generation within a `with` block; call collect after each step."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self._stack = ExitStack()
-        self._recorded: dict[str, Tensor] = {}
+        self._recording = record_attention(model)
         self._rows: dict[str, list[Tensor]] = {}
 
     def __enter__(self) -> StepwiseMaps:
-        self._recorded = self._stack.enter_context(record_attention(self.model))
+        self._recorded = self._recording.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def __exit__(self, *error: Any) -> None:
+        self._recording.__exit__(*error)
 
     def collect(self) -> None:
-        """Keep what the latest step has seen."""
-        for name, weights in self._recorded.items():
-            self._rows.setdefault(name, []).append(weights.cpu())
+        """Store the rows of the latest step."""
+        for path, weights in self._recorded.items():
+            self._rows.setdefault(path, []).append(weights.cpu())
         self._recorded.clear()
 
     def maps(self, tokens: dict[str, list[list[str]]]) -> AttentionMaps:
-        """The whole maps; tokens are their labels."""
+        """The maps of all steps; tokens are their labels."""
         maps = AttentionMaps(tokens)
-        for name, rows in self._rows.items():
-            kind = kind_of(name)
+        for path, rows in self._rows.items():
+            kind = kind_of(path)
             getattr(maps, kind).append(_causal(rows) if kind == "decoder" else torch.cat(rows, dim=2))
         return maps
 
 
 def _causal(steps: list[Tensor]) -> Tensor:
-    """Steps [B, H, t, s] of causal self-attention as one [B, H, T, T]: a key that a step did not see has no weight."""
+    """Collate steps [B, H, t, s] of causal self-attention into [B, H, T, T]; keys outside a step's window get zero."""
     size = sum(step.size(2) for step in steps)
-    whole = steps[0].new_zeros(*steps[0].shape[:2], size, size)
+    collated = steps[0].new_zeros(*steps[0].shape[:2], size, size)
     end = 0
     for step in steps:
-        begin, end = end, end + step.size(2)
-        whole[:, :, begin:end, end - step.size(3) : end] = step
-    return whole
+        start, end = end, end + step.size(2)
+        collated[:, :, start:end, end - step.size(3) : end] = step
+    return collated

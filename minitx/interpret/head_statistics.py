@@ -1,10 +1,9 @@
-"""What each head does, in numbers: from its attention weights to one value a head.
+"""Statistics of each head, computed from its attention weights.
 
-A value is the mean over the rows that count. A row that may see one key only has no choice and never counts. Where a
-question and its answer are one sequence (decoder_only: question, `<sep>`, answer), only the rows that write the answer
-count for what concerns copying: nothing is asked of the others.
+A statistic is the mean over the counted rows. A row with a single visible key is never counted. Where prompt and answer
+are one sequence (decoder_only: prompt, `<sep>`, answer), copying is measured only on the rows that predict the answer.
 
-Legend: L layers, H heads, T queries, S keys, R rows that count.
+Legend: L layers, H heads, T queries, S keys, R counted rows.
 """
 
 from __future__ import annotations
@@ -20,195 +19,172 @@ from minitx.data.tokenizers import SEPARATOR
 from minitx.interpret.recording import Map
 from minitx.tensorboard.map_format import Statistic
 
+SELF = ("encoder", "decoder")
+"""The kinds of self-attention."""
+
 
 class Measure(NamedTuple):
-    """One way to put a number to a head."""
+    """A statistic of a head, and the kinds of attention that it applies to."""
 
     meaning: str
-    pattern: bool  # whether a value near 1 names what a head does
-    of: Callable[[Map], Tensor | None]  # [H, R], the rows that count; None where there is none
+    pattern: bool  # whether a value near 1 names the pattern of a head
+    of: Callable[[Map], Tensor]  # [H, R], one value for each counted row; R may be 0
+    kinds: tuple[str, ...] = ("encoder", "decoder", "cross")
 
 
-def entropy(layer: Map) -> Tensor | None:
-    """Entropy of a row's weights, as a share of the most that it can be: the logarithm of the keys that it may see.
+def entropy(layer: Map) -> Tensor:
+    """Entropy of a row's weights over its maximum, the logarithm of the number of visible keys.
 
-    -sum_s w_s ln w_s / ln n: 0 at one key, 1 at all of them alike (Vig and Belinkov 2019; Clark et al. 2019). A window
-    or the border of packed documents is not known here, and so taken for the head's own narrowness.
+    -sum_s w_s ln w_s / ln n: 0 for one key, 1 for uniform weights (Vig and Belinkov 2019; Clark et al. 2019). Keys
+    hidden by a window or by the border of packed documents are counted as visible.
     """
-    seen = _seen(layer)
-    counted = seen > 1
-    if not counted.any():
-        return None
-    return torch.special.entr(layer.weights).sum(dim=-1)[:, counted] / seen[counted].log()
+    visible = _visible(layer)
+    counted = visible > 1
+    return torch.special.entr(layer.weights).sum(dim=-1)[:, counted] / visible[counted].log()
 
 
-def mean_distance(layer: Map) -> Tensor | None:
-    """sum_s w_s |t - s|, in tokens (Vig and Belinkov 2019); for self-attention."""
-    if layer.kind == "cross":
-        return None
-    place = torch.arange(len(layer.keys), dtype=torch.float)
-    distance = (place[:, None] - place).abs()  # [T, S]
-    return _chosen(torch.einsum("hts,ts->ht", layer.weights, distance), _seen(layer) > 1)
+def mean_distance(layer: Map) -> Tensor:
+    """sum_s w_s |t - s|, in tokens (Vig and Belinkov 2019)."""
+    positions = torch.arange(len(layer.keys), dtype=torch.float)
+    distance = (positions[:, None] - positions).abs()  # [T, S]
+    return torch.einsum("hts,ts->ht", layer.weights, distance)[:, _visible(layer) > 1]
 
 
-def diagonal(layer: Map) -> Tensor | None:
-    """Weight on the query's own place.
+def diagonal(layer: Map) -> Tensor:
+    """Weight on the query's own position.
 
-    In cross-attention row t, which has read target t - 1 and writes target t, is at source t: copying. Of its rows,
-    the last one, which writes the end, does not count, and neither do those past the source.
+    In cross-attention row t, which reads target t - 1 and predicts target t, on source t: copying. The last row, which
+    predicts the end, and rows past the source are not counted.
     """
-    on = layer.weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
-    counted = _seen(layer)[: on.size(1)] > 1
-    if layer.kind == "cross":
-        counted &= _writes(layer)[: on.size(1)]
-    return _chosen(on, counted)
+    weights = layer.weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
+    return weights[:, _predicts_token(layer)[: weights.size(1)]]
 
 
-def antidiagonal(layer: Map) -> Tensor | None:
-    """Weight on the place as far from the end as the query is from the beginning: reversal.
+def antidiagonal(layer: Map) -> Tensor:
+    """Weight on the position as far from the end as the query is from the start: reversal.
 
-    S - 1 - t in an encoder; the same in cross-attention, with the rows of `diagonal`. In a decoder it needs a question
-    and an answer: the row that writes the answer's i-th token, from i = 0 at `<sep>`, against the question's i-th from
-    its end.
+    S - 1 - t in an encoder and in cross-attention, with the rows of `diagonal`. In a decoder with prompt and answer:
+    the row that predicts the answer's i-th token, from i = 0 at `<sep>`, on the prompt's i-th token from its end.
     """
-    weights, counted = layer.weights, _seen(layer) > 1
+    weights, counted = layer.weights, _predicts_token(layer)
     if layer.kind == "decoder":
-        begin = _separator(layer)
-        if begin is None:
-            return None
-        weights = weights[:, begin:-1, :begin]  # the last row writes the end
-        counted = counted[begin:-1]
-    elif layer.kind == "cross":
-        counted &= _writes(layer)
-    on = weights.flip(2).diagonal(dim1=1, dim2=2)
-    return _chosen(on, counted[: on.size(1)])
+        start = _separator(layer) or 0  # without a prompt, no key is left
+        weights, counted = weights[:, start:-1, :start], counted[start:-1]  # the last row predicts the end
+    weights = weights.flip(2).diagonal(dim1=1, dim2=2)
+    return weights[:, counted[: weights.size(1)]]
 
 
-def previous_token(layer: Map) -> Tensor | None:
-    """Weight on the token before (Voita et al. 2019, positional heads; Clark et al. 2019); for self-attention."""
-    if layer.kind == "cross":
-        return None
-    return _chosen(layer.weights.diagonal(-1, 1, 2), _seen(layer)[1:] > 1)
+def previous_token(layer: Map) -> Tensor:
+    """Weight on the token before (Voita et al. 2019, positional heads; Clark et al. 2019)."""
+    return layer.weights.diagonal(-1, 1, 2)[:, _visible(layer)[1:] > 1]
 
 
-def next_token(layer: Map) -> Tensor | None:
-    """Weight on the token after (Voita et al. 2019), for self-attention in both directions: a causal row sees none."""
-    if layer.kind != "encoder":
-        return None
-    return _chosen(layer.weights.diagonal(1, 1, 2), _seen(layer)[:-1] > 1)
+def next_token(layer: Map) -> Tensor:
+    """Weight on the token after (Voita et al. 2019)."""
+    return layer.weights.diagonal(1, 1, 2)[:, _visible(layer)[:-1] > 1]
 
 
-def first_token(layer: Map) -> Tensor | None:
-    """Weight on the first token: where heads rest that have nothing to do (Vig and Belinkov 2019; Xiao et al. 2024)."""
-    return _chosen(layer.weights[:, :, :1].sum(dim=-1), _seen(layer) > 1)
+def first_token(layer: Map) -> Tensor:
+    """Weight on the first token, the attention sink of inactive heads (Vig and Belinkov 2019; Xiao et al. 2024)."""
+    return layer.weights[:, :, :1].sum(dim=-1)[:, _visible(layer) > 1]
 
 
-def induction(layer: Map) -> Tensor | None:
-    """Weight on the tokens that came next after earlier occurrences of the query's own (Olsson et al. 2022).
+def induction(layer: Map) -> Tensor:
+    """Weight on the tokens that followed earlier occurrences of the query's token (Olsson et al. 2022).
 
-    Counted are rows whose token has stood before; the query itself is no such key, so that a token that repeats at
-    once does not make one of a head that looks at itself. Behind a `<sep>`, only rows that write the answer count, not
-    the one that writes its end. For self-attention.
+    Only rows with such a key are counted. The query itself is never one: with a token repeated at once, a head on the
+    diagonal is no induction head. After a `<sep>`, only rows that predict the answer are counted, without its end.
     """
-    if layer.kind == "cross":
-        return None
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(layer.keys))}
-    tokens = torch.tensor([numbers[label] for label in layer.keys])
+    ids = {label: id_ for id_, label in enumerate(dict.fromkeys(layer.keys))}
+    tokens = torch.tensor([ids[label] for label in layer.keys])
     after = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)  # [T, S]
     after[:, 1:] = (tokens[:, None] == tokens[:-1]).tril(-2)  # key s follows an occurrence at s - 1, and is before t
     counted = after.any(dim=1)
-    begin = _separator(layer)
-    if begin is not None:
-        counted[:begin] = False
+    start = _separator(layer)
+    if start is not None:
+        counted[:start] = False
         counted[-1] = False
-    if not counted.any():
-        return None
     return (layer.weights[:, counted] * after[counted]).sum(dim=-1)
 
 
-def _seen(layer: Map) -> Tensor:
-    """How many keys each query may see, float [T].
+def _visible(layer: Map) -> Tensor:
+    """Number of keys that each query may attend to, float [T].
 
-    A decoder's rows see themselves and what stands before; more where there is weight on it, as in the question that
-    a prefix LM reads in both directions.
+    In a decoder, the row itself and earlier tokens, and later ones with weight, as in the prompt of a prefix LM.
     """
     queries, keys = len(layer.queries), len(layer.keys)
     if layer.kind != "decoder":
         return torch.full((queries,), float(keys))
-    own = torch.arange(1.0, queries + 1)
     later = layer.weights.amax(dim=0).triu(1)  # [T, S]
-    return own + (later > 0).sum(dim=1) if later.any() else own
+    return torch.arange(1.0, queries + 1) + (later > 0).sum(dim=1)
 
 
-def _writes(layer: Map) -> Tensor:
-    """Of cross-attention's rows, those that write a token of the answer and not its end, bool [T]."""
-    return torch.arange(len(layer.queries)) < len(layer.queries) - 1
+def _predicts_token(layer: Map) -> Tensor:
+    """Rows with a choice of keys, bool [T]; in cross-attention without the last one, which predicts the end."""
+    counted = _visible(layer) > 1
+    if layer.kind == "cross":
+        counted[-1:] = False
+    return counted
 
 
 def _separator(layer: Map) -> int | None:
-    """Where the question ends, in a decoder that has read both it and the answer."""
+    """Position of `<sep>` in a decoder that reads prompt and answer."""
     return layer.queries.index(SEPARATOR) if layer.kind == "decoder" and SEPARATOR in layer.queries else None
-
-
-def _chosen(values: Tensor, counted: Tensor) -> Tensor | None:
-    """The rows of values [H, T] that count."""
-    return values[:, counted] if counted.any() else None
 
 
 MEASURES: dict[str, Measure] = {
     "entropy": Measure(
-        "how widely it looks: entropy over its maximum, 0 at one key, 1 at all alike (Vig and Belinkov 2019)",
-        False,
-        entropy,
+        "entropy over its maximum: 0 for one key, 1 for uniform weights (Vig and Belinkov 2019)", False, entropy
     ),
-    "mean_distance": Measure("how far it looks, in tokens (Vig and Belinkov 2019)", False, mean_distance),
-    "diagonal": Measure("weight on its own place; in cross-attention, on the place it writes", True, diagonal),
-    "antidiagonal": Measure("weight on the place it writes, counted from the source's end", True, antidiagonal),
-    "previous_token": Measure("weight on the token before (Voita et al. 2019)", True, previous_token),
-    "next_token": Measure("weight on the token after, in an encoder (Voita et al. 2019)", True, next_token),
+    "mean_distance": Measure("mean distance in tokens (Vig and Belinkov 2019)", False, mean_distance, SELF),
+    "diagonal": Measure("weight on its own position; in cross-attention, on the predicted one", True, diagonal),
+    "antidiagonal": Measure("weight on the predicted position, counted from the source's end", True, antidiagonal),
+    "previous_token": Measure("weight on the token before (Voita et al. 2019)", True, previous_token, SELF),
+    "next_token": Measure("weight on the token after (Voita et al. 2019)", True, next_token, ("encoder",)),
     "first_token": Measure("weight on the first token (Vig and Belinkov 2019)", True, first_token),
     "induction": Measure(
-        "weight on what came next where the present token stood before (Olsson et al. 2022)", True, induction
+        "weight on the tokens that followed earlier occurrences of its token (Olsson et al. 2022)",
+        True,
+        induction,
+        SELF,
     ),
 }
 """By name."""
 
 
 def head_statistics(layers: Sequence[Map]) -> list[Statistic]:
-    """Every measure of every head of a stack for one example, from its first layer to its last."""
+    """Every statistic of every head of a stack for one example, from the first layer to the last."""
     sums = HeadSums()
     sums.add(layers)
     return sums.statistics()
 
 
 class HeadSums:
-    """Adds up what the heads of a stack do over examples."""
+    """Sums of the statistics of a stack's heads over examples."""
 
     def __init__(self) -> None:
         self._heads: list[int] = []
-        self._sums: dict[str, tuple[Tensor, int]] = {}  # over rows that count [L * H], and how many there were
+        self._sums: dict[str, tuple[Tensor, int]] = {}  # over the counted rows [L * H], and the number of rows
 
     def add(self, layers: Sequence[Map]) -> None:
-        """One more example: its maps of one kind, from the first layer to the last."""
+        """Add an example: its maps of one kind, from the first layer to the last."""
         if not layers:
             return
         self._heads = [len(layer.weights) for layer in layers]
-        whole = layers[0]._replace(weights=torch.cat([layer.weights for layer in layers]))
+        stacked = layers[0]._replace(weights=torch.cat([layer.weights for layer in layers]))
         for name, measure in MEASURES.items():
-            values = measure.of(whole)
-            if values is not None:
+            if stacked.kind in measure.kinds and (values := measure.of(stacked)).size(1):
                 total, rows = self._sums.get(name, (0.0, 0))
                 self._sums[name] = (total + values.double().sum(dim=1), rows + values.size(1))
 
     def statistics(self) -> list[Statistic]:
-        """The means over the rows of all examples that count, without the measures for which none does."""
-        found = []
-        for name, measure in MEASURES.items():
-            if name in self._sums:
-                total, rows = self._sums[name]
-                means = (total / rows).split(self._heads)
-                values: list[list[float | None]] = [
-                    [None if math.isnan(value) else round(value, 4) for value in layer.tolist()] for layer in means
-                ]
-                found.append(Statistic(name, measure.meaning, measure.pattern, values))
-        return found
+        """The means over the counted rows of all examples, without the statistics that have none."""
+        statistics = []
+        for name in (name for name in MEASURES if name in self._sums):
+            total, rows = self._sums[name]
+            values: list[list[float | None]] = [
+                [None if math.isnan(value) else round(value, 4) for value in layer.tolist()]
+                for layer in (total / rows).split(self._heads)
+            ]
+            statistics.append(Statistic(name, MEASURES[name].meaning, MEASURES[name].pattern, values))
+        return statistics

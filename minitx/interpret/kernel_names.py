@@ -1,4 +1,4 @@
-"""Which code computes each attention of a model, recorded during a forward.
+"""Names of the kernels that compute each attention of a model, recorded during a forward pass.
 
 Legend: B batch, T queries, S keys, H heads.
 """
@@ -18,7 +18,7 @@ from minitx.nn.multi_head import AttentionFunction
 
 
 def attention_kernels(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, str]:
-    """Run the model once on inputs, keyword arguments of its forward, and record what computes each attention.
+    """Run the model once on inputs, keyword arguments of its forward, and name the kernel of each attention.
 
     Returns:
         Module path to a line such as "fused: flash, with a mask"; see kernel_name.
@@ -49,22 +49,22 @@ def kernel_name(
     window: int | None = None,
     softcap: float | None = None,
 ) -> str:
-    """Name what scaled_dot_product_attention runs with these arguments.
+    """Name the kernel that scaled_dot_product_attention runs with these arguments.
 
-    For fused also which of torch's kernels: flash, efficient and cudnn never hold the [T, S] matrix, math does; and
-    what limits attention there: nothing, the rule "causal", or a tensor.
+    A fused kernel is named with torch's backend (flash, efficient and cudnn never materialize the [T, S] matrix, math
+    does) and with its mask: none, the causal flag, or a tensor.
     """
     dtype = q.dtype
-    masking, size = MaskAndBias(mask, bias, causal, window), (q.size(-2), k.size(-2))
-    kernel = choose_kernel(q, *size, q.size(-1), masking, dropout, softcap)
+    mask_and_bias, size = MaskAndBias(mask, bias, causal, window), (q.size(-2), k.size(-2))
+    kernel = choose_kernel(q, *size, q.size(-1), mask_and_bias, dropout, softcap)
     if kernel != "fused":
         return kernel
-    mask, _, causal, _ = fold(masking, kernel, *size, q.dtype, q.device)
-    inside = fused_dtype(q.dtype, q.device, *size)
-    q, k, v = q.to(inside), k.to(inside), v.to(inside)
+    mask, _, causal, _ = fold(mask_and_bias, kernel, *size, q.dtype, q.device)
+    compute_dtype = fused_dtype(q.dtype, q.device, *size)
+    q, k, v = q.to(compute_dtype), k.to(compute_dtype), v.to(compute_dtype)
     with allowed_kernels(mask):
         backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
     name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
     biased = mask is not None and bool((mask.isfinite() & (mask != 0)).any())
-    limit = ", causal" if causal else ", with a bias" if biased else ", with a mask" if mask is not None else ""
-    return f"fused: {name}{limit}" + (", in fp32" if inside != dtype else "")
+    mask_name = ", causal" if causal else ", with a bias" if biased else ", with a mask" if mask is not None else ""
+    return f"fused: {name}{mask_name}" + (", in fp32" if compute_dtype != dtype else "")

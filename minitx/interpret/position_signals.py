@@ -1,4 +1,4 @@
-"""What a position scheme tells a model, as numbers: read off its three hooks, so that a new scheme is shown for free.
+"""The effect of a position scheme as numbers, computed from its three hooks, so that a new scheme needs no code here.
 
 Legend: T positions, H heads, K d_head, D d_model.
 """
@@ -16,27 +16,26 @@ from minitx.nn.stacks import Stack
 
 
 class PositionSignal(NamedTuple):
-    """What a scheme does in one stack; None for what it leaves alone."""
+    """The effect of a scheme in one stack; None for each hook that it does not use."""
 
-    table: Tensor | None  # [T, D], what is added to the embedding at each position
-    angles: Tensor | None  # [T, pairs], by how many radians each pair of dimensions is turned
-    agreement: Tensor | None  # [T], product of a vector with itself turned so far, as a share of the unturned one
-    bias: Tensor | None  # [H, T, T], what is added to the scores of queries and keys that are zero
+    table: Tensor | None  # [T, D], added to the embedding at each position
+    angles: Tensor | None  # [T, pairs], rotation of each pair of dimensions in radians
+    similarity: Tensor | None  # [T], cosine of a vector of ones with itself rotated to each position
+    bias: Tensor | None  # [H, T, T], added to the scores; computed for queries and keys of zero
 
 
 @torch.no_grad()
 def position_signals(model: nn.Module, length: int) -> dict[str, PositionSignal]:
     """The signal in each stack of a model, "encoder" and "decoder", over the first `length` positions.
 
-    A scheme that has weights of its own in each layer is shown for the lowest one. What a causal query cannot see is
-    minus infinity in the bias.
+    A scheme with weights in each layer is evaluated in the first one. Causal masking is minus infinity in the bias.
     """
-    found = {}
+    signals = {}
     for name, stack in model.named_children():
         if isinstance(stack, Stack):
             attention = next(part for part in stack.modules() if isinstance(part, MultiHeadAttention))
-            found[name] = _signal(stack, attention, length, causal=name == "decoder")
-    return found
+            signals[name] = _signal(stack, attention, length, causal=name == "decoder")
+    return signals
 
 
 def _signal(stack: Stack, attention: MultiHeadAttention, length: int, causal: bool) -> PositionSignal:
@@ -45,16 +44,15 @@ def _signal(stack: Stack, attention: MultiHeadAttention, length: int, causal: bo
     prepared = scheme.prepare(pos, pos)
     table = stack.position.embed(torch.zeros(1, length, d_model), pos)[0]
     ones = torch.ones(1, attention.n_heads, length, attention.d_head)
-    turned = scheme.rotate(ones, prepared)
-    agreement = (turned[:, :, :1] * turned).mean(dim=(0, 1, 3))
-    turns = not torch.equal(turned, ones)
-    nothing = torch.zeros_like(ones)
-    bias = scheme.bias(nothing, nothing, prepared)
+    rotated = scheme.rotate(ones, prepared)
+    rotates = not torch.equal(rotated, ones)
+    zeros = torch.zeros_like(ones)
+    bias = scheme.bias(zeros, zeros, prepared)
     if bias is not None and causal:
         bias = bias.masked_fill(pos[0] > pos[0][:, None], float("-inf"))
     return PositionSignal(
         table if table.any() else None,
-        scheme.angles(pos[0]) if turns and isinstance(scheme, SinusoidBase) else None,
-        agreement if turns else None,
+        scheme.angles(pos[0]) if rotates and isinstance(scheme, SinusoidBase) else None,
+        (rotated[:, :, :1] * rotated).mean(dim=(0, 1, 3)) if rotates else None,
         None if bias is None else bias[0],
     )

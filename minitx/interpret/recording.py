@@ -1,4 +1,4 @@
-"""Wrap the attention of a model during its usual forward: record weights, mask heads.
+"""Hooks around the attention functions of a model: record weights, scale or ablate heads.
 
 Legend: B batch, T queries, S keys, H heads.
 """
@@ -17,7 +17,7 @@ from minitx.nn import MultiHeadAttention
 from minitx.nn.multi_head import AttentionFunction
 
 Wrapper = Callable[[str, AttentionFunction], AttentionFunction]
-"""Maps a module's path and its attention function to the function that replaces it."""
+"""From a module's path and its attention function to the replacement."""
 
 
 class Map(NamedTuple):
@@ -31,35 +31,35 @@ class Map(NamedTuple):
 
 @contextmanager
 def wrapped_attention(model: nn.Module, wrapper: Wrapper) -> Iterator[None]:
-    """Within this block, wrap the attention function of every MultiHeadAttention.
+    """Within this block, wrap the attention function of every MultiHeadAttention; blocks may be nested.
 
     Args:
         model: any module with MultiHeadAttention inside, compiled or not.
-        wrapper: makes the replacement; blocks may be nested, each wraps the one before.
+        wrapper: makes the replacement.
     """
-    attentions = attention_modules(model)
-    before = {name: part.attention for name, part in attentions.items()}
+    modules = attention_modules(model)
+    originals = {path: module.attention for path, module in modules.items()}
     try:
-        for name, part in attentions.items():
-            part.attention = wrapper(name, part.attention)
+        for path, module in modules.items():
+            module.attention = wrapper(path, module.attention)
         yield
     finally:
-        for name, part in attentions.items():
-            part.attention = before[name]
+        for path, module in modules.items():
+            module.attention = originals[path]
 
 
 def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    """Every MultiHeadAttention by its path; what was compiled, whole or in parts, has the paths it had before."""
+    """Every MultiHeadAttention by its path; compilation, of the model or of its parts, does not change the paths."""
     return {
-        name.replace("_orig_mod.", ""): part
-        for name, part in model.named_modules()
-        if isinstance(part, MultiHeadAttention)
+        path.replace("_orig_mod.", ""): module
+        for path, module in model.named_modules()
+        if isinstance(module, MultiHeadAttention)
     }
 
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Within this block, every attention of the model computes its weights explicitly; they are collected here.
+    """Within this block, record the weights of every attention, which are then computed explicitly.
 
         with record_attention(model) as maps:
             model(ids)
@@ -69,16 +69,16 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         model: any module with MultiHeadAttention inside.
 
     Yields:
-        A dict that each forward fills: module path to probabilities before dropout. A later call of the same
-        module replaces the earlier one's.
+        A dict that each forward fills: module path to probabilities before dropout. A later call of a module
+        overwrites the weights of an earlier one.
     """
     maps: dict[str, Tensor] = {}
 
-    def recorder(name: str, inner: AttentionFunction) -> AttentionFunction:
-        @torch.compiler.disable  # what is kept outlives the call, which a compiled graph does not
+    def recorder(path: str, inner: AttentionFunction) -> AttentionFunction:
+        @torch.compiler.disable  # the recorded weights outlive the call, which a compiled graph does not allow
         def record(*args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
             out, weights = inner(*args, return_weights=True, **kwargs)
-            maps[name] = weights.detach()
+            maps[path] = weights.detach()
             return (out, weights) if return_weights else out
 
         return record
@@ -89,38 +89,37 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -> Iterator[None]:
-    """Within this block, scale the output of heads: 0 removes a head (Michel et al. 2019), 1 leaves it.
+    """Within this block, multiply the output of each head by its factor: 0 ablates a head (Michel et al. 2019).
 
         with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
             model(ids)
 
     Args:
         model: any module with MultiHeadAttention inside.
-        masks: module path to one number for each head, [H] or [B, H]; other modules are left alone. Gradients flow
-            into a tensor, so that one backward tells how much each head matters.
+        masks: module path to one factor for each head, [H] or [B, H]; other modules are left alone. Gradients flow
+            into a tensor: one backward gives the importance of each head.
 
     Raises:
         ConfigError: a path that is no attention of this model, or another number of heads.
     """
-    attentions = attention_modules(model)
+    modules = attention_modules(model)
     factors: dict[str, Tensor] = {}
-    for name, mask in masks.items():
-        if name not in attentions:
-            raise ConfigError(f"head_mask: {name} is no attention of this model, which has: {', '.join(attentions)}")
-        factors[name] = torch.atleast_1d(torch.as_tensor(mask))
-        if factors[name].size(-1) != attentions[name].n_heads:
-            raise ConfigError(
-                f"head_mask: {name} has {attentions[name].n_heads} heads, got {factors[name].size(-1)} numbers"
-            )
+    for path, mask in masks.items():
+        if path not in modules:
+            raise ConfigError(f"head_mask: {path} is no attention of this model, which has: {', '.join(modules)}")
+        factors[path] = torch.atleast_1d(torch.as_tensor(mask))
+        expected, actual = modules[path].n_heads, factors[path].size(-1)
+        if actual != expected:
+            raise ConfigError(f"head_mask: {path} has {expected} heads, got {actual} numbers")
 
-    def scaler(name: str, inner: AttentionFunction) -> AttentionFunction:
-        if name not in factors:
+    def scaler(path: str, inner: AttentionFunction) -> AttentionFunction:
+        if path not in factors:
             return inner
 
         def scale(*args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
             result = inner(*args, return_weights=return_weights, **kwargs)
             out, *weights = result if return_weights else (result,)  # [B, H, T, K]
-            out = out * factors[name][..., None, None].to(out)
+            out = out * factors[path][..., None, None].to(out)
             return (out, *weights) if return_weights else out
 
         return scale

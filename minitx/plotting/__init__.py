@@ -1,1 +1,1 @@
-"""Curves and panels, drawn by matplotlib."""
+"""Curves and heat maps, plotted by matplotlib."""

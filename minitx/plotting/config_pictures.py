@@ -1,4 +1,4 @@
-"""What a config means before anything is trained, drawn: positions as the model is told them, and the learning rate."""
+"""Plots of an untrained config: the signals of its position scheme, and the learning rate."""
 
 from __future__ import annotations
 
@@ -13,22 +13,15 @@ from minitx.plotting.panels import Heat, Lines, sheet
 from minitx.training.optim import sampled
 from minitx.training.resolve import ResolvedRun
 
-LONGEST = 128
-"""No more positions than this are drawn."""
-POINTS = 200
-"""Of the learning rate's curve."""
-HEADS = 8
-"""No more heads than this are drawn."""
+MAX_POSITIONS = 128
+MAX_HEADS = 8
+LEARNING_RATE_POINTS = 200
 
 
 def draw(run: ResolvedRun, path: Path) -> Path:
-    """Draw a config's learning rate and the positions of its model, with the weights that training begins with.
-
-    Returns:
-        The path of the PNG file.
-    """
+    """Plot a config's learning rate and the positions of its initialized model into a PNG file; return its path."""
     config, task, model = run.config, run.task, run.model
-    length = min(LONGEST, max(2, *task.reach))
+    length = min(MAX_POSITIONS, max(2, *task.reach))
     panels: list[Heat | Lines] = [learning_rate(config)]
     for stack, signal in position_signals(model, length).items():
         panels += _panels(stack, signal)
@@ -36,27 +29,24 @@ def draw(run: ResolvedRun, path: Path) -> Path:
 
 
 def learning_rate(config: Config) -> Lines:
-    """The learning rate over the optimiser steps of the run."""
-    curve = sampled(config.optimizer.schedule, config.trainer.max_steps, POINTS)
+    """The learning rate over the optimizer steps of the run."""
+    curve = sampled(config.optimizer.schedule, config.trainer.max_steps, LEARNING_RATE_POINTS)
     rates = [config.optimizer.lr * ratio for _, ratio in curve]
-    return Lines("learning rate", [done + 1 for done, _ in curve], [("", rates)], "optimiser step")
+    return Lines("learning rate", [step + 1 for step, _ in curve], [("", rates)], "optimizer step")
 
 
 def _panels(stack: str, signal: PositionSignal) -> list[Heat | Lines]:
     panels: list[Heat | Lines] = []
     if signal.table is not None:
-        values = signal.table.numpy()
-        panels.append(Heat(f"{stack}: added to embeddings", values, "dimension", "position", "RdBu_r"))
+        panels.append(Heat(f"{stack}: added to embeddings", signal.table.numpy(), "dimension", "position", "RdBu_r"))
     if signal.angles is not None:
-        turned = (signal.angles % (2 * torch.pi)).numpy()
-        panels.append(Heat(f"{stack}: angle, in radians", turned, "pair of dimensions", "position", "twilight"))
-    if signal.agreement is not None:
-        curve = ("", signal.agreement.tolist())
-        panels.append(Lines(f"{stack}: what turning leaves of a product", range(len(curve[1])), [curve], "distance"))
+        angles = (signal.angles % (2 * torch.pi)).numpy()
+        panels.append(Heat(f"{stack}: angle, in radians", angles, "pair of dimensions", "position", "twilight"))
+    if signal.similarity is not None:
+        curve = ("", signal.similarity.tolist())
+        panels.append(Lines(f"{stack}: cosine after rotation", range(len(curve[1])), [curve], "distance"))
     if signal.bias is not None:
-        heads = signal.bias[:HEADS].numpy()
-        seen = heads[np.isfinite(heads)]
-        if not seen.any():
-            return panels  # trained from zero: there is nothing to see yet
-        panels += [Heat(f"{stack}: bias, head {n}", bias, "key", "query") for n, bias in enumerate(heads, start=1)]
+        heads = signal.bias[:MAX_HEADS].numpy()
+        if heads[np.isfinite(heads)].any():  # a bias trained from zero shows nothing yet
+            panels += [Heat(f"{stack}: bias, head {n}", bias, "key", "query") for n, bias in enumerate(heads, start=1)]
     return panels

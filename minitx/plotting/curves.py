@@ -1,4 +1,4 @@
-"""Pictures of figures: curves with bands, drawn by matplotlib without its global state, so that nothing leaks."""
+"""Accuracy against length, with bands over seeds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from minitx.checkpoints.atomic_files import written_whole
+from minitx.plotting.figures import COLOURS, INK, QUIET, SHADE, new_figure, save, style_axes
 
-# Okabe and Ito's colours, told apart by the colour-blind too; each with a marker of its own.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 MARKERS = "osD^vPX*"
-DASHES = ("-", "--", ":", "-.")  # more than eight curves begin anew with other dashes
-INK, QUIET, SHADE = "#222222", "#666666", "#EEF1F4"
+DASHES = ("-", "--", ":", "-.")  # curves after the first eight repeat the colours with other dashes
 
 
 @dataclass(frozen=True)
@@ -33,68 +34,48 @@ def accuracy_by_length(
     trained: tuple[int, int] | None = None,
     legend: str = "",
 ) -> Path:
-    """Draw shares against length: the mean over seeds as a line, one standard deviation around it as a band.
+    """Plot shares against length into a PNG file: the mean over seeds as a line, one standard deviation as a band.
 
     Args:
-        path: of a PNG file.
-        curves: what to draw, the first on top.
-        title: of the picture.
-        trained: shortest and longest length of training, shaded.
+        path: of the file, which is also returned.
+        curves: the first on top.
+        title: of the plot.
+        trained: shortest and longest length in training, shaded.
         legend: title of the legend.
-
-    Returns:
-        The path.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(8.6, 4.6), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8.6, 4.6, dpi=160)
     axes = figure.add_subplot()
-    everything = [length for curve in curves for length in curve.lengths]
+    lengths = [length for curve in curves for length in curve.lengths]
     if trained is not None:
         axes.axvspan(trained[0] - 0.5, trained[1] + 0.5, color=SHADE, linewidth=0, zorder=0)
-        middle = (max(trained[0], min(everything)) + min(trained[1], max(everything))) / 2
-        axes.text(middle, 104.5, "lengths of training", ha="center", va="bottom", fontsize=9, color=QUIET)
+        middle = (max(trained[0], min(lengths)) + min(trained[1], max(lengths))) / 2
+        axes.text(middle, 104.5, "lengths in training", ha="center", va="bottom", fontsize=9, color=QUIET)
     for number, curve in enumerate(curves):
         _draw(axes, curve, number, len(curves))
-    axes.set_xlim(min(everything) - 0.5, max(everything) + 0.5)
+    axes.set_xlim(min(lengths) - 0.5, max(lengths) + 0.5)
     axes.set_ylim(-3, 103)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_yticks(range(0, 101, 20), [f"{share} %" for share in range(0, 101, 20)])
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=9.5, labelcolor=INK)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color("#999999")
+    style_axes(axes)
+    axes.tick_params(labelsize=9.5, labelcolor=INK)
     axes.set_xlabel("length of the question", fontsize=10.5, color=INK)
     axes.set_title(title, loc="left", pad=24, fontsize=12.5, color=INK, fontweight="bold")
     if len(curves) > 1:
         axes.legend(
-            title=legend or None,
-            loc="center left",
-            bbox_to_anchor=(1.01, 0.5),
-            frameon=False,
-            fontsize=9.5,
-            title_fontsize=9,
-            alignment="left",
-        )
+            title=legend or None, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9.5,
+            title_fontsize=9, alignment="left",
+        )  # fmt: skip
     seeds = max(len(values) for curve in curves for values in curve.values)
     if seeds > 1:
         note = f"mean of {seeds} seeds; band: one standard deviation"
         axes.text(1.0, -0.15, note, transform=axes.transAxes, ha="right", va="top", fontsize=8.5, color=QUIET)
-    with written_whole(path) as file:
-        figure.savefig(file, format="png")
-    return path
+    return save(figure, path)
 
 
-def _draw(axes: object, curve: Curve, number: int, total: int) -> None:
-    """One line with its band."""
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
+def _draw(axes: Axes, curve: Curve, number: int, total: int) -> None:
+    """Plot one line with its band."""
     colour = COLOURS[number % len(COLOURS)]
     means = [100 * statistics.fmean(values) for values in curve.values]
     spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in curve.values]

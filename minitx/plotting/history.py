@@ -1,4 +1,4 @@
-"""minitx.curves: what a run logged, as numbers and as pictures: losses, accuracies, what each head did."""
+"""minitx.curves: the logged scalars of a run as numbers and plots: losses, accuracies, head statistics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from minitx.config.errors import ConfigError, did_you_mean
 from minitx.plotting.panels import Lines, png
 
 Points = list[tuple[int, float]]
-"""Optimiser steps, and the value after each."""
+"""Optimizer steps, and the value after each."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of a run, by the names that TensorBoard shows; in a notebook, they draw themselves.
+    """The curves of a run by their names in TensorBoard; a notebook shows their plots.
 
-    `curves["training/loss"]` is one of them, `curves.of("heads_*/induction/*")` those of a pattern.
+    `curves["training/loss"]` is one of them, `curves.of("heads_*/induction/*")` are those that match a pattern.
     """
 
     run: str
@@ -37,23 +37,19 @@ class Curves:
         return self.points[name]
 
     def of(self, *patterns: str) -> Curves:
-        """The curves whose names match one of the patterns: `*` stands for anything, `?` for one letter.
+        """The curves whose names match one of the patterns: `*` matches anything, `?` one character.
 
         Raises:
-            ConfigError: none does.
+            ConfigError: no curve matches.
         """
-        chosen = {
-            name: points
-            for name, points in self.points.items()
-            if any(fnmatchcase(name, pattern) for pattern in patterns)
-        }
-        if not chosen:
+        names = [name for name in self.points if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if not names:
             known = ", ".join(sorted({name.rpartition("/")[0] + "/*" for name in self.points}))
             raise ConfigError(f"{self.run} has no curve like {' or '.join(patterns)}; there are {known}")
-        return Curves(self.run, chosen)
+        return Curves(self.run, {name: self.points[name] for name in names})
 
     def save_png(self, path: str | Path) -> None:
-        """Draw them: heads that were measured alike share a picture, every other curve has its own."""
+        """Plot the curves: a statistic of several heads in one panel, every other curve in a panel of its own."""
         with written_whole(path) as file:
             file.write(self._repr_png_())
 
@@ -61,20 +57,19 @@ class Curves:
         return png(self.run, self._panels())
 
     def _panels(self) -> list[Lines]:
-        """One for each curve; heads that were measured alike, at the same steps, share one."""
-        # A figure that was logged once is no curve; in a run so short that all were, each is a point.
-        drawn = {name: points for name, points in self.points.items() if len(points) > 1} or self.points
-        pictures: dict[tuple[str, tuple[int, ...]], list[tuple[str, list[float]]]] = {}
-        for name, points in drawn.items():
+        # A value logged once is left out, unless the run is so short that all were.
+        curves = {name: points for name, points in self.points.items() if len(points) > 1} or self.points
+        panels: dict[tuple[str, tuple[int, ...]], list[tuple[str, list[float]]]] = {}
+        for name, points in curves.items():
             measure, _, label = name.rpartition("/")
             title = measure if name.startswith("heads_") else name
             steps, values = zip(*points, strict=True)
-            pictures.setdefault((title, steps), []).append((label, list(values)))
-        return [Lines(title, steps, found, "optimiser step") for (title, steps), found in pictures.items()]
+            panels.setdefault((title, steps), []).append((label, list(values)))
+        return [Lines(title, steps, lines, "optimizer step") for (title, steps), lines in panels.items()]
 
 
 def curves(path: str | Path) -> Curves:
-    """Read what a run logged.
+    """Read the logged scalars of a run.
 
     Args:
         path: a run folder runs/NAME (its newest version) or one version of it runs/NAME/vN.
@@ -87,16 +82,13 @@ def curves(path: str | Path) -> Curves:
     path = Path(path)
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {path}")
-    folder = next((found for found in [*reversed(versions(path)), path] if any(found.glob("events.*"))), None)
-    nothing = f"{path} holds no curves: no TensorBoard events lie there, nor in {path}/vN"
-    if folder is None:
-        raise ConfigError(nothing)
+    folder = next((found for found in [*reversed(versions(path)), path] if any(found.glob("events.*"))), path)
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 1, "images": 1})
     events.Reload()
-    # A run that was killed and resumed logged some steps twice: the later ones are what it went on from.
+    # A run that was killed and resumed logged some steps twice: the later value belongs to the resumed run.
     points = {
         name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in events.Tags()["scalars"]
     }
     if not points:
-        raise ConfigError(nothing)
+        raise ConfigError(f"{path} holds no curves: there are no TensorBoard events in it, nor in {path}/vN")
     return Curves(str(folder), points)

@@ -1,4 +1,4 @@
-"""Several small pictures on one sheet: heat maps and curves, drawn by matplotlib without its global state."""
+"""Heat maps and curves, several in one figure."""
 
 from __future__ import annotations
 
@@ -7,32 +7,36 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minitx.checkpoints.atomic_files import written_whole
-from minitx.plotting.curves import COLOURS, INK, QUIET
+from minitx.plotting.figures import COLOURS, INK, QUIET, new_figure, style_axes, style_colorbar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = 4
-"""Pictures in a row."""
-TILE = (3.4, 2.9)
-"""Inches of one picture, across and down."""
+PANEL_INCHES = (3.4, 2.9)
+"""Width and height of one panel."""
 
 
 @dataclass(frozen=True)
 class Heat:
-    """Numbers in a rectangle as colours."""
+    """A matrix as colours."""
 
     title: str
-    values: np.ndarray  # [rows, columns]; what is not finite stays grey
+    values: np.ndarray  # [rows, columns]; non-finite values are grey
     across: str
     down: str
-    colours: str = "magma"  # a name of matplotlib's: RdBu_r is centred on zero, twilight closes like an angle
+    colours: str = "magma"  # a colour map of matplotlib: RdBu_r is centred on zero, twilight is cyclic
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over the same numbers."""
+    """Curves with a common horizontal axis."""
 
     title: str
     at: Sequence[float]
@@ -41,31 +45,23 @@ class Lines:
 
 
 def sheet(path: Path, title: str, panels: Sequence[Heat | Lines]) -> Path:
-    """Draw all panels into a PNG file.
-
-    Returns:
-        The path.
-    """
+    """Plot all panels into a PNG file; return its path."""
     with written_whole(path) as file:
         file.write(png(title, panels))
     return path
 
 
 def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
-    """All panels as a PNG, from left to right and from top to bottom."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """All panels as a PNG, row by row."""
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(TILE[0] * columns, TILE[1] * rows + 0.4), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, color=INK, fontweight="bold")
+    figure = new_figure(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.4, title=title)
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title(panel.title, loc="left", fontsize=9.5, color=INK)
         axes.set_xlabel(panel.across, fontsize=8.5, color=QUIET)
-        axes.tick_params(length=0, labelsize=8, labelcolor=QUIET)
+        axes.tick_params(labelsize=8, labelcolor=QUIET)
+        style_axes(axes, heat=isinstance(panel, Heat))
         if isinstance(panel, Heat):
             _heat(figure, axes, panel)
         else:
@@ -75,40 +71,23 @@ def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
     return file.getvalue()
 
 
-def _heat(figure: object, axes: object, panel: Heat) -> None:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+def _heat(figure: Figure, axes: Axes, panel: Heat) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    assert isinstance(axes, Axes)
-    assert isinstance(figure, Figure)
     values = np.ma.masked_invalid(panel.values)
-    size = float(abs(values).max()) if values.count() else 0.0
-    centred = panel.colours == "RdBu_r"
-    low, high = (-size, size) if centred and size else (None, None)
+    largest = float(abs(values).max()) if values.count() else 0.0
+    low, high = (-largest, largest) if panel.colours == "RdBu_r" and largest else (None, None)
     axes.set_facecolor("#D8D8D8")
-    drawn = axes.imshow(values, cmap=panel.colours, aspect="auto", interpolation="nearest", vmin=low, vmax=high)
+    image = axes.imshow(values, cmap=panel.colours, aspect="auto", interpolation="nearest", vmin=low, vmax=high)
     axes.set_ylabel(panel.down, fontsize=8.5, color=QUIET)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))  # there is no row one and a half
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    bar = figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=7.5, labelcolor=QUIET)
+        axis.set_major_locator(MaxNLocator(integer=True))
+    style_colorbar(figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02))
 
 
-def _lines(axes: object, panel: Lines) -> None:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
-    marker = "o" if len(panel.at) == 1 else None  # of one point there is no line
+def _lines(axes: Axes, panel: Lines) -> None:
+    marker = "o" if len(panel.at) == 1 else None  # a line needs two points
     for number, (label, values) in enumerate(panel.curves):
         axes.plot(panel.at, values, color=COLOURS[number % len(COLOURS)], linewidth=1.6, label=label, marker=marker)
-    axes.grid(color="#DDDDDD", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color("#999999")
     if len(panel.curves) > 1:
         axes.legend(frameon=False, fontsize=7.5)

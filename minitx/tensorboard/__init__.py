@@ -1,4 +1,4 @@
-"""What TensorBoard sees of us. No torch and no lightning in here, so that TensorBoard stays quick to start."""
+"""Attention maps in TensorBoard. No torch and no lightning here, so that TensorBoard starts quickly."""
 
 NAME = "minitx"
-"""Of the plugin behind the Attention tab: in event files, in addresses, in --samples_per_plugin."""
+"""Of the plugin with the Attention tab: in event files, in URLs, in --samples_per_plugin."""

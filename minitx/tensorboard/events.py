@@ -1,4 +1,4 @@
-"""The event file of a run, which survives that its disk is full for a while or its folder gone."""
+"""The event file of a run, robust to a full disk and to the removal of its folder."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-MOST = 64 * 2**20
-"""Bytes that wait for a disk to have room again; what comes then is lost."""
-ENOUGH = 2**20
-"""Bytes that are written without waiting for a flush."""
+MAX_WAITING_BYTES = 64 * 2**20
+"""Bytes buffered while the disk is full; later events are dropped."""
+FLUSH_BYTES = 2**20
+"""Buffered bytes that cause a flush."""
 
 
 class EventFile:
-    """What a SummaryWriter writes to, in place of torch's FileWriter.
+    """Replacement for torch's FileWriter in a SummaryWriter.
 
-    TensorBoard's own writer has a thread that an error ends for good: it prints a traceback, and each later point of a
-    curve raises. Here what cannot be written waits, and is tried again with the next flush.
+    An error ends the thread of TensorBoard's own writer for good: it prints a traceback, and each later scalar raises.
+    This class buffers events that cannot be written and retries with the next flush.
 
     Args:
-        folder: of the file, which is named as TensorBoard expects it.
-        writing: makes a context to write in, which may swallow an OSError.
+        folder: of the file, which has TensorBoard's usual name.
+        writing: makes the context to write in, which may suppress an OSError.
     """
 
     def __init__(self, folder: str | Path, writing: Callable[[], AbstractContextManager[None]]) -> None:
@@ -38,7 +38,7 @@ class EventFile:
         self.path = self.folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._writing = writing
         self._waiting: deque[bytes] = deque()
-        self._size = self._written = 0  # bytes that wait; bytes of the first of them that are in the file
+        self._size = self._written = 0  # bytes that wait; bytes of the first record that are in the file
         self.flush()
 
     def get_logdir(self) -> str:
@@ -50,23 +50,23 @@ class EventFile:
         self.add_event(Event(summary=summary), global_step, walltime)
 
     def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
-        """Add an event, and write when there is enough to write."""
+        """Add an event, and flush when FLUSH_BYTES wait."""
         event.wall_time = time.time() if walltime is None else walltime
         if step is not None:
             event.step = int(step)
         record = _record(event)
-        if self._size + len(record) > MOST:
+        if self._size + len(record) > MAX_WAITING_BYTES:
             return
         self._waiting.append(record)
         self._size += len(record)
-        if ENOUGH <= self._size < 2 * ENOUGH:  # beyond it the disk is in trouble, and not tried with every event
+        if FLUSH_BYTES <= self._size < 2 * FLUSH_BYTES:  # more wait only on a full disk: no retry with every event
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits, as far as that is possible."""
+        """Write the waiting records, as far as possible."""
         with self._writing():
             if not self.path.exists():
-                self._begin()
+                self._create()
             with self.path.open("ab", buffering=0) as file:
                 while self._waiting:
                     self._written += file.write(self._waiting[0][self._written :]) or 0
@@ -75,9 +75,9 @@ class EventFile:
                         self._written = 0
                         self._waiting.popleft()
 
-    def _begin(self) -> None:
-        """Make the file, with the event that says what it is; also again, when it was removed."""
-        if self._written:  # half of this record has gone with the file
+    def _create(self) -> None:
+        """Create the file with its version record, also after it was removed."""
+        if self._written:  # the first half of this record was removed with the file
             self._size -= len(self._waiting.popleft())
             self._written = 0
         with self.path.open("xb", buffering=0) as file:
@@ -87,7 +87,7 @@ class EventFile:
 
 
 def _record(event: Event) -> bytes:
-    """An event as it stands in the file: its length and its bytes, each with a checksum."""
-    bytes_ = io.BytesIO()
-    RecordWriter(bytes_).write(event.SerializeToString())
-    return bytes_.getvalue()
+    """An event in the format of the file: length and bytes, each with a checksum."""
+    record = io.BytesIO()
+    RecordWriter(record).write(event.SerializeToString())
+    return record.getvalue()

@@ -1,18 +1,18 @@
-"""The Attention tab's half within TensorBoard: which maps there are, and their bytes. No torch here.
+"""The server side of the Attention tab in TensorBoard: an index of maps, and their bytes. No torch here.
 
     GET /index                             {"runs": {run: {tag: [steps, ascending]}}}
     GET /header?run=&tag=&step=            the header of one event, checked
     GET /map?run=&tag=&step=&item=         one of its maps, from 0: layers first, then extras; gzipped
     GET /static/FILE                       the page
 
-What cannot be given is told as {"error": sentence}: event files may come from anybody.
+Errors are {"error": sentence}; event files are untrusted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tensorboard.backend import http_util
 from tensorboard.data.provider import BlobReference, BlobSequenceTimeSeries, RunTagFilter
@@ -28,25 +28,20 @@ from minitx.tensorboard.map_format import read_header, sizes, unpacked
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
-"""What the page is made of. Not the system's table of types, which on some calls a module plain text."""
+"""Types of the page's files. The system's table of types declares modules plain text on some systems."""
 ALL = 2**31 - 1
-"""More steps than there are: we never ask for fewer than TensorBoard keeps."""
-MOST_ITEMS = 4096
-"""Of one event. TensorBoard takes the number that a foreign event claims, however large, and makes a key for each."""
-REMEMBERED = 16
-"""Time series whose steps and blob keys are kept between two requests."""
+"""Steps to request: as many as TensorBoard keeps."""
+MAX_ITEMS = 4096
+"""Items of one event. TensorBoard makes a key for each item that an untrusted event claims to have."""
+MAX_CACHED_SERIES = 16
+"""Time series whose steps and blob keys are cached between requests."""
 
-Answer = TypeVar("Answer")
 Key = tuple[str, str, str]  # experiment, run, tag
 Series = dict[int, tuple[BlobReference, ...]]  # by step
 
 
 class AttentionPlugin(TBPlugin):
-    """Serves attention maps from event files.
-
-    Args:
-        context: TensorBoard's, with the data provider.
-    """
+    """Serves attention maps from event files."""
 
     plugin_name = NAME
 
@@ -56,7 +51,7 @@ class AttentionPlugin(TBPlugin):
         self._steps: dict[Key, tuple[Any, list[int]]] = {}
 
     def is_active(self) -> bool:
-        """Whether there is something to show without data; where there is data, TensorBoard knows by itself."""
+        """Whether the tab is active without data; with data, TensorBoard activates it."""
         return False
 
     def frontend_metadata(self) -> FrontendMetadata:
@@ -73,17 +68,17 @@ class AttentionPlugin(TBPlugin):
         }
 
     def _index(self, request: Request) -> Response:
-        """Runs, tags and steps. A series is read again only if it has changed: this is asked every few seconds."""
+        """Runs, tags and steps. The page polls: only a series that has changed is read again."""
         experiment = experiment_id(request.environ)
         listed = self._listed(request, None)
         fresh: dict[Key, tuple[Any, list[int]]] = {}
         for run, tags in listed.items():
             for tag, about in tags.items():
                 key, state = (experiment, run, tag), (about.max_step, about.max_wall_time, about.max_length)
-                known = self._steps.get(key)
-                if known is None or known[0] != state:
-                    known = state, sorted(self._read(request, run, tag) if _bounded(about) else [about.max_step])
-                fresh[key] = known
+                cached = self._steps.get(key)
+                if cached is None or cached[0] != state:
+                    cached = state, sorted(self._read(request, run, tag) if _bounded(about) else [about.max_step])
+                fresh[key] = cached
         self._steps = fresh
         runs = {run: {tag: fresh[experiment, run, tag][1] for tag in sorted(tags)} for run, tags in listed.items()}
         return _json(request, {"runs": dict(sorted(runs.items()))})
@@ -92,92 +87,84 @@ class AttentionPlugin(TBPlugin):
         return _json(request, read_header(self._blobs(request, [0])[0]))
 
     def _map(self, request: Request) -> Response:
-        """A map as it stands in the event file, once it is known to unpack to what the header says."""
+        """A map in its stored bytes, after a check that they unpack to the size in the header."""
         number = _number(request, "item")
         if number < 0:
             raise ConfigError(f"item must be 0 or more, got {number}")
-        first, packed = self._blobs(request, [0, number + 1])
-        shapes = sizes(read_header(first))
+        header, packed = self._blobs(request, [0, number + 1])
+        shapes = sizes(read_header(header))
         if number >= len(shapes):
             raise ConfigError(f"item must be below {len(shapes)}, the number of maps, got {number}")
         unpacked(packed, shapes[number], number)
         return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
 
     def _blobs(self, request: Request, numbers: list[int]) -> list[bytes]:
-        """Some of the byte strings of the event that the address names.
+        """Byte strings of the event that the request names.
 
         Raises:
-            ConfigError: no such event, or not so many in it.
+            ConfigError: no such event, or fewer byte strings in it.
         """
         run, tag, step = _text(request, "run"), _text(request, "tag"), _number(request, "step")
         place = f"attention map {tag[:80]!r} of run {run[:80]!r} at step {step}"
         key = (experiment_id(request.environ), run, tag)
         references = self._series.get(key, {}).get(step, ())
-        if len(references) <= max(numbers):  # new since, or it does not exist
+        if len(references) <= max(numbers):  # newer than the cache, or nonexistent
             about = self._listed(request, RunTagFilter(runs=[run], tags=[tag])).get(run, {}).get(tag)
             if about is not None and not _bounded(about):
-                raise ConfigError(f"there are {about.max_length} items in {place}, at most {MOST_ITEMS} can be shown")
+                raise ConfigError(f"there are {about.max_length} items in {place}, at most {MAX_ITEMS} can be shown")
             series = self._read(request, run, tag)
-            others = [(other, kept) for other, kept in list(self._series.items()) if other != key]
-            self._series = dict([*others, (key, series)][-REMEMBERED:])
+            others = [(other, cached) for other, cached in list(self._series.items()) if other != key]
+            self._series = dict([*others, (key, series)][-MAX_CACHED_SERIES:])
             if step not in series:
                 raise ConfigError(f"there is no {place}")
             references = series[step]
         if len(references) <= max(numbers):
             raise ConfigError(f"there are {len(references)} items in {place}: number {max(numbers)} is missing")
-        blobs = [self._blob(request, references[number].blob_key) for number in numbers]
+        blobs = [self._ask(request, "read_blob", blob_key=references[number].blob_key) for number in numbers]
         if not all(isinstance(blob, bytes) for blob in blobs):
             raise ConfigError(f"there are no bytes in {place}")
         return blobs
 
     def _listed(self, request: Request, wanted: RunTagFilter | None) -> dict[str, dict[str, BlobSequenceTimeSeries]]:
-        """What there is, by run and tag, without its steps."""
-        about = {"experiment_id": experiment_id(request.environ), "plugin_name": NAME, "run_tag_filter": wanted}
-        return _asked(lambda: self._data.list_blob_sequences(context(request.environ), **about))
-
-    def _blob(self, request: Request, key: str) -> bytes:
-        blob: bytes = _asked(lambda: self._data.read_blob(context(request.environ), blob_key=key))
-        return blob
+        """The series by run and tag, without their steps."""
+        listed: dict[str, dict[str, BlobSequenceTimeSeries]] = self._ask_series(request, "list_blob_sequences", wanted)
+        return listed
 
     def _read(self, request: Request, run: str, tag: str) -> Series:
         """Every step of one series, with the references of its blobs."""
-        read = _asked(
-            lambda: self._data.read_blob_sequences(
-                context(request.environ),
-                experiment_id=experiment_id(request.environ),
-                plugin_name=NAME,
-                downsample=ALL,
-                run_tag_filter=RunTagFilter(runs=[run], tags=[tag]),
-            )
-        )
+        wanted = RunTagFilter(runs=[run], tags=[tag])
+        read = self._ask_series(request, "read_blob_sequences", wanted, downsample=ALL)
         return {datum.step: datum.values for datum in read.get(run, {}).get(tag, [])}
+
+    def _ask_series(self, request: Request, method: str, wanted: RunTagFilter | None, **options: Any) -> Any:
+        experiment = experiment_id(request.environ)
+        return self._ask(request, method, experiment_id=experiment, plugin_name=NAME, run_tag_filter=wanted, **options)
+
+    def _ask(self, request: Request, method: str, **arguments: Any) -> Any:
+        """Call the data provider.
+
+        Raises:
+            ConfigError: any error. There is no common base class: errors are gRPC's, numpy's and TensorBoard's own.
+        """
+        try:
+            return getattr(self._data, method)(context(request.environ), **arguments)
+        except Exception as error:
+            tb_logging.get_logger().info("minitx: the data provider failed", exc_info=True)
+            message = "no such event" if isinstance(error, NotFoundError) else type(error).__name__
+            raise ConfigError(f"TensorBoard could not read these attention maps ({message})") from None
 
 
 def _bounded(about: BlobSequenceTimeSeries) -> bool:
-    return bool(about.max_length <= MOST_ITEMS)
-
-
-def _asked(question: Callable[[], Answer]) -> Answer:
-    """What the data provider answers.
-
-    Raises:
-        ConfigError: whatever went wrong. There is no common base: errors are gRPC's, numpy's and TensorBoard's own.
-    """
-    try:
-        return question()
-    except Exception as error:
-        tb_logging.get_logger().info("minitx: the data provider failed", exc_info=True)
-        told = "no such event" if isinstance(error, NotFoundError) else type(error).__name__
-        raise ConfigError(f"TensorBoard could not read these attention maps ({told})") from None
+    return bool(about.max_length <= MAX_ITEMS)
 
 
 def _served(route: Callable[[Request], Response]) -> Callable[..., Any]:
-    """A route that answers bad input, from the address or from an event file, with a sentence."""
+    """Answer bad input, from the URL or from an event file, with a sentence."""
 
     def answer(request: Request) -> Response:
         try:
             return route(request)
-        except (ValueError, RecursionError) as error:  # JSON may be nested deeper than Python likes
+        except (ValueError, RecursionError) as error:  # RecursionError: deeply nested JSON
             return http_util.Respond(request, {"error": str(error)}, "application/json", code=404)
 
     return Request.application(answer)
@@ -202,7 +189,7 @@ def _number(request: Request, name: str) -> int:
 
 
 def _static(request: Request) -> Response:
-    """A file of the page, and of nothing else: its name is looked up in a list, never opened as a path."""
+    """A file of the page. The name is looked up in a list and never used as a path."""
     name = request.path.rpartition("/static/")[2]
     files = {file.name: file for file in STATIC.glob("*") if file.is_file() and file.suffix in TYPES}
     if name not in files:

@@ -1,4 +1,4 @@
-"""Pictures and tables into event files, without a detour through matplotlib or a second encoding."""
+"""Images, attention maps and tables for event files, without matplotlib or a second encoding."""
 
 from __future__ import annotations
 
@@ -20,40 +20,33 @@ if TYPE_CHECKING:
 
 
 def add_picture(writer: Any, tag: str, image: Image.Image, step: int) -> None:
-    """Write an image as the PNG that it already is.
+    """Write an image as a PNG.
 
     Args:
         writer: a torch.utils.tensorboard.SummaryWriter.
-        tag: its name in TensorBoard; what stands before the first slash makes a group.
+        tag: its name in TensorBoard; the part before the first slash is the group.
         image: any Pillow image.
         step: of training.
     """
     png = io.BytesIO()
     image.save(png, format="PNG")
-    shown = Summary.Image(height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue())
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=shown)]), step)
+    encoded = Summary.Image(height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue())
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=encoded)]), step)
 
 
 def add_attention(writer: Any, pictures: Iterable[Any], example: str, step: int) -> None:
-    """Write the pictures of AttentionMaps, one for each kind and layer.
-
-    Args:
-        writer: a torch.utils.tensorboard.SummaryWriter.
-        pictures: with kind, layer and image.
-        example: which example they show.
-        step: of training.
-    """
+    """Write the pictures of AttentionMaps, with kind, layer and image, under the name of an example."""
     for picture in pictures:
         add_picture(writer, f"attention_{picture.kind}/layer_{picture.layer}/{example}", picture.image, step)
 
 
 def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
-    """Write attention maps for the Attention tab: one event, which a data server hands out item by item.
+    """Write attention maps for the Attention tab: one event, which a data server returns item by item.
 
     Args:
         writer: a torch.utils.tensorboard.SummaryWriter.
         tag: kind, slash, example: cross/example_1.
-        items: a header and maps, from format.encode.
+        items: a header and maps, from map_format.encode.
         step: of training.
     """
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(items))])
@@ -67,13 +60,13 @@ def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
 def add_hyperparameters(
     writer: Any, values: Mapping[str, bool | int | float | str], figures: Mapping[str, float], step: int = 0
 ) -> None:
-    """Make the run a row of TensorBoard's HPARAMS: its hyperparameters, and scalars of the run as its figures.
+    """Make the run a row of TensorBoard's HPARAMS: its hyperparameters, and scalars of the run as its metrics.
 
     Args:
         writer: a torch.utils.tensorboard.SummaryWriter.
         values: hyperparameters, flat.
-        figures: what came of them, by the tags under which they are to be written.
-        step: behind which they were measured.
+        figures: metrics, by tag.
+        step: after which they were measured.
     """
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 
@@ -92,9 +85,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays what it is: every sign that HTML or Markdown may take for its own as a character reference."""
-    signs = string.punctuation + "\r\n\t"
-    text = text.replace("\0", r"\x00")  # the one character that HTML cannot hold
-    marked = "".join(f"&#{ord(char)};" if char in signs else char for char in text)
-    lines = re.sub(r"&#13;&#10;|&#13;|&#10;", "<br>", marked)
+    """Escape text: every character that HTML or Markdown may interpret becomes a character reference."""
+    special = string.punctuation + "\r\n\t"
+    text = text.replace("\0", r"\x00")  # the one character that HTML cannot represent
+    escaped = "".join(f"&#{ord(char)};" if char in special else char for char in text)
+    lines = re.sub(r"&#13;&#10;|&#13;|&#10;", "<br>", escaped)
     return f"<code>{lines.replace('  ', '&#160; ')}</code>"

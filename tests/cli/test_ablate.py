@@ -1,4 +1,4 @@
-"""minitx ablate as a user meets it: a table, a picture, figures, and bad input in one sentence."""
+"""minitx ablate: table, heat map, JSON, and one sentence for bad input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_tells_draws_and_writes(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_heat_map_and_json(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, figures = tmp_path / "heads.png", tmp_path / "heads.json"
     together = ["--heads", "cross.1.1,encoder.2.2"]
     main(["ablate", str(checkpoint), "--examples", "12", "--out", str(out), "--json", str(figures), *together])
@@ -28,10 +28,10 @@ def test_it_tells_draws_and_writes(checkpoint: Path, tmp_path: Path, capsys: pyt
     assert "12 examples held out for test" in printed
     assert "exact match" in printed
     assert str(out) in printed
-    told = json.loads(figures.read_text())
-    assert (told["split"], told["examples"], len(told["heads"])) == ("test", 12, 3 * 2 * 2)
-    assert told["groups"][-1]["heads"] == ["cross.1.1", "encoder.2.2"]
-    for row in told["heads"]:
+    report = json.loads(figures.read_text())
+    assert (report["split"], report["examples"], len(report["heads"])) == ("test", 12, 3 * 2 * 2)
+    assert report["groups"][-1]["heads"] == ["cross.1.1", "encoder.2.2"]
+    for row in report["heads"]:
         (line,) = [
             line for line in printed.splitlines() if line.split()[0] == row["heads"][0] and "cross.1.1 e" not in line
         ]
@@ -40,7 +40,7 @@ def test_it_tells_draws_and_writes(checkpoint: Path, tmp_path: Path, capsys: pyt
         assert opened.format == "PNG"
 
 
-def test_the_validation_set_can_be_asked_for(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_validation_split(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["ablate", str(checkpoint), "--examples", "5", "--split", "validation"])
     assert "5 examples held out for validation" in capsys.readouterr().out
 
@@ -64,8 +64,8 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["ablate", str(checkpoint), *words])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert stopped.value.code == 2
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith("minitx: ")
-    assert expected in said.err
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith("minitx: ")
+    assert expected in captured.err

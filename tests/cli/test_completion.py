@@ -1,4 +1,4 @@
-"""Shell completion, asked of real shells: commands, keys, values, bundled configs and files."""
+"""Shell completion in real shells: commands, keys, values, bundled configs and files."""
 
 import shutil
 import subprocess
@@ -69,7 +69,7 @@ def test_a_script_that_its_shell_can_read(shell: str, tmp_path: Path, capsys: py
     main(["completion", shell])
     script = capsys.readouterr().out
     assert "position_ids" in script
-    if shutil.which(shell) and shell != "tcsh":  # tcsh has no way to read without doing
+    if shutil.which(shell) and shell != "tcsh":  # tcsh cannot check without running
         (tmp_path / "script").write_text(script)
         subprocess.run([shell, "-n", "script"], cwd=tmp_path, check=True)
 

@@ -1,4 +1,4 @@
-"""`minitx list`: every registered name with what it is and its options, and the bundled configs."""
+"""`minitx list`: every registered name with its summary and options, and the bundled configs."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def entry(name: str) -> str:
 
 
 @pytest.mark.parametrize("registry", [TASKS, CORPORA, TOKENIZERS, POSITIONS])
-def test_every_registered_name_is_listed_with_what_it_is(registry: dict) -> None:
+def test_every_registered_name_is_listed_with_its_summary(registry: dict) -> None:
     for name, thing in registry.items():
         summary = thing.__doc__.strip().splitlines()[0]
         assert summary in entry(name)
@@ -48,12 +48,12 @@ def test_options_are_listed_with_their_defaults(name: str) -> None:
         assert f"{field.name}={getattr(TASKS[name](), field.name)}" in entry(name)
 
 
-def test_what_has_no_options_shows_none() -> None:
+def test_a_class_without_options_shows_none() -> None:
     assert "[" not in entry("none")
     assert "[max_len=" in entry("learned")
 
 
-def test_what_the_model_tells_a_scheme_is_no_option() -> None:
+def test_arguments_from_the_model_are_no_options() -> None:
     for name in POSITIONS:
         for given in ("d_model=", "n_heads=", "d_head=", "causal="):
             assert given not in entry(name)

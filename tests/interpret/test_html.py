@@ -1,9 +1,8 @@
-"""The offline page without a browser: what stands in the file, and what must never stand there."""
+"""The contents of the offline page, without a browser."""
 
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import html
 import json
@@ -87,7 +86,7 @@ def saved(maps: AttentionMaps, folder: Path, **options: Any) -> str:
     return (folder / "maps.html").read_text(encoding="utf-8")
 
 
-def test_the_weights_of_every_kind_and_example_stand_in_the_page(maps: AttentionMaps, tmp_path: Path) -> None:
+def test_the_page_contains_the_weights_of_every_kind_and_example(maps: AttentionMaps, tmp_path: Path) -> None:
     runs = Read(saved(maps, tmp_path)).runs
     tags = {f"{kind}/example_{example}" for kind in maps_format.KINDS for example in (1, 2)}
     assert {run: set(tags) for run, tags in runs.items()} == {"maps": tags}
@@ -108,11 +107,6 @@ def test_the_weights_of_every_kind_and_example_stand_in_the_page(maps: Attention
             assert np.abs(layer[int(example) - 1].numpy() - shown).max() <= 1 / 255
 
 
-def test_maps_are_gzip_that_a_browser_unpacks(maps: AttentionMaps, tmp_path: Path) -> None:
-    _, first, _ = Read(saved(maps, tmp_path)).runs["maps"]["cross/example_1"]["0"]
-    assert len(gzip.decompress(base64.b64decode(first))) == 2 * 3 * 4
-
-
 @pytest.mark.parametrize("name", ["maps", "hostile"])
 def test_there_is_no_address_in_the_page(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     text = saved(hostile() if name == "hostile" else request.getfixturevalue("maps"), tmp_path)
@@ -121,7 +115,7 @@ def test_there_is_no_address_in_the_page(name: str, request: pytest.FixtureReque
     assert not {name for name, _ in Read(text).attributes} & {"src", "href", "action", "onload", "onclick"}
 
 
-def test_any_weights_may_spell_any_word(tmp_path: Path) -> None:
+def test_weights_that_encode_to_words_are_escaped(tmp_path: Path) -> None:
     packed = base64.b64decode("httpHTTPhttp")
     header = maps_format.encode("encoder", ["a"], ["a"], [np.ones((1, 1, 1))])[0]
     text = page({"http://run": {"encoder/<http>": [header, packed]}})
@@ -137,7 +131,7 @@ def test_no_token_is_markup(tmp_path: Path) -> None:
     assert "<" not in Read(text).scripts[1]
     assert Read(text).runs["maps"]["encoder/example_1"]["0"][0]["queries"] == HOSTILE
     longest = Read(text).runs["maps"]["decoder/example_1"]["0"][0]["queries"][0]
-    assert len(longest) == maps_format.LONGEST_LABEL
+    assert len(longest) == maps_format.MAX_LABEL_LENGTH
     assert longest.endswith("…")
 
 
@@ -151,7 +145,7 @@ def test_the_policy_names_the_only_script(maps: AttentionMaps, tmp_path: Path) -
     assert "connect-src" not in rules, "nothing may be fetched"
 
 
-def test_each_module_stands_once_and_behind_what_it_needs(maps: AttentionMaps, tmp_path: Path) -> None:
+def test_each_module_is_bundled_once_after_its_imports(maps: AttentionMaps, tmp_path: Path) -> None:
     script = Read(saved(maps, tmp_path)).scripts[2]
     made = re.findall(r"^const module_(\w+) = \(\(\)", script, re.MULTILINE)
     needed = {path.stem for path in STATIC.glob("*.js")} - {"index", "source_tensorboard"}
@@ -161,13 +155,7 @@ def test_each_module_stands_once_and_behind_what_it_needs(maps: AttentionMaps, t
         assert script.index(f"const module_{name} =") <= script.index(f"module_{name}"), name
 
 
-def test_six_layers_of_eight_heads_of_64_tokens_stay_small(tmp_path: Path) -> None:
-    tokens = {"source": [[str(place) for place in range(64)]], "target": [["x"] * 64]}
-    every = [random_maps(1, 64, 64, layers=6, heads=8) for _ in range(3)]
-    assert len(saved(AttentionMaps(tokens, *every), tmp_path)) < 5_000_000
-
-
-def test_several_runs_stand_beside_each_other(maps: AttentionMaps, tmp_path: Path) -> None:
+def test_several_runs_share_a_page(maps: AttentionMaps, tmp_path: Path) -> None:
     other = AttentionMaps({"target": [["q"]]}, decoder=random_maps(1, 1, 1))
     runs = Read(saved(maps, tmp_path, beside={"later": other})).runs
     assert set(runs) == {"maps", "later"}
@@ -176,29 +164,30 @@ def test_several_runs_stand_beside_each_other(maps: AttentionMaps, tmp_path: Pat
         maps.save_html(tmp_path / "x.html", beside={"maps": other})
 
 
-def test_nothing_to_show_is_said_before_a_file_is_made(tmp_path: Path) -> None:
+def test_without_maps_no_file_is_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no attention"):
         AttentionMaps({"source": [["a"]]}).save_html(tmp_path / "none.html")
     assert not list(tmp_path.iterdir())
     assert AttentionMaps({})._repr_html_() == "<p>no attention maps</p>"
 
 
-def test_a_notebook_shows_the_page_in_a_frame_apart(maps: AttentionMaps) -> None:
+def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> None:
     shown = Read(maps._repr_html_())
     assert shown.elements == ["iframe", "/iframe"]
     attributes = dict(shown.attributes)
     assert attributes["sandbox"] == "allow-scripts allow-downloads"
     assert attributes["title"]
-    assert attributes["srcdoc"] == page(maps._runs())
-    assert html.escape(page(maps._runs())) in frame(maps._runs(), 400)
-    assert "height: 400px" in frame(maps._runs(), 400)
+    runs = {"maps": maps._by_tag()}
+    assert attributes["srcdoc"] == page(runs)
+    assert html.escape(page(runs)) in frame(runs, 400)
+    assert "height: 400px" in frame(runs, 400)
 
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("file", sorted(STATIC.iterdir()), ids=lambda file: file.name)
-def test_what_the_page_is_made_of_is_plain_and_small(file: Path) -> None:
+def test_files_of_the_page_are_small_and_never_parse_markup(file: Path) -> None:
     text = file.read_text()
     assert text.count("\n") <= 350
     assert max(map(len, text.splitlines())) <= 120

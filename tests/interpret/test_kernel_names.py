@@ -1,4 +1,4 @@
-"""What is said to compute attention is what does: torch, forbidden every other kernel, still computes it."""
+"""Named kernels are the ones that run: with every other kernel disabled, torch still computes the attention."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def qkv(dtype: torch.dtype = torch.float32, tokens: int = 6) -> tuple[Tensor, Te
 @pytest.mark.parametrize("case", CASES)
 def test_the_named_kernel_is_the_one(case: str, dtype: torch.dtype) -> None:
     options, tensors = CASES[case](), qkv(dtype)
-    said = kernel_name(*tensors, **options)
-    (named,) = (backend for backend in SDPBackend.__members__.values() if _name(backend) in said)
+    name = kernel_name(*tensors, **options)
+    (named,) = (backend for backend in SDPBackend.__members__.values() if _name(backend) in name)
     with sdpa_kernel(named):
         scaled_dot_product_attention(*tensors, **options)
     others = {SDPBackend.FLASH_ATTENTION, SDPBackend.MATH} - {named}

@@ -1,4 +1,4 @@
-"""What a position scheme tells a model, read off its hooks."""
+"""The signals of position schemes, from their hooks."""
 
 import math
 
@@ -23,8 +23,7 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
     found = signals(name)
     assert [*found] == ["encoder", "decoder"]
     for signal in found.values():
-        told = [part is not None for part in signal]
-        assert any(told) == (name != "none")
+        assert any(part is not None for part in signal) == (name != "none")
         if signal.table is not None:
             assert signal.table.shape == (LENGTH, 32)
         if signal.bias is not None:
@@ -42,13 +41,13 @@ def test_a_wave_is_as_the_paper_says() -> None:
             assert table[position, 2 * pair + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-def test_agreement_of_turned_vectors_is_the_mean_cosine_of_their_angles() -> None:
+def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles() -> None:
     signal = signals("rope")["decoder"]
     assert signal.angles is not None
-    assert signal.agreement is not None
+    assert signal.similarity is not None
     assert signal.angles[3, 0].item() == pytest.approx(3.0)
-    assert signal.agreement.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
-    assert signal.agreement[0].item() == pytest.approx(1.0)
+    assert signal.similarity.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
+    assert signal.similarity[0].item() == pytest.approx(1.0)
 
 
 def test_biases_by_head_and_what_is_not_seen() -> None:

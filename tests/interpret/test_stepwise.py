@@ -1,4 +1,4 @@
-"""Attention while writing is the attention of one forward over what was written."""
+"""The attention maps of generation are those of one forward pass over its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 def check_causal(maps: list[Tensor], prefix: int = 0) -> None:
-    """Rows of probabilities that see nothing of what comes later, but for a question that is read as a whole."""
+    """Rows sum to one; only a bidirectional prefix attends to later tokens."""
     for weights in maps:
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
         later = weights.triu(1)
@@ -52,16 +52,16 @@ def close(found: AttentionMaps, expected: AttentionMaps) -> None:
 
 
 def attended(predictor: Predictor, question: str, text: str, stopped: bool) -> AttentionMaps:
-    """One forward over question and answer. Without an end, the last token was written and never read."""
+    """One forward pass over question and answer. Without an end, the last token is never an input."""
     tokenizer = predictor.tokenizer
-    said = tokenizer.encode(text) if text else []
-    read = tokenizer.decode(said if stopped else said[:-1])
+    answer = tokenizer.encode(text) if text else []
+    read = tokenizer.decode(answer if stopped else answer[:-1])
     return predictor.attend(question + read) if predictor.task.kind == "stream" else predictor.attend(question, read)
 
 
 @each_case
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_maps_are_those_of_one_forward_over_what_was_written(
+def test_maps_are_those_of_one_forward_pass(
     architecture: str, text: bool, model: dict[str, Any], options: dict[str, Any]
 ) -> None:
     reasons = set()
@@ -82,15 +82,7 @@ def test_maps_are_those_of_one_forward_over_what_was_written(
     assert reasons == {True, False}
 
 
-def test_a_window_is_seen_in_the_maps() -> None:
-    _, maps = built(window=3, ends=False).generate("3 1 4", return_attention=True, max_new_tokens=40)
-    for weights in maps.decoder:
-        assert weights.shape == (1, H, 43, 43)
-        assert (weights.tril(-3) == 0).all()
-        assert (weights.diagonal(offset=-2, dim1=2, dim2=3) > 0).all()
-
-
-def test_where_the_source_was_looked_at() -> None:
+def test_alignment_is_the_mean_of_the_last_cross_attention() -> None:
     predictor = built("encoder_decoder", ends=False)
     answer, maps = predictor.generate("3 1 4 1", return_attention=True)
     words = answer.split()
@@ -104,18 +96,15 @@ def test_where_the_source_was_looked_at() -> None:
         assert weights.shape == (1, H, 4, 4)
 
 
-def test_without_a_source_there_is_nothing_to_be_aligned_with() -> None:
+def test_alignment_needs_cross_attention() -> None:
     _, maps = built().generate("3 1", return_attention=True)
     with pytest.raises(ValueError, match=r"model\.architecture is not encoder_decoder"):
         maps.alignment()
 
 
-def test_one_prompt_at_a_time() -> None:
+def test_only_decoders_generate_and_only_one_prompt() -> None:
     with pytest.raises(ValueError, match="return_attention=True takes one prompt, got a list"):
         built().generate(["3", "1"], return_attention=True)
-
-
-def test_an_encoder_does_not_write() -> None:
     with pytest.raises(ValueError, match="encoder_only"):
         built("encoder_only").generate("3 1", return_attention=True)
 
@@ -132,7 +121,7 @@ def test_running_text_past_its_block_is_refused_with_what_is_possible(question: 
     assert maps.decoder[0].size(2) == BLOCK
 
 
-def test_a_prompt_longer_than_the_block_has_no_room() -> None:
+def test_a_prompt_longer_than_the_block_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the prompt has 10 tokens.*data\.block") as caught:
         built(text=True).generate("abcdefgabc", return_attention=True, max_new_tokens=1)
     assert "at most -" not in str(caught.value)
@@ -147,9 +136,3 @@ def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
         raise RuntimeError("in the middle")
     after = [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
     assert before == after
-
-
-def test_maps_may_be_drawn(tmp_path: Any) -> None:
-    _, maps = built("encoder_decoder").generate("3 1 4", return_attention=True)
-    maps.save_png(tmp_path / "maps.png")
-    assert (tmp_path / "maps.png").stat().st_size

@@ -1,4 +1,4 @@
-"""What heads do over many examples: the same as one by one, whatever the batch."""
+"""Head statistics over many examples, independent of the batch size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_means_are_over_the_rows_of_all_examples(architecture: str, monkeypatch:
     examples = predictor.task.examples("test", 7)
     whole = task_statistics(predictor, examples)
     assert set(whole) == KINDS_OF[architecture]
-    monkeypatch.setattr(heads, "ROOM", 3 * 2 * LAYERS * (2 * LONGEST + 1) ** 2)  # a few at a time, other padding
+    monkeypatch.setattr(heads, "MAX_WEIGHTS", 3 * 2 * LAYERS * (2 * LONGEST + 1) ** 2)  # a few at a time, other padding
     assert task_statistics(predictor, examples) == whole
     assert task_statistics(predictor, 7, "test") == task_statistics(predictor, 7) == whole
     assert task_statistics(predictor, 7, "validation") != whole
@@ -53,7 +53,7 @@ def test_long_text_is_cut_and_an_end_between_documents_is_a_token(monkeypatch: p
     assert labels(batch, CHARACTERS)["target"][0] == CHARACTERS.tokens([6, 7, 6, end, 8, 6, 7, 9])
     assert len(labels(batch, CHARACTERS)["target"][1]) == 6
     whole, four = task_statistics(predictor, Stream(ids)), task_statistics(predictor, Stream(ids[:, :5]))
-    monkeypatch.setattr(heads, "LONGEST", 4)
+    monkeypatch.setattr(heads, "MAX_TOKENS", 4)
     short = task_statistics(predictor, Stream(ids))
     assert short != whole
     assert short == four, "four tokens are read, the fifth is what comes next"

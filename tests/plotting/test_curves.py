@@ -1,4 +1,4 @@
-"""Curves as pictures: what is drawn, where it is written, and that nothing stays behind."""
+"""Accuracy plots: lines, bands, file, and no global state."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""minitx.curves reads back what a run logged, draws it, and says what is not there."""
+"""minitx.curves reads and plots the logged scalars of a run."""
 
 import io
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_patterns_choose(run: Path) -> None:
     assert set(curves.of("*.head_?").points) == {f"heads_decoder/entropy/layer_1.head_{n}" for n in (1, 2)}
 
 
-def test_heads_share_a_picture_and_a_single_figure_has_none(run: Path) -> None:
+def test_heads_share_a_panel_and_a_single_value_has_none(run: Path) -> None:
     panels = minitx.curves(run)._panels()
     assert [(panel.title, [label for label, _ in panel.curves]) for panel in panels] == [
         ("training/loss", ["loss"]),
@@ -58,7 +58,7 @@ def test_heads_share_a_picture_and_a_single_figure_has_none(run: Path) -> None:
     ]
 
 
-def test_of_a_run_with_one_point_of_each_the_points_are_drawn(tmp_path: Path) -> None:
+def test_single_points_are_plotted(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("training/loss", 7.0, 1)
         writer.add_scalar("validation/loss", 8.0, 1)
@@ -76,7 +76,7 @@ def test_pictures(run: Path, tmp_path: Path) -> None:
     assert wide[0] > narrow[0]
 
 
-def test_what_is_not_there_is_told(run: Path, tmp_path: Path) -> None:
+def test_missing_curves_and_folders(run: Path, tmp_path: Path) -> None:
     curves = minitx.curves(run)
     with pytest.raises(ValueError, match=r"no curve 'training/los'; did you mean training/loss\?"):
         curves["training/los"]

@@ -1,4 +1,4 @@
-"""Several small pictures on one sheet."""
+"""Several panels in one figure."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from PIL import Image
 from minitx.plotting.panels import Heat, Lines, sheet
 
 
-def test_every_panel_stands_on_the_sheet_in_its_order(saved_figures: list[Figure], tmp_path: Path) -> None:
+def test_panels_are_in_order(saved_figures: list[Figure], tmp_path: Path) -> None:
     heats = [Heat(f"heat {n}", np.full((2, 3), n), "x", "y") for n in range(5)]
     path = sheet(
         tmp_path / "new" / "a.png", "all", [Lines("curve", [1, 2], [("a", [0, 1]), ("b", [1, 0])], "x"), *heats]
@@ -24,9 +24,7 @@ def test_every_panel_stands_on_the_sheet_in_its_order(saved_figures: list[Figure
     assert (axes[3].images[0].get_array() == 2).all()
 
 
-def test_what_has_two_signs_is_centred_and_what_is_not_finite_stays_empty(
-    saved_figures: list[Figure], tmp_path: Path
-) -> None:
+def test_signed_values_are_centred_and_nonfinite_ones_masked(saved_figures: list[Figure], tmp_path: Path) -> None:
     values = np.array([[1.0, -4.0], [np.inf, np.nan]])
     sheet(tmp_path / "a.png", "one", [Heat("a", values, "x", "y", "RdBu_r"), Heat("b", values, "x", "y")])
     centred, other = (part.images[0] for part in saved_figures[0].axes if part.get_title(loc="left"))

@@ -1,4 +1,4 @@
-"""A real browser and a real TensorBoard, and how a person uses the page of attention maps in them."""
+"""The page of attention maps in a browser, alone or in a TensorBoard process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Maps:
         self.settled()
 
     def settled(self, view: str = "") -> None:
-        """Wait until something is drawn, of which view is a part: run, kind/example and step."""
+        """Wait until a view is drawn, such as run, kind/example and step."""
         drawn = f'body[data-drawn*="{view}"]' if view else "body[data-drawn]"
         self.root.locator(drawn).wait_for(timeout=PATIENCE_MS)
 
@@ -71,7 +71,7 @@ class Maps:
         self.root.get_by_label(label, exact=True).select_option(value)
 
     def key(self, key: str) -> None:
-        """Press a key while the focus is on the page, and not on what stands around its frame."""
+        """Press a key with the focus in the page's frame."""
         self.root.get_by_label("run", exact=True).press(key)
 
     def press(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Maps:
         self.settled(f" {name}/")
 
     def tiles(self) -> list[str]:
-        """The heads in the order in which they stand, as layer:head from nought."""
+        """The heads in display order, as layer:head from zero."""
         return [tile.get_attribute("data-tile") for tile in self.root.locator(".tile").all()]
 
     def enlarge(self, layer: int, head: int) -> None:
@@ -101,14 +101,14 @@ class Maps:
         overlay.hover(position={"x": left + (column + 0.5) * cell, "y": top + (row + 0.5) * cell})
 
     def weights(self, row: int, column: int) -> list[float]:
-        """The weight that is told when the pointer is at a place, of each map that is shown."""
+        """The weights in the readout when the pointer is at a cell, one for each shown map."""
         self.hover(row, column)
-        told = self.root.locator(".readout")
-        assert re.search(rf"query {row + 1}\b.*key {column + 1}\b", told.inner_text(), re.DOTALL)
-        return [float(weight) for weight in told.get_attribute("data-weight").split()]
+        readout = self.root.locator(".readout")
+        assert re.search(rf"query {row + 1}\b.*key {column + 1}\b", readout.inner_text(), re.DOTALL)
+        return [float(weight) for weight in readout.get_attribute("data-weight").split()]
 
     def row(self) -> dict[int, float]:
-        """The strongest keys of the query that is looked at, with their weights."""
+        """The listed keys of the marked query, with their weights."""
         lines = self.root.locator(".row").first.locator("li").all()
         return {int(line.get_attribute("data-key")): float(line.get_attribute("data-weight")) for line in lines}
 

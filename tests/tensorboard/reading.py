@@ -1,4 +1,4 @@
-"""TensorBoard in process, from event files to answers over HTTP: its own application, its own readers, our plugin."""
+"""TensorBoard in process, from event files to HTTP answers: its own application and readers, with our plugin."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ class Board:
         return json.loads(answer.data)
 
     def refusal(self, route: str, **query: Any) -> str:
-        """The sentence with which something is refused."""
+        """The error message of a request."""
         answer = self.get(route, gzipped=False, **query)
         assert 400 <= answer.status_code < 500, answer.text
         assert answer.content_type == "application/json"
-        told = json.loads(answer.data)
-        assert set(told) == {"error"}
-        assert "\n" not in told["error"]
-        assert 10 < len(told["error"]) < 300
-        return str(told["error"])
+        body = json.loads(answer.data)
+        assert set(body) == {"error"}
+        assert "\n" not in body["error"]
+        assert 10 < len(body["error"]) < 300
+        return str(body["error"])
 
     @property
     def runs(self) -> dict[str, dict[str, list[int]]]:
         return dict(self.json("/index")["runs"])
 
     def maps(self, **place: Any) -> Any:
-        """What format.decode makes of the answers, item by item."""
+        """The decoded header and maps."""
         header = self.json("/header", **place)
         count = len(header["heads"]) + len(header["extras"])
         return decode([json.dumps(header).encode(), *(self.get("/map", **place, item=n).data for n in range(count))])

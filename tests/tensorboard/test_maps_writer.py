@@ -1,4 +1,4 @@
-"""What training writes for the Attention tab and about its heads, as TensorBoard's own reader finds it."""
+"""Maps and head statistics in event files, read by TensorBoard's own reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import NAME
-from minitx.tensorboard.head_figures import SHOWN_ONE_BY_ONE, HeadFigures, add_heads, heads, heads_json, heads_table
+from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, HeadFigures, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.map_format import Statistic, decode, encode
 from minitx.tensorboard.writer import add_maps
 
@@ -30,7 +30,7 @@ def events(folder: Path, use: Callable[[SummaryWriter], None]) -> list[Any]:
 def items(kind: str = "cross", values: list[list[float | None]] | None = None, pattern: bool = True) -> list[bytes]:
     values = [[0.5, 0.25], [1.0]] if values is None else values
     layers = [np.random.default_rng(len(row)).random((len(row), 2, 3)) for row in values]
-    return encode(kind, ["a", "b"], ["x", "y", "z"], layers, [Statistic("diagonal", "told", pattern, values)])
+    return encode(kind, ["a", "b"], ["x", "y", "z"], layers, [Statistic("diagonal", "meaning", pattern, values)])
 
 
 def test_one_event_holds_all_of_a_kind(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_one_event_holds_all_of_a_kind(tmp_path: Path) -> None:
     assert decode(blobs.tolist())[0]["heads"] == [2, 1]
 
 
-def test_maps_stand_in_the_writers_own_file_in_order(tmp_path: Path) -> None:
+def test_maps_are_in_the_file_of_the_writer_in_order(tmp_path: Path) -> None:
     def use(writer: SummaryWriter) -> None:
         for step in (1, 2):
             writer.add_scalar("loss", 1.0, step)
@@ -63,14 +63,14 @@ def test_maps_stand_in_the_writers_own_file_in_order(tmp_path: Path) -> None:
 Values = list[list[float | None]]
 
 
-def told(values: Values, name: str = "diagonal") -> list[Statistic]:
-    return [Statistic(name, "told", name != "entropy", values)]
+def statistic(values: Values, name: str = "diagonal") -> list[Statistic]:
+    return [Statistic(name, "meaning", name != "entropy", values)]
 
 
-def test_heads_in_order_with_what_is_said_of_them() -> None:
+def test_statistics_by_head() -> None:
     statistics = {
-        "encoder": told([[0.25]]),
-        "cross": [*told([[0.4, 0.5], [None]]), *told([[0.9] * 2, [0.8]], "entropy")],
+        "encoder": statistic([[0.25]]),
+        "cross": [*statistic([[0.4, 0.5], [None]]), *statistic([[0.9] * 2, [0.8]], "entropy")],
     }
     found = heads(statistics)
     assert [(head.kind, head.layer, head.head) for head in found] == [
@@ -79,7 +79,7 @@ def test_heads_in_order_with_what_is_said_of_them() -> None:
     assert [head.figures for head in found] == [
         {"diagonal": 0.25}, {"diagonal": 0.4, "entropy": 0.9}, {"diagonal": 0.5, "entropy": 0.9}, {"entropy": 0.8}
     ]  # fmt: skip
-    assert [head.named for head in found] == [None, None, "diagonal", None], "half of the weight names a head"
+    assert [head.pattern for head in found] == [None, None, "diagonal", None], "half of the weight names a head"
 
 
 def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, float]:
@@ -88,8 +88,8 @@ def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, f
     return {value.tag: tensor_util.make_ndarray(value.tensor).item() for one in written for value in one.summary.value}
 
 
-def test_few_heads_have_curves_of_their_own(tmp_path: Path) -> None:
-    statistics = {"cross": told([[0.5, None], [0.75]]), "encoder": told([[0.25]], "entropy")}
+def test_few_heads_have_a_curve_each(tmp_path: Path) -> None:
+    statistics = {"cross": statistic([[0.5, None], [0.75]]), "encoder": statistic([[0.25]], "entropy")}
     assert scalars(tmp_path, statistics) == {
         "heads_cross/diagonal/layer_1.head_1": 0.5,
         "heads_cross/diagonal/layer_2.head_1": 0.75,
@@ -97,33 +97,33 @@ def test_few_heads_have_curves_of_their_own(tmp_path: Path) -> None:
     }
 
 
-def test_of_many_heads_the_strongest_has_a_curve(tmp_path: Path) -> None:
-    row: list[float | None] = [0.25] * SHOWN_ONE_BY_ONE
-    assert len(scalars(tmp_path / "few", {"cross": told([row])})) == SHOWN_ONE_BY_ONE
-    many = {"cross": told([row, [0.75]]), "decoder": told([row, [0.9]], "entropy")}
+def test_many_heads_have_one_curve(tmp_path: Path) -> None:
+    row: list[float | None] = [0.25] * MAX_HEAD_CURVES
+    assert len(scalars(tmp_path / "few", {"cross": statistic([row])})) == MAX_HEAD_CURVES
+    many = {"cross": statistic([row, [0.75]]), "decoder": statistic([row, [0.9]], "entropy")}
     assert scalars(tmp_path / "many", many) == {
         "heads_cross/diagonal/highest": 0.75,
-        "heads_decoder/entropy/mean": pytest.approx((SHOWN_ONE_BY_ONE * 0.25 + 0.9) / (SHOWN_ONE_BY_ONE + 1)),
+        "heads_decoder/entropy/mean": pytest.approx((MAX_HEAD_CURVES * 0.25 + 0.9) / (MAX_HEAD_CURVES + 1)),
     }
 
 
-def test_nothing_to_say_writes_nothing(tmp_path: Path) -> None:
-    assert scalars(tmp_path, {"cross": told([[None]])}) == {}
+def test_undefined_statistics_are_not_written(tmp_path: Path) -> None:
+    assert scalars(tmp_path, {"cross": statistic([[None]])}) == {}
 
 
-def test_the_table_tells_each_head_by_its_pattern() -> None:
+def test_the_table_has_a_row_for_each_head() -> None:
     found = [
         HeadFigures("cross", 2, 1, {"entropy": 0.125, "diagonal": 0.9}, "diagonal"),
         HeadFigures("decoder", 1, 2, {"entropy": 1.0}, None),
     ]
-    said = [[cell.strip() for cell in line.strip("| ").split("|")] for line in heads_table(found).splitlines()]
-    plain = [[cell.replace("<code>", "").replace("</code>", "") for cell in row] for row in said]
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in heads_table(found).splitlines()]
+    plain = [[cell.replace("<code>", "").replace("</code>", "") for cell in row] for row in cells]
     assert plain[0] == ["layer.head", "pattern", "entropy", "diagonal"]
     assert [cell.replace("&#46;", ".") for cell in plain[2]] == ["cross 2.1", "diagonal", "0.12", "0.90"]
     assert [cell.replace("&#46;", ".") for cell in plain[3]] == ["decoder 1.2", "", "1.00", ""]
 
 
-def test_the_same_as_json() -> None:
+def test_heads_as_json() -> None:
     found = [
         HeadFigures("cross", 2, 1, {"entropy": 0.123456, "diagonal": 0.9}, "diagonal"),
         HeadFigures("cross", 2, 2, {}, None),

@@ -1,4 +1,4 @@
-"""The offline page, opened from disk with the network off, clicked through, its numbers read back."""
+"""The offline page, opened from disk without network: its numbers are those of the maps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Opened = Callable[..., Maps]
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of two examples, with patterns of our own: the head of layer 2 that stands first copies."""
+    """Two runs of two examples, with statistics of our own."""
 
     def known(layers: Any) -> list[Statistic]:
         return [
@@ -63,7 +63,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Opened]:
-    """Opens a file with the network off; fails when the page asks for anything else, or has an error."""
+    """Open a file without network; fail on requests and errors."""
     troubles: list[str] = []
     contexts = []
 
@@ -74,7 +74,7 @@ def opened(browser: Any) -> Iterator[Opened]:
         page = context.new_page()
         page.on("request", lambda one: one.url.startswith(("file:", "blob:", "data:")) or troubles.append(one.url))
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and troubles.append(said.text))
+        page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
         page.goto(f"{path.as_uri()}{view}")
         return Maps(page, page)
 
@@ -89,7 +89,9 @@ def head(maps: AttentionMaps, kind: str, layer: int, number: int, example: int =
 
 
 @pytest.mark.parametrize(("kind", "rows", "columns"), [("encoder", 4, 4), ("decoder", 3, 3), ("cross", 3, 4)])
-def test_the_weights_told_are_the_models_own(opened: Opened, file: Path, kind: str, rows: int, columns: int) -> None:
+def test_every_kind_shows_the_weights_of_the_model(
+    opened: Opened, file: Path, kind: str, rows: int, columns: int
+) -> None:
     maps = opened(file)
     maps.kind(kind)
     assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1", *([] if kind == "cross" else ["2:0"])]
@@ -99,13 +101,13 @@ def test_the_weights_told_are_the_models_own(opened: Opened, file: Path, kind: s
     for row in range(rows):
         for column in range(columns):
             assert maps.weights(row, column) == pytest.approx([expected[row, column]], abs=STEP)
-        told = maps.row()
-        assert told == pytest.approx(dict(enumerate(expected[row])), abs=STEP)
-        assert list(told.values()) == sorted(told.values(), reverse=True), "the strongest stand first"
+        listed = maps.row()
+        assert listed == pytest.approx(dict(enumerate(expected[row])), abs=STEP)
+        assert list(listed.values()) == sorted(listed.values(), reverse=True), "the strongest first"
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_the_rollout_stands_behind_the_heads(opened: Opened, file: Path, kind: str) -> None:
+def test_the_rollout_comes_after_the_heads(opened: Opened, file: Path, kind: str) -> None:
     maps = opened(file)
     maps.kind(kind)
     maps.enlarge(2, 0)
@@ -119,7 +121,7 @@ def test_the_rollout_stands_behind_the_heads(opened: Opened, file: Path, kind: s
 def test_text_shows_the_number_and_the_tokens(opened: Opened, file: Path) -> None:
     maps = opened(file, "#kind=cross&item=0&head=1&query=1")
     row = maps.root.locator(".row")
-    assert row.locator("h3").inner_text() == "query 2 a looks at"
+    assert row.locator("h3").inner_text() == "query 2 a attends to"
     best = int(head(MAPS, "cross", 0, 1)[1].argmax())
     first = row.locator("li").first
     assert SOURCE[best] in first.inner_text()
@@ -138,13 +140,13 @@ def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) ->
     maps.choose("sort heads by", "copying")
     assert maps.tiles() == ["1:0", "1:1", "0:1", "0:0"]
     maps.choose("sort heads by", "evenness")
-    assert maps.tiles() == ["1:0", "1:1", "0:0", "0:1"], "a head without a value stands last"
+    assert maps.tiles() == ["1:0", "1:1", "0:0", "0:1"], "a head without a value comes last"
     maps.choose("sort heads by", "layer")
     assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1"]
     maps.enlarge(1, 0)
-    told = maps.root.locator(".statistics")
-    assert told.locator("[data-statistic=copying]").inner_text() == "0.930"
-    assert "how <b>even</b> it is" in told.inner_text()
+    panel = maps.root.locator(".statistics")
+    assert panel.locator("[data-statistic=copying]").inner_text() == "0.930"
+    assert "how <b>even</b> it is" in panel.inner_text()
 
 
 @pytest.mark.parametrize("scale", ["√", "linear"])
@@ -162,7 +164,7 @@ def test_colours_follow_the_ramp(opened: Opened, file: Path, scale: str) -> None
             assert maps.pixel("1:1", column, row)[:3] == pytest.approx(wanted, abs=4)
 
 
-def test_two_runs_stand_side_by_side_and_are_subtracted(opened: Opened, file: Path) -> None:
+def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> None:
     maps = opened(file)
     maps.root.get_by_label("compare", exact=True).check()
     maps.choose("with run", "later")
@@ -180,7 +182,7 @@ def test_two_runs_stand_side_by_side_and_are_subtracted(opened: Opened, file: Pa
     assert (red > blue) == (one[row, column] > two[row, column]), "orange is more, blue is less"
 
 
-def test_padding_is_hidden_until_it_is_asked_for(opened: Opened, file: Path) -> None:
+def test_padding_is_hidden_by_default(opened: Opened, file: Path) -> None:
     maps = opened(file)
     assert maps.root.get_by_label("show padding").is_hidden()
     maps.choose("example", "example_2")
@@ -200,7 +202,7 @@ def test_padding_is_hidden_until_it_is_asked_for(opened: Opened, file: Path) -> 
     assert "padding" in maps.root.locator(".row").inner_text()
     assert maps.root.locator(".readout").get_attribute("data-weight") is None
     maps.hover(0, 0)
-    assert set(maps.row()) == {0, 1}, "keys that are padding are not told"
+    assert set(maps.row()) == {0, 1}, "padded keys are not listed"
 
 
 def test_it_works_by_keyboard_alone(opened: Opened, file: Path) -> None:
@@ -218,10 +220,10 @@ def test_it_works_by_keyboard_alone(opened: Opened, file: Path) -> None:
     assert maps.title == "Layer 2, head 2"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
-    assert maps.root.locator(".row h3").inner_text() == "query 2 a looks at"
+    assert maps.root.locator(".row h3").inner_text() == "query 2 a attends to"
     assert maps.root.locator(".matrix").get_attribute("aria-valuetext") == "2: a"
     page.keyboard.press("ArrowUp")
-    assert maps.root.locator(".row h3").inner_text() == "query 1 <bos> looks at"
+    assert maps.root.locator(".row h3").inner_text() == "query 1 <bos> attends to"
     page.keyboard.press("ArrowLeft")
     assert maps.title == "Layer 2, head 1"
     page.keyboard.press("l")
@@ -252,12 +254,12 @@ def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
     maps.enlarge(1, 1)
     maps.root.locator(".matrix").press("ArrowDown")
     view = "#" + maps.page.url.partition("#")[2]
-    assert "padding" not in view, "only what was chosen stands in a link"
+    assert "padding" not in view, "a link contains only chosen values"
     again = opened(file, view)
     assert again.title == "Layer 2, head 2"
     assert again.root.locator("body[data-drawn='maps decoder/example_1 0']").count() == 1
     assert again.root.get_by_role("button", name="linear").get_attribute("aria-pressed") == "true"
-    assert again.root.locator(".row h3").inner_text() == "query 1 <bos> looks at"
+    assert again.root.locator(".row h3").inner_text() == "query 1 <bos> attends to"
     again.page.evaluate("location.hash = 'kind=encoder&item=0'")  # another link into the same window
     again.settled("encoder/example_1")
     again.root.get_by_role("heading", name="Layer 1, head 1").wait_for()
@@ -272,7 +274,7 @@ def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
         "#item=0&head=-1",
     ],
 )
-def test_a_link_to_what_is_not_there_shows_what_is(opened: Opened, file: Path, view: str) -> None:
+def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path, view: str) -> None:
     maps = opened(file, view)
     assert len(maps.tiles()) == 4
     maps.enlarge(0, 0)
@@ -290,7 +292,7 @@ def test_light_and_dark(opened: Opened, file: Path) -> None:
     assert opened(file).page.evaluate(paper) == light
 
 
-def test_pictures_can_be_kept(opened: Opened, file: Path) -> None:
+def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
     maps = opened(file, "#item=0&query=1")
     grid, one = (maps.root.get_by_role("button", name=name) for name in ("Save PNG", "save this head"))
     sizes = []
@@ -301,7 +303,7 @@ def test_pictures_can_be_kept(opened: Opened, file: Path) -> None:
             assert image.format == "PNG"
             colours = image.convert("RGB").getcolors(1 << 24)
             sizes.append(image.size)
-        assert len(colours) > 20, "a picture, not an empty sheet"
+        assert len(colours) > 20, "not empty"
     assert sizes[0] != sizes[1]
 
 
@@ -320,7 +322,7 @@ def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
     assert texts[12] == "x" * 39 + "…"
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.querySelectorAll('img, script[src]').length") == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is not torn apart"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no overflow"
 
 
 def test_only_the_pages_own_script_runs_and_nothing_is_fetched(opened: Opened, file: Path, browser: Any) -> None:
@@ -340,13 +342,13 @@ def test_only_the_pages_own_script_runs_and_nothing_is_fetched(opened: Opened, f
     page.close()
 
 
-def test_a_notebook_shows_it_too(browser: Any) -> None:
+def test_a_notebook_shows_the_page(browser: Any) -> None:
     page = browser.new_page(viewport={"width": 900, "height": 900})
     page.set_content(f"<body>{MAPS._repr_html_()}</body>")
     maps = Maps(page.frame_locator("iframe"), page)
     maps.enlarge(0, 0)
     assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
-    assert maps.root.get_by_role("button", name="Copy link").count() == 0, "there is no address to link to"
+    assert maps.root.get_by_role("button", name="Copy link").count() == 0, "no link without URL"
     page.close()
 
 
@@ -365,7 +367,7 @@ def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path:
     assert maps.weights(63, 0) == pytest.approx([float(every[11][0, 11, 63, 0])], abs=STEP)
 
 
-def test_without_heads_worth_a_name_there_is_no_sorting_but_by_layer(opened: Opened, tmp_path: Path) -> None:
+def test_without_statistics_heads_are_sorted_by_layer(opened: Opened, tmp_path: Path) -> None:
     path = tmp_path / "plain.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "MEASURES", {})

@@ -1,4 +1,4 @@
-"""The Attention tab through TensorBoard as people start it: both of its data servers, while training writes."""
+"""The Attention tab in both data servers of TensorBoard, during training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 90
 
 
 class Server:
-    """A TensorBoard of its own process."""
+    """A TensorBoard process."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.address = f"http://localhost:{(port := free_port())}/data/plugin/minitx"
@@ -42,7 +42,7 @@ class Server:
             return bytes(answer.read())
 
     def wait(self, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The index, once it is as it should be."""
+        """The index, once it is ready."""
         runs: dict[str, Any] = {}
         for _ in range(PATIENCE * 4):
             assert self.process.poll() is None, "tensorboard ended by itself"
@@ -70,7 +70,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The maps of a model of each architecture, a run of 300 steps, and one that is no attention map."""
+    """The maps of each architecture, a run of 300 steps, and an event that is no attention map."""
     logs = tmp_path_factory.mktemp("servers")
     for architecture, text in MODELS.items():
         with SummaryWriter(str(logs / architecture)) as writer:
@@ -97,9 +97,9 @@ def test_the_tab_shows_the_models_own_weights(server: Server) -> None:
     runs = server.wait(lambda runs: runs.keys() >= {*MODELS, "long"})
     for architecture, text in MODELS.items():
         maps = built(architecture).attend(text)
-        there = {kind for kind in KINDS if getattr(maps, kind)}
-        assert runs[architecture] == {f"{kind}/example_1": [5] for kind in sorted(there)}
-        for kind in there:
+        present = {kind for kind in KINDS if getattr(maps, kind)}
+        assert runs[architecture] == {f"{kind}/example_1": [5] for kind in sorted(present)}
+        for kind in present:
             header, shown = server.maps(run=architecture, tag=f"{kind}/example_1", step=5)
             layers = maps.layers(kind)
             assert header["queries"] == list(layers[0].queries)
@@ -116,7 +116,7 @@ def test_every_step_is_reachable(server: Server) -> None:
         assert header["queries"][0] == str(step // 10 % 7)
 
 
-def test_what_is_not_ours_is_refused_with_a_sentence(server: Server) -> None:
+def test_foreign_data_is_refused(server: Server) -> None:
     server.wait(lambda runs: "foreign/x" in runs.get("long", {}))
     for place in ({"tag": "foreign/x", "step": 1}, {"tag": "encoder/x", "step": 7}, {"tag": "none", "step": 0}):
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -125,9 +125,7 @@ def test_what_is_not_ours_is_refused_with_a_sentence(server: Server) -> None:
         assert "attention map" in json.loads(caught.value.read())["error"]
 
 
-def test_a_step_is_there_soon_after_it_was_written(
-    server: Server, folder: Path, request: pytest.FixtureRequest
-) -> None:
+def test_new_steps_appear(server: Server, folder: Path, request: pytest.FixtureRequest) -> None:
     run = f"live{request.node.callspec.params['server'][-5:]}"
     with SummaryWriter(str(folder / run)) as writer:
         for step in range(3):
@@ -137,5 +135,5 @@ def test_a_step_is_there_soon_after_it_was_written(
             server.wait(lambda runs, last=step: runs.get(run, {}).get("encoder/x", [])[-1:] == [last])
             header, shown = server.maps(run=run, tag="encoder/x", step=step)
             assert header["queries"] == [str(step)]
-            told = decode(items)[1]
-            assert all(np.abs(one - other).max() < 1e-6 for one, other in zip(shown, told, strict=True))
+            exact = decode(items)[1]
+            assert all(np.abs(one - other).max() < 1e-6 for one, other in zip(shown, exact, strict=True))

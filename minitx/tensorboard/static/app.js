@@ -1,4 +1,4 @@
-/** The page: what is chosen, what is loaded for it, what is drawn. One for TensorBoard's tab and the offline file. */
+/** The page of TensorBoard's tab and of the offline file: view state, loading and drawing. */
 
 import { Controls } from "./controls.js";
 import { Detail } from "./detail.js";
@@ -13,16 +13,16 @@ import { fromText, settle, toText } from "./state.js";
 const POLL_MS = 4000;
 const FRAME_MS = 500;
 const NOTHING =
-  "There are no attention maps here yet. They are written when a model is validated: train with " +
-  "log.attention.every_n_validations of 1 or more, and they appear by themselves.";
+  "There are no attention maps yet. Training writes them at validation, with " +
+  "log.attention.every_n_validations of 1 or more; this page loads them automatically.";
 
-/** Starts the page in an empty body, over a source of maps (see source_*.js) and its surroundings: theme and link. */
+/** Starts the page in an empty body, from a source of maps (see source_*.js) and its host's theme and link. */
 export class App {
-  constructor(source, surroundings) {
+  constructor(source, host) {
     this.source = source;
-    this.surroundings = surroundings;
+    this.host = host;
     this.store = new Store(source);
-    this.view = fromText(surroundings.link.read());
+    this.view = fromText(host.link.read());
     this.runs = {};
     this.scene = null;
     this.playing = null;
@@ -37,10 +37,10 @@ export class App {
     this.controls = new Controls({
       onchange: (changes) => this.update(changes),
       onplay: () => this.play(),
-      onlink: surroundings.link.text && (() => this.copyLink()),
+      onlink: host.link.text && (() => this.copyLink()),
       onsave: () => this.scene && download(gridPicture(this.scene), "attention.png"),
       onhelp: () => this.help.showModal(),
-      ontheme: surroundings.theme.toggle,
+      ontheme: host.theme.toggle,
     });
     this.help = helpPage();
     this.message = make("p", { className: "message", role: "alert", hidden: true });
@@ -56,7 +56,7 @@ export class App {
   }
 
   async start() {
-    const { theme, link } = this.surroundings;
+    const { theme, link } = this.host;
     theme.watch(() => this.draw());
     link.watch?.(() => this.update({ ...fromText(link.read()) }));
     let width = 0;
@@ -76,26 +76,26 @@ export class App {
     try {
       const { runs } = await this.source.index();
       const news = JSON.stringify(runs);
-      if (news === this.news && this.scene) return; // what could not be loaded is asked for again: it may be there now
+      if (news === this.news && this.scene) return; // without a scene, retry: the maps may exist now
       this.news = news;
       this.runs = runs;
       await this.update({});
     } catch (error) {
-      this.say(error.message);
+      this.showMessage(error.message);
     }
   }
 
-  /** Change the view, and show it. */
+  /** Change the view and load its maps. */
   async update(changes) {
     Object.assign(this.view, changes);
-    const there = settle(this.view, this.runs);
-    this.there = there;
-    this.controls.show(this.view, there, { live: this.source.live, playing: this.playing !== null });
+    const available = settle(this.view, this.runs);
+    this.available = available;
+    this.controls.show(this.view, available, { live: this.source.live, playing: this.playing !== null });
     this.linkField.hidden = true;
-    this.controls.element.classList.toggle("empty", !there.names.length);
+    this.controls.element.classList.toggle("empty", !available.names.length);
     if (this.view.step === null) return this.empty(NOTHING);
-    this.surroundings.link.write?.(toText(this.view));
-    await this.load(there.tag);
+    this.host.link.write?.(toText(this.view));
+    await this.load(available.tag);
   }
 
   async load(tag) {
@@ -103,7 +103,7 @@ export class App {
     const ticket = (this.ticket = new AbortController());
     const { run, step, run2, step2, compare } = this.view;
     const second = compare && step2 !== null && !this.controls.second.hidden;
-    const late = setTimeout(() => this.main.classList.add("waiting"), 150);
+    const delayed = setTimeout(() => this.main.classList.add("waiting"), 150);
     try {
       const found = await Promise.all([
         this.store.load(run, tag, step, ticket.signal),
@@ -111,14 +111,14 @@ export class App {
       ]);
       if (ticket.signal.aborted) return;
       this.maps = found;
-      this.say(compare && step2 === null ? `${run2} has no ${tag} to compare with.` : "");
+      this.showMessage(compare && step2 === null ? `${run2} has no ${tag} to compare with.` : "");
       this.draw();
     } catch (error) {
       if (ticket.signal.aborted) return;
       ticket.abort();
       this.empty(error.message);
     } finally {
-      clearTimeout(late);
+      clearTimeout(delayed);
       if (this.ticket === ticket) this.main.classList.remove("waiting");
     }
   }
@@ -129,36 +129,36 @@ export class App {
     const { view } = this;
     if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
       Object.assign(view, { item: null, head: 0 });
-    this.scene = sceneOf(view, map, other, this.surroundings.theme.current());
-    const unlike = other && view.show === "difference" && !this.scene.difference;
-    if (unlike) this.say("These maps are of different sizes: they stand side by side.");
+    this.scene = sceneOf(view, map, other, this.host.theme.current());
+    const mismatched = other && view.show === "difference" && !this.scene.difference;
+    if (mismatched) this.showMessage("These maps have different sizes and are shown side by side.");
     this.main.hidden = false;
     this.main.classList.toggle("opened", view.item !== null);
     this.controls.describe(this.scene);
     this.detail.element.hidden = view.item === null;
     this.grid.show(this.scene);
     this.detail.show(this.scene);
-    document.body.dataset.drawn = `${view.run} ${this.there.tag} ${view.step}`;
+    document.body.dataset.drawn = `${view.run} ${this.available.tag} ${view.step}`;
   }
 
   empty(text) {
     this.maps = this.scene = null;
     this.main.hidden = true;
     delete document.body.dataset.drawn;
-    this.say(text);
+    this.showMessage(text);
   }
 
-  say(text) {
+  showMessage(text) {
     this.message.textContent = text;
     this.message.hidden = !text;
   }
 
-  /** Enlarge a head, and let arrows go through its queries. */
+  /** Enlarge a head and focus it, so that arrows select queries. */
   async open(item, head) {
     await this.update({ item, head });
     const [figure] = this.detail.shown;
     figure?.matrix.element.focus({ preventScroll: true });
-    if (matchMedia("(max-width: 980px)").matches) this.detail.element.scrollIntoView(); // it stands above the heads
+    if (matchMedia("(max-width: 980px)").matches) this.detail.element.scrollIntoView(); // it is above the grid
   }
 
   chosen(row) {
@@ -173,7 +173,7 @@ export class App {
     });
   }
 
-  /** Another head, in the order in which they are shown. */
+  /** Select the next or previous head in display order. */
   neighbour(direction) {
     const { order, view } = this.scene;
     const at = order.findIndex(({ item, head }) => item === view.item && head === view.head);
@@ -189,7 +189,7 @@ export class App {
   }
 
   move(direction) {
-    const { steps } = this.there;
+    const { steps } = this.available;
     const next = steps[steps.indexOf(this.view.step) + direction];
     if (next !== undefined) return this.update({ step: next, follow: false });
     return null;
@@ -198,29 +198,29 @@ export class App {
   play() {
     if (this.playing !== null) this.playing = null;
     else {
-      const turn = (this.playing = {});
-      const { steps } = this.there;
+      const playback = (this.playing = {});
+      const { steps } = this.available;
       if (this.view.step === steps.at(-1)) this.update({ step: steps[0] ?? null, follow: false });
-      const on = async () => {
-        if (this.playing !== turn) return;
+      const advance = async () => {
+        if (this.playing !== playback) return;
         const moved = this.onScreen() ? this.move(1) : Promise.resolve();
         if (moved === null) this.playing = null;
         await (moved ?? this.update({}));
-        setTimeout(on, FRAME_MS);
+        setTimeout(advance, FRAME_MS);
       };
-      setTimeout(on, FRAME_MS);
+      setTimeout(advance, FRAME_MS);
     }
     this.update({});
   }
 
   async copyLink() {
-    const text = this.surroundings.link.text(toText(this.view));
+    const text = this.host.link.text(toText(this.view));
     try {
       await navigator.clipboard.writeText(text);
       this.controls.link.textContent = "Copied";
       setTimeout(() => (this.controls.link.textContent = "Copy link"), 1500);
     } catch {
-      this.linkField.hidden = false; // where the clipboard is out of reach, the link stands here to be copied by hand
+      this.linkField.hidden = false; // without clipboard access, show the link to copy
       this.linkField.value = text;
       this.linkField.select();
     }
@@ -248,7 +248,7 @@ export class App {
       ArrowDown: arrow,
       "[": () => this.move(-1),
       "]": () => this.move(1),
-      p: () => this.there?.steps.length > 1 && this.play(),
+      p: () => this.available?.steps.length > 1 && this.play(),
       l: () => this.update({ scale: this.view.scale === "sqrt" ? "linear" : "sqrt" }),
       Escape: () => this.view.item !== null && this.shut(),
       "?": () => this.help.showModal(),

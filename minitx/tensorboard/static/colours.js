@@ -1,6 +1,6 @@
-/** From levels to colours. A level is what the format stores: 255 x sqrt(weight); a difference is a signed level. */
+/** From levels to colours. A level is the stored 255 x sqrt(weight); a difference is a signed level. */
 
-/** Dark to bright, monotone in lightness; the ramp of minitx/inspection/images.py. */
+/** Dark to bright, monotone in lightness; the ramp of minitx/interpret/images.py. */
 export const RAMP = [
   [0, 0, 4],
   [40, 17, 89],
@@ -35,7 +35,7 @@ const MORE = {
   ],
 };
 
-/** The weight behind each level. */
+/** The weight of each level. */
 export const WEIGHTS = Float32Array.from({ length: 256 }, (_, level) => (level / 255) ** 2);
 
 /** A colour between anchors, at a share of the way in 0..1. */
@@ -56,7 +56,7 @@ function share(level, scale) {
 /**
  * A table of 511 colours for signed levels -255..255, as ImageData's 32-bit pixels.
  *
- * Weights use the ramp in its upper half; differences use two ramps that leave the colour of the page at zero.
+ * Weights use the ramp in its upper half; differences use two ramps, both with the colour of the page at zero.
  */
 export function palette(scale, difference, theme) {
   return Uint32Array.from({ length: 511 }, (_, index) => {

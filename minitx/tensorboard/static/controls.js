@@ -5,13 +5,13 @@ import { spaced } from "./labels.js";
 import { legend } from "./painting.js";
 
 const KINDS = [
-  ["encoder", "encoder", "source tokens look at source tokens"],
-  ["decoder", "decoder", "target tokens look at target tokens"],
-  ["cross", "cross", "target tokens look at source tokens"],
+  ["encoder", "encoder", "source tokens attend to source tokens"],
+  ["decoder", "decoder", "target tokens attend to target tokens"],
+  ["cross", "cross", "target tokens attend to source tokens"],
 ];
 const BY_LAYER = "layer";
 
-/** Shows a view; tells `onchange(changes)` and, for the buttons, the hooks by their names. */
+/** Shows a view; calls `onchange(changes)`, and the other hooks for the buttons. */
 export class Controls {
   constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
     const select = (key) => make("select", { onchange: (event) => onchange({ [key]: event.target.value }) });
@@ -30,8 +30,8 @@ export class Controls {
     this.example = select("example");
     this.kind = choice("kind of attention", KINDS, (kind) => onchange({ kind }));
     this.step = slider("step");
-    this.stepTold = make("output", { className: "told" });
-    this.play = button("▶ Play", "go through the steps (p)", onplay);
+    this.stepLabel = make("output", { className: "step-value" });
+    this.play = button("▶ Play", "play the steps (p)", onplay);
     this.follow = check("follow");
     this.sort = make("select", {
       onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }),
@@ -39,19 +39,19 @@ export class Controls {
     this.scale = choice(
       "colour",
       [
-        ["sqrt", "√", "square root: small weights can be seen"],
-        ["linear", "linear", "as bright as the weight"],
+        ["sqrt", "√", "square root: shows small weights"],
+        ["linear", "linear", "brightness proportional to weight"],
       ],
       (scale) => onchange({ scale }),
     );
     this.bar = make("canvas", { className: "bar", "aria-hidden": "true" });
-    this.least = make("span");
+    this.smallest = make("span");
     this.sides = make("span", { className: "note" });
     this.padding = check("padding");
     this.compare = check("compare");
     this.run2 = select("run2");
     this.step2 = slider("step2");
-    this.step2Told = make("output", { className: "told" });
+    this.step2Label = make("output", { className: "step-value" });
     this.showing = choice(
       "how to compare",
       [
@@ -64,10 +64,10 @@ export class Controls {
       "div",
       { className: "field steps" },
       labelled("step", this.step, "slider"),
-      this.stepTold,
+      this.stepLabel,
       this.play,
     );
-    this.stepping2 = make("div", { className: "field steps" }, labelled("step", this.step2, "slider"), this.step2Told);
+    this.stepping2 = make("div", { className: "field steps" }, labelled("step", this.step2, "slider"), this.step2Label);
     this.following = this.checked("follow latest", this.follow);
     this.paddings = this.checked("show padding", this.padding);
     this.comparing = this.checked("compare", this.compare);
@@ -101,8 +101,8 @@ export class Controls {
         this.scale,
         make(
           "div",
-          { className: "legend", role: "img", "aria-label": "from the least weight to the greatest" },
-          this.least,
+          { className: "legend", role: "img", "aria-label": "from the smallest weight to the largest" },
+          this.smallest,
           this.bar,
           make("span", { textContent: "1" }),
         ),
@@ -112,7 +112,7 @@ export class Controls {
           "div",
           { className: "tools" },
           this.link,
-          button("Save PNG", "save all heads as a picture", onsave),
+          button("Save PNG", "save all heads as an image", onsave),
           this.theme ?? "",
           button("?", "keys (?)", onhelp),
         ),
@@ -125,61 +125,61 @@ export class Controls {
     return make("label", { className: "check" }, input, text);
   }
 
-  /** What can be chosen, from state.settle, and what is. */
-  show(view, there, { live, playing }) {
+  /** Show the available choices, from state.settle, and the current ones. */
+  show(view, available, { live, playing }) {
     options(
       this.run,
-      there.names.map((name) => [name, name]),
+      available.names.map((name) => [name, name]),
       view.run,
     );
-    this.run.parentElement.hidden = !live && there.names.length < 2;
+    this.run.parentElement.hidden = !live && available.names.length < 2;
     options(
       this.example,
-      there.examples.map((name) => [name, spaced(name)]),
+      available.examples.map((name) => [name, spaced(name)]),
       view.example,
     );
-    this.kind.show(view.kind, there.kinds);
-    this.slide("step", this.step, this.stepTold, there.steps, view.step);
-    this.stepping.hidden = there.steps.length < 2;
+    this.kind.show(view.kind, available.kinds);
+    this.slide("step", this.step, this.stepLabel, available.steps, view.step);
+    this.stepping.hidden = available.steps.length < 2;
     this.following.hidden = !live;
     this.follow.checked = view.follow;
     this.play.textContent = playing ? "❚❚ Pause" : "▶ Play";
     this.scale.show(view.scale);
     this.padding.checked = view.padding;
-    this.comparing.hidden = there.names.length < 2 && there.steps.length < 2;
+    this.comparing.hidden = available.names.length < 2 && available.steps.length < 2;
     this.compare.checked = view.compare;
     this.second.hidden = !view.compare || this.comparing.hidden;
     options(
       this.run2,
-      there.names.map((name) => [name, name]),
+      available.names.map((name) => [name, name]),
       view.run2,
     );
-    this.slide("step2", this.step2, this.step2Told, there.steps2, view.step2);
-    this.stepping2.hidden = there.steps2.length < 2;
+    this.slide("step2", this.step2, this.step2Label, available.steps2, view.step2);
+    this.stepping2.hidden = available.steps2.length < 2;
     this.showing.show(view.show);
   }
 
-  slide(key, input, told, steps, chosen) {
+  slide(key, input, label, steps, chosen) {
     this.steps[key] = steps;
     input.max = String(Math.max(steps.length - 1, 0));
     input.value = String(Math.max(steps.indexOf(chosen), 0));
     input.setAttribute("aria-valuetext", `step ${chosen}`);
-    told.textContent = steps.length ? `${chosen}` : "none";
-    told.title = `${steps.length} steps`;
+    label.textContent = steps.length ? `${chosen}` : "none";
+    label.title = `${steps.length} steps`;
   }
 
-  /** What depends on the maps themselves. */
+  /** Show the choices that depend on the loaded maps. */
   describe({ map, view, difference, theme }) {
     const names = map.header.statistics.map(({ name, meaning }) => [name, spaced(name), meaning]);
     options(this.sort, [[BY_LAYER, "layer"], ...names.map(([value, text]) => [value, text])], view.sort || BY_LAYER);
-    if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // no such statistic here
+    if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // these maps lack the statistic
     this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
     this.paddings.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
     const [one, two] = [`${view.run}, step ${view.step}`, `${view.run2}, step ${view.step2}`];
     this.sides.textContent = difference
       ? `orange: more in ${one}; blue: more in ${two}`
       : `left: ${one}; right: ${two}`;
-    this.least.textContent = difference ? "−1" : "0";
+    this.smallest.textContent = difference ? "−1" : "0";
     legend(this.bar, view.scale, difference, theme);
   }
 }

@@ -1,4 +1,4 @@
-/** The panel of one head: its map enlarged, lines between tokens, the chosen query in words, its statistics. */
+/** The panel of one head: enlarged map, lines between tokens, the weights of the chosen query, statistics. */
 
 import { WEIGHTS } from "./colours.js";
 import { make } from "./elements.js";
@@ -8,7 +8,7 @@ import { Matrix } from "./matrix.js";
 import { place, rowText } from "./row.js";
 import { parts, weightAt } from "./scene.js";
 
-/** Shows a head; tells `onchoose(row)`, `onstep(direction)`, `onclose()`, `onsave()`. */
+/** Shows a head; calls `onchoose(row)`, `onstep(direction)`, `onclose()`, `onsave()`. */
 export class Detail {
   constructor({ onchoose, onstep, onclose, onsave }) {
     this.onchoose = onchoose;
@@ -22,7 +22,7 @@ export class Detail {
       { className: "tools" },
       button("‹", "previous head (←)", () => onstep(-1)),
       button("›", "next head (→)", () => onstep(1)),
-      button("Save PNG", "save this head as a picture", onsave),
+      button("Save PNG", "save this head as an image", onsave),
       this.close,
     );
     this.figures = make("div", { className: "figures" });
@@ -42,7 +42,7 @@ export class Detail {
     this.hovered = null;
   }
 
-  /** Draw the head that the view of a scene (see scene.js) names, or nothing. */
+  /** Show the head that is open in a scene (see scene.js), if any. */
   show(scene) {
     const { item, head } = scene.view;
     this.element.hidden = item === null;
@@ -67,7 +67,7 @@ export class Detail {
     const wide = this.element.clientWidth - 40;
     const stacked = wide / count < 560;
     const width = Math.floor(wide / count) - (count - 1) * 8;
-    const room = {
+    const available = {
       width: stacked ? width : Math.floor(width * 0.6),
       height: Math.max(320, Math.min(innerHeight - 230, 720)),
     };
@@ -75,14 +75,14 @@ export class Detail {
     while (this.shown.length < drawn.length) this.shown.push(this.figure());
     this.figures.replaceChildren(...this.shown.map(({ element }) => element));
     if (drawn.length < found.length) {
-      const absent = found.length === 2 ? "The other run has no such head." : "";
+      const absent = found.length === 2 ? "The other run lacks this head." : "";
       this.figures.append(make("p", { className: "note", textContent: absent }));
     }
     drawn.forEach((part, index) => {
       const { caption, matrix, lines } = this.shown[index];
       caption.textContent = scene.other ? part.caption : "";
       caption.hidden = !scene.other;
-      matrix.show(part, scene.brush, room, title);
+      matrix.show(part, scene.brush, available, title);
       lines.show(part, scene.theme, matrix, stacked ? width : width - matrix.size.width - 24, title);
     });
   }
@@ -97,7 +97,7 @@ export class Detail {
     return { matrix, lines, caption, element: make("figure", {}, caption, both) };
   }
 
-  /** Mark what the pointer is at, or else what was chosen. Places are those on the screen. */
+  /** Mark the cell under the pointer, or else the chosen query. Indices are those on the screen. */
   highlight(row, column) {
     const chosen = this.scene.view.query;
     const mark = row ?? (chosen === null ? null : this.scene.layout.queries.shown.indexOf(chosen));
@@ -107,36 +107,36 @@ export class Detail {
     this.hovered = row === null ? null : state;
     for (const { matrix, lines } of this.shown) {
       matrix.mark(at, column);
-      matrix.tell(at);
+      matrix.announce(at);
       lines.mark(at, column);
     }
-    this.tell(at, column);
+    this.describe(at, column);
   }
 
-  tell(row, column) {
+  describe(row, column) {
     const drawn = this.shown
       .map(({ matrix }) => matrix.part)
       .filter((part) => row !== null && row < part.layout.queries.shown.length);
     this.rows.replaceChildren(...drawn.map((part) => rowText(part, row, this.scene.theme)));
-    const there = drawn.filter((part) => column !== null && column < part.layout.keys.shown.length);
+    const visible = drawn.filter((part) => column !== null && column < part.layout.keys.shown.length);
     delete this.readout.dataset.weight;
-    if (!there.length) {
+    if (!visible.length) {
       this.readout.textContent =
-        row === null ? "Point at a query, or choose one with ↑ and ↓: what does it look at?" : "";
+        row === null ? "Point at a query, or choose one with ↑ and ↓, to list its weights." : "";
       return;
     }
-    const { queries, keys } = there[0].layout;
+    const { queries, keys } = visible[0].layout;
     const padded = queries.padded[row] || keys.padded[column];
-    const weights = there.map((part) => weightAt(part, WEIGHTS, queries.shown[row], part.layout.keys.shown[column]));
-    const told = padded ? "padding" : weights.map(number).join(" and ");
-    this.readout.replaceChildren("query ", ...place(queries, row), " → key ", ...place(keys, column), `: ${told}`);
+    const weights = visible.map((part) => weightAt(part, WEIGHTS, queries.shown[row], part.layout.keys.shown[column]));
+    const text = padded ? "padding" : weights.map(number).join(" and ");
+    this.readout.replaceChildren("query ", ...place(queries, row), " → key ", ...place(keys, column), `: ${text}`);
     if (!padded) this.readout.dataset.weight = weights.join(" ");
   }
 
   tabulate(statistics) {
-    const known = statistics.filter(({ value }) => value !== null);
-    this.statistics.hidden = !known.length;
-    const lines = known.map(({ name, meaning, value }) =>
+    const defined = statistics.filter(({ value }) => value !== null);
+    this.statistics.hidden = !defined.length;
+    const lines = defined.map(({ name, meaning, value }) =>
       make(
         "div",
         {},
@@ -145,6 +145,6 @@ export class Detail {
         make("dd", { className: "meaning", textContent: meaning }),
       ),
     );
-    this.statistics.replaceChildren(make("h3", { textContent: "What this head does" }), make("dl", {}, ...lines));
+    this.statistics.replaceChildren(make("h3", { textContent: "Statistics" }), make("dl", {}, ...lines));
   }
 }

@@ -1,4 +1,4 @@
-/** Small parts of a page. Text only ever becomes text. */
+/** Elements of the page. Strings become text nodes, never markup. */
 
 /** An element with properties, attributes (by "data-", "aria-", "role", "for") and children. */
 export function make(tag, properties = {}, ...children) {
@@ -13,20 +13,20 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** A token or another text from outside, kept apart from the direction of what stands around it. */
+/** A token or another untrusted text, isolated from the text direction around it. */
 export function quoted(text, className = "token") {
   return make("bdi", { className, textContent: text });
 }
 
-let numbered = 0;
+let fields = 0;
 
-/** A control below its name. */
+/** A control below its label. */
 export function labelled(text, control, className = "field") {
-  control.id ||= `field-${++numbered}`;
+  control.id ||= `field-${++fields}`;
   return make("div", { className }, make("label", { for: control.id, textContent: text }), control);
 }
 
-/** Fill a select, unless it holds just that already: rebuilding would close it under somebody's hand. */
+/** Fill a select; unchanged entries are kept, because a rebuild would close an open select. */
 export function options(select, entries, chosen) {
   const wanted = JSON.stringify(entries);
   if (select.dataset.entries !== wanted) {
@@ -37,16 +37,16 @@ export function options(select, entries, chosen) {
   select.disabled = entries.length < 2;
 }
 
-/** A row of buttons of which one is pressed. */
+/** A row of buttons, one of them pressed. */
 export function choice(label, entries, onchoose) {
   const buttons = entries.map(([value, text, title]) =>
     make("button", { type: "button", value, textContent: text, title: title ?? "", onclick: () => onchoose(value) }),
   );
   const group = make("div", { className: "choice", role: "group", "aria-label": label }, ...buttons);
-  group.show = (chosen, there) => {
+  group.show = (chosen, enabled) => {
     for (const button of buttons) {
       button.setAttribute("aria-pressed", button.value === chosen);
-      button.disabled = there !== undefined && !there.includes(button.value);
+      button.disabled = enabled !== undefined && !enabled.includes(button.value);
     }
   };
   return group;
@@ -63,7 +63,7 @@ export function sized(canvas, width, height, density = globalThis.devicePixelRat
   return context;
 }
 
-/** The colours of the style sheet that canvases need. */
+/** The colours of the style sheet, for canvases. */
 export function inks() {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(
@@ -71,7 +71,7 @@ export function inks() {
   );
 }
 
-/** Let somebody keep a canvas as a PNG. */
+/** Download a canvas as a PNG. */
 export function download(canvas, name) {
   canvas.toBlob((blob) => {
     const address = URL.createObjectURL(blob);

@@ -1,4 +1,4 @@
-/** All heads as small maps, layer by layer or sorted. Only those on the screen are drawn. */
+/** All heads as thumbnails, layer by layer or sorted. Only those on the screen are drawn. */
 
 import { make } from "./elements.js";
 import { spaced } from "./labels.js";
@@ -8,13 +8,13 @@ import { parts, sorts } from "./scene.js";
 const SIDES = { smallest: 28, sorted: 128, largest: 200 };
 const HUES = [285, 155, 35, 215, 345, 95, 255];
 
-/** A hue for each pattern, by its place among the statistics, so that a head's mark is found again by its colour. */
+/** The hue of a pattern, by its index among the statistics. */
 export function hueOf(map, name) {
   const patterns = map.header.statistics.filter((statistic) => statistic.pattern).map((statistic) => statistic.name);
   return HUES[patterns.indexOf(name) % HUES.length];
 }
 
-/** Shows a scene's heads; tells `onopen(item, head)`. */
+/** Shows a scene's heads; calls `onopen(item, head)`. */
 export class Grid {
   constructor({ onopen }) {
     this.onopen = onopen;
@@ -24,7 +24,7 @@ export class Grid {
     this.watcher = new IntersectionObserver((entries) => this.seen(entries), { rootMargin: "150px" });
   }
 
-  /** Draw a scene; what is not on the screen waits. */
+  /** Show a scene; tiles off the screen are drawn when they scroll into view. */
   show(scene) {
     this.scene = scene;
     const { map, view, order, other, difference } = scene;
@@ -35,7 +35,7 @@ export class Grid {
     this.built = key;
     this.measure(scene, sorted, double);
     const look = [map, other, difference, view.scale, view.padding, scene.theme, this.side];
-    const changed = look.some((part, place) => part !== this.look?.[place]); // a chosen query changes no small picture
+    const changed = look.some((part, place) => part !== this.look?.[place]); // a chosen query changes no thumbnail
     this.look = look;
     for (const tile of this.tiles.values()) {
       this.name(tile, sorted);
@@ -84,14 +84,14 @@ export class Grid {
     return { item, head, button, canvases, caption, near: false, stale: true };
   }
 
-  /** Let tiles fill the width, within what can be read. */
+  /** Size the tiles to fill the width, within readable limits. */
   measure({ map, layout }, sorted, double) {
-    const most = Math.max(...map.counts, 1);
-    const above = matchMedia("(max-width: 600px)").matches; // where names stand above their rows, not before
+    const largest = Math.max(...map.counts, 1);
+    const above = matchMedia("(max-width: 600px)").matches; // layer names are above their rows
     const named = sorted || above ? 0 : 62;
     const width = this.element.clientWidth - named - 6;
-    const gap = most > 8 ? 4 : 8;
-    const fitting = sorted ? SIDES.sorted : width / most - gap;
+    const gap = largest > 8 ? 4 : 8;
+    const fitting = sorted ? SIDES.sorted : width / largest - gap;
     const side = Math.max(SIDES.smallest, Math.min(SIDES.largest, Math.floor(double ? fitting / 2 - 2 : fitting)));
     const ratio = layout.queries.shown.length / Math.max(layout.keys.shown.length, 1);
     this.side = side;
@@ -115,11 +115,11 @@ export class Grid {
     if (value !== null) children.push(make("span", { className: "score", textContent: value.toFixed(2) }));
     if (mark) children.push(this.marked(mark));
     caption.replaceChildren(...children);
-    const told = [map.title(item, head)];
-    if (value !== null) told.push(`${spaced(view.sort)} ${value.toFixed(2)}`);
-    if (mark) told.push(`${spaced(mark.name)} ${mark.value.toFixed(2)}`);
-    button.setAttribute("aria-label", told.join(", "));
-    button.title = mark ? `${told.join(", ")}: ${mark.meaning}` : told.join(", ");
+    const labels = [map.title(item, head)];
+    if (value !== null) labels.push(`${spaced(view.sort)} ${value.toFixed(2)}`);
+    if (mark) labels.push(`${spaced(mark.name)} ${mark.value.toFixed(2)}`);
+    button.setAttribute("aria-label", labels.join(", "));
+    button.title = mark ? `${labels.join(", ")}: ${mark.meaning}` : labels.join(", ");
     button.setAttribute("aria-pressed", view.item === item && view.head === head);
   }
 
@@ -157,7 +157,7 @@ export class Grid {
     }
   }
 
-  /** One tile is reached with Tab, the others with arrows. */
+  /** Tab reaches one tile, arrows the others. */
   rove(chosen) {
     const { view } = this.scene;
     const all = [...this.tiles.values()];
@@ -166,7 +166,7 @@ export class Grid {
     for (const tile of all) tile.button.tabIndex = tile === one ? 0 : -1;
   }
 
-  /** The tile beside a focused one, in the direction of an arrow. */
+  /** The neighbour of the focused tile in the direction of an arrow. */
   beside(key) {
     const all = [...this.tiles.values()];
     const at = all.findIndex(({ button }) => button === document.activeElement);

@@ -1,12 +1,12 @@
-/** The Attention tab: TensorBoard loads this module into a frame of its own, whose body is empty. */
+/** The Attention tab: TensorBoard loads this module into an empty frame. */
 
 import { App } from "./app.js";
 import { make } from "./elements.js";
 import { tensorboardSource } from "./source_tensorboard.js";
 
-const KEY = "p.minitx.view"; // TensorBoard keeps what its plugins put into its address under such names
+const KEY = "p.minitx.view"; // TensorBoard reserves the prefix p. in its URL for plugins
 
-/** TensorBoard's contract: called once. */
+/** The entry point, called once by TensorBoard. */
 export async function render() {
   const here = import.meta.url;
   const style = make("link", { rel: "stylesheet", href: new URL("page.css", here).href });

@@ -1,14 +1,14 @@
-/** Keys, and the page that tells them. */
+/** Keyboard shortcuts and their help page. */
 
 import { make } from "./elements.js";
 
 const KEYS = [
-  ["← → ↑ ↓", "from head to head; in the enlarged head ← → the head, ↑ ↓ the query"],
+  ["← → ↑ ↓", "move between heads; in the enlarged head ← → select the head, ↑ ↓ the query"],
   ["Enter", "enlarge the head"],
   ["Esc", "close the enlarged head"],
-  ["[ ]", "the step before, the step after"],
-  ["p", "play through the steps"],
-  ["l", "linear colour, or square root"],
+  ["[ ]", "previous step, next step"],
+  ["p", "play the steps"],
+  ["l", "colour scale: linear or square root"],
   ["?", "this page"],
 ];
 
@@ -24,15 +24,15 @@ export function helpPage() {
     make("dl", {}, ...lines),
     make("p", {
       textContent:
-        "Each map has queries down and keys across: a row tells where one token looks. The brighter, the more " +
-        "weight. Weights are probabilities, taken before dropout, kept to within 1/255.",
+        "Rows are queries, columns are keys: each row holds the attention weights of one token. Brighter is more " +
+        "weight. Weights are probabilities before dropout, stored with an error of at most 1/255.",
     }),
     make("button", { type: "button", textContent: "Close", onclick: () => page.close() }),
   );
   return page;
 }
 
-/** Call the action of a key. `actions` is by key; an action that returns false leaves the key to the browser. */
+/** Call actions by key; an action that returns false leaves the key to the browser. */
 export function listen(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;

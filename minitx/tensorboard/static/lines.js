@@ -1,14 +1,14 @@
-/** The two token sequences beside each other: queries on the left, keys on the right, lines as strong as weights. */
+/** Both token sequences: queries on the left, keys on the right, lines with the opacity of the weights. */
 
 import { lineColour, WEIGHTS } from "./colours.js";
 import { inks, make, sized } from "./elements.js";
 import { axisTexts, font, label } from "./matrix.js";
 import { weightAt } from "./scene.js";
 
-const FAINTEST = 0.01; // weights that would not be seen
+const FAINTEST = 0.01; // smaller weights are invisible
 const MOST_LINES = 3000;
 
-/** A drawing of lines that follows the row under the pointer. */
+/** Draws the lines of the row under the pointer, or of all rows. */
 export class Lines {
   constructor({ onhover, onchoose }) {
     this.canvas = make("canvas", { role: "img" });
@@ -18,8 +18,8 @@ export class Lines {
     this.canvas.addEventListener("click", (event) => onchoose(this.rowOf(event)));
   }
 
-  /** Take a part (see scene.js), and draw it within a width, row beside row of its matrix. */
-  show(part, theme, matrix, room, title) {
+  /** Draw a part (see scene.js) within a width, its rows aligned with those of its matrix. */
+  show(part, theme, matrix, available, title) {
     const probe = this.canvas.getContext("2d");
     const { queries, keys } = part.layout;
     const longest = Math.max(queries.shown.length, keys.shown.length, 1);
@@ -30,10 +30,10 @@ export class Lines {
     this.queries = axisTexts(queries, probe);
     this.keys = axisTexts(keys, probe);
     this.left = Math.max(this.queries.width, 40) + 10;
-    this.width = Math.max(Math.min(room, 420), this.left + this.keys.width + 80);
+    this.width = Math.max(Math.min(available, 420), this.left + this.keys.width + 80);
     this.right = this.width - Math.max(this.keys.width, 28) - 10;
     this.height = this.top + longest * this.line + 4;
-    this.canvas.setAttribute("aria-label", `lines from queries to keys of ${title}, as strong as their weights`);
+    this.canvas.setAttribute("aria-label", `lines from queries to keys of ${title}, with the opacity of their weights`);
     this.rowWeights = queries.shown.map((row) => keys.shown.map((column) => weightAt(part, WEIGHTS, row, column)));
     this.mark(null);
   }
@@ -77,12 +77,13 @@ export class Lines {
   strokes(context, row, each) {
     const weights = this.rowWeights[row];
     const { padded } = this.part.layout.keys;
-    const there = [...weights.keys()].filter((key) => Math.abs(weights[key]) >= FAINTEST && !padded[key]);
-    if (there.length > each) there.sort((one, two) => Math.abs(weights[two]) - Math.abs(weights[one])).length = each;
+    const visible = [...weights.keys()].filter((key) => Math.abs(weights[key]) >= FAINTEST && !padded[key]);
+    if (visible.length > each)
+      visible.sort((one, two) => Math.abs(weights[two]) - Math.abs(weights[one])).length = each;
     const from = this.y(row);
     const middle = (this.left + this.right) / 2;
     context.lineWidth = Math.min(2, Math.max(1, this.line / 6));
-    for (const key of there) {
+    for (const key of visible) {
       context.globalAlpha = Math.min(1, Math.abs(weights[key]));
       context.strokeStyle = lineColour(weights[key], Boolean(this.part.other), this.theme);
       context.beginPath();
@@ -93,7 +94,7 @@ export class Lines {
     context.globalAlpha = 1;
   }
 
-  /** One column of tokens; of those that stand too close, the important one is never left out. */
+  /** One column of tokens; where they overlap, some are omitted, but never the important one. */
   texts(context, align, { texts }, x, colour, important) {
     const every = Math.ceil(13 / this.line);
     Object.assign(context, { font: font(), textAlign: align, textBaseline: "middle" });

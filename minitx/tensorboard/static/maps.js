@@ -1,11 +1,11 @@
-/** Attention maps as they are loaded: one AttentionMap is one kind of one example at one step. */
+/** Loaded attention maps: an AttentionMap is one kind of one example at one step. */
 
 import { WEIGHTS } from "./colours.js";
 
-const KEPT_BYTES = 96 * 2 ** 20;
-const NAMED_FROM = 0.5; // a pattern below this is no name for what a head does
+const CACHE_BYTES = 96 * 2 ** 20;
+const NAMED_FROM = 0.5; // share of weight from which a head is marked with a pattern
 
-/** The maps behind one header. Items are its layers, then its extras; an item arrives as levels [heads, T, S]. */
+/** The maps of one header. Items are its layers, then its extras; each is an array of levels [heads, T, S]. */
 export class AttentionMap {
   constructor(header) {
     this.header = header;
@@ -15,12 +15,12 @@ export class AttentionMap {
     this.items = this.counts.map(() => null);
   }
 
-  /** Whether an item is an extra map and not a layer. */
+  /** Whether an item is an extra map instead of a layer. */
   isExtra(item) {
     return item >= this.header.heads.length;
   }
 
-  /** The levels [T, S] of one head, or null while they are on their way, or if there is no such head. */
+  /** The levels [T, S] of one head, or null while they load or if there is no such head. */
   levels(item, head) {
     const size = this.rows * this.columns;
     return head < (this.counts[item] ?? 0)
@@ -47,13 +47,13 @@ export class AttentionMap {
     return this.statistics(item, head).find((statistic) => statistic.name === name)?.value ?? null;
   }
 
-  /** The pattern that a head shows most, if it shows one. */
+  /** The strongest pattern of a head, or null. */
   mark(item, head) {
     const shown = this.statistics(item, head).filter(({ pattern, value }) => pattern && value >= NAMED_FROM);
     return shown.reduce((best, one) => (best && best.value >= one.value ? best : one), null);
   }
 
-  /** What a reader calls it; places are counted from one. */
+  /** The displayed name, counted from one. */
   title(item, head) {
     if (this.isExtra(item)) return this.header.extras[item - this.header.heads.length];
     return `layer ${item + 1}, head ${head + 1}`;
@@ -65,20 +65,20 @@ export class AttentionMap {
   }
 }
 
-/** Loads maps and keeps the latest of them. */
+/** Loads maps and caches the most recently used ones. */
 export class Store {
   constructor(source) {
     this.source = source;
-    this.kept = new Map();
+    this.cached = new Map();
   }
 
   /** One AttentionMap with all its items. */
   async load(run, tag, step, signal) {
     const key = JSON.stringify([run, tag, step]);
-    const found = this.kept.get(key);
+    const found = this.cached.get(key);
     if (found) {
-      this.kept.delete(key); // to stand last again
-      this.kept.set(key, found);
+      this.cached.delete(key); // moves it to the end of the order of eviction
+      this.cached.set(key, found);
       return found;
     }
     const map = new AttentionMap(await this.source.header(run, tag, step, signal));
@@ -89,17 +89,17 @@ export class Store {
         map.items[item] = levels;
       }),
     );
-    this.kept.set(key, map);
-    this.forget();
+    this.cached.set(key, map);
+    this.evict();
     return map;
   }
 
-  forget() {
+  evict() {
     const size = (map) => map.items.reduce((sum, levels) => sum + levels.length, 0);
-    let bytes = [...this.kept.values()].reduce((sum, map) => sum + size(map), 0);
-    for (const [key, map] of this.kept) {
-      if (bytes <= KEPT_BYTES || this.kept.size <= 2) return;
-      this.kept.delete(key);
+    let bytes = [...this.cached.values()].reduce((sum, map) => sum + size(map), 0);
+    for (const [key, map] of this.cached) {
+      if (bytes <= CACHE_BYTES || this.cached.size <= 2) return;
+      this.cached.delete(key);
       bytes -= size(map);
     }
   }

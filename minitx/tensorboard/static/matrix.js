@@ -8,7 +8,7 @@ const FONT = 12;
 const LONGEST = 14; // characters of a token beside a map
 const CELLS = { smallest: 2, largest: 30 };
 
-/** Where a label may be drawn, its own direction and height notwithstanding. */
+/** Draw a label clipped to its space, whatever the direction and height of its text. */
 export function label(context, text, x, y, width) {
   context.save();
   context.beginPath();
@@ -23,7 +23,7 @@ export function font(size = FONT) {
   return `${size}px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace`;
 }
 
-/** The texts of one axis, in the order in which they are shown, and the widest of them in pixels. */
+/** The labels of one axis in display order, and the width of the widest in pixels. */
 export function axisTexts(axis, context, longest = LONGEST) {
   context.font = font();
   const texts = axis.shown.map((place) => shortened(visible(axis.labels[place]), longest));
@@ -31,40 +31,40 @@ export function axisTexts(axis, context, longest = LONGEST) {
   return { texts, width: Math.min(Math.ceil(width), longest * 9) };
 }
 
-/** A matrix on two canvases: the map below, what the pointer touches above. */
+/** A matrix on two canvases: the map, and marks on top. */
 export class Matrix {
   constructor({ onhover, onchoose }) {
     this.base = make("canvas", { "aria-hidden": "true" });
     this.overlay = make("canvas", { className: "overlay", "aria-hidden": "true" });
-    const told = (event) => onhover(...this.placeOf(event));
+    const hover = (event) => onhover(...this.placeOf(event));
     this.element = make(
       "div",
       { className: "matrix", tabIndex: 0, role: "slider", "aria-orientation": "vertical", "aria-valuemin": "1" },
       this.base,
       this.overlay,
     );
-    this.overlay.addEventListener("pointermove", told);
+    this.overlay.addEventListener("pointermove", hover);
     this.overlay.addEventListener("pointerleave", () => onhover(null, null));
     this.overlay.addEventListener("click", (event) => onchoose(this.placeOf(event)[0]));
   }
 
-  /** Draw a part (see scene.js) into a width and a height, and tell assistive technology about it. */
-  show(part, colours, room, title) {
+  /** Draw a part (see scene.js) within a width and a height, and update its ARIA attributes. */
+  show(part, colours, available, title) {
     const { queries, keys } = part.layout;
     const probe = this.base.getContext("2d");
     const rows = axisTexts(queries, probe);
     const columns = axisTexts(keys, probe);
     const left = rows.width + 10;
     const fitting = (size, count) => Math.floor(size / Math.max(count, 1));
-    const wide = fitting(room.width - left - 2, keys.shown.length);
-    const high = fitting(room.height - 60, queries.shown.length);
+    const wide = fitting(available.width - left - 2, keys.shown.length);
+    const high = fitting(available.height - 60, queries.shown.length);
     const cell = Math.min(Math.max(Math.min(wide, high), CELLS.smallest), CELLS.largest);
     const upright = columns.width <= cell - 2;
     const top = (upright ? FONT + 2 : columns.width) + 8;
     const size = { width: left + keys.shown.length * cell + 2, height: top + queries.shown.length * cell + 2 };
     Object.assign(this, { part, rows, columns, left, top, cell, upright, size });
     this.element.setAttribute("aria-label", `query of ${title}`);
-    this.element.dataset.geometry = `${left} ${top} ${cell}`; // in CSS pixels, for who points at cells by program
+    this.element.dataset.geometry = `${left} ${top} ${cell}`; // in CSS pixels, for tests
     this.element.setAttribute("aria-valuemax", String(queries.shown.length));
     const context = sized(this.base, size.width, size.height);
     this.context = sized(this.overlay, size.width, size.height);
@@ -77,7 +77,7 @@ export class Matrix {
       keys.shown.length * cell,
       queries.shown.length * cell,
     );
-    const every = Math.ceil((FONT + 1) / cell); // where cells are too small for a label each, every n-th has one
+    const every = Math.ceil((FONT + 1) / cell); // where cells are smaller than text, only every n-th has a label
     rows.texts.forEach((_, row) => row % every === 0 && this.rowLabel(context, row, queries.padded[row] ? faint : ink));
     columns.texts.forEach(
       (_, column) => column % every === 0 && this.columnLabel(context, column, keys.padded[column] ? faint : ink),
@@ -107,7 +107,7 @@ export class Matrix {
     context.restore();
   }
 
-  /** Mark a row, and a column within it; both may be null. Places are those on the screen. */
+  /** Mark a row, and a column within it; both may be null. Indices are those on the screen. */
   mark(row, column) {
     const { context, left, top, cell, size, part } = this;
     const { accent, raised } = inks();
@@ -115,7 +115,7 @@ export class Matrix {
     const { queries, keys } = part.layout;
     if (row === null || row >= queries.shown.length) return;
     const every = Math.ceil((FONT + 1) / cell);
-    context.fillStyle = raised; // what is marked is read better alone
+    context.fillStyle = raised; // clear the labels around a marked one
     if (every > 1) context.fillRect(0, top + (row + 0.5) * cell - FONT, left - 3, FONT * 2);
     else context.fillRect(0, top + row * cell, left - 3, cell);
     this.rowLabel(context, row, accent);
@@ -134,7 +134,7 @@ export class Matrix {
     context.strokeRect(left + column * cell - 0.5, top - 0.5, cell + 1, queries.shown.length * cell + 1);
   }
 
-  /** Row and column under a pointer; null where there is none. */
+  /** Row and column under the pointer, or null. */
   placeOf(event) {
     const box = this.overlay.getBoundingClientRect();
     const within = (place, count) => (place >= 0 && place < count ? place : null);
@@ -146,8 +146,8 @@ export class Matrix {
     ];
   }
 
-  /** Tell assistive technology which query is looked at. */
-  tell(row) {
+  /** Update the ARIA value to the query. */
+  announce(row) {
     const { queries } = this.part.layout;
     this.element.setAttribute("aria-valuenow", String((row ?? 0) + 1));
     this.element.setAttribute(

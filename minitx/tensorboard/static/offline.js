@@ -1,4 +1,4 @@
-/** The page in a file of its own: maps, style and script stand in it. */
+/** The page as a single file with maps, style and script. */
 
 import { App } from "./app.js";
 import { embeddedSource } from "./source_embedded.js";
@@ -23,7 +23,7 @@ function theme() {
   return { current, toggle, watch: (listener) => listeners.push(listener) };
 }
 
-const linkless = { read: () => "" }; // within a notebook the address is not the page's own
+const linkless = { read: () => "" }; // in a notebook the URL belongs to the notebook
 const linked = {
   read: () => location.hash.slice(1),
   write: (view) => history.replaceState(null, "", `#${view}`),
@@ -31,7 +31,7 @@ const linked = {
   watch: (changed) => addEventListener("hashchange", changed),
 };
 
-/** Called by the page itself. */
+/** Called by the page. */
 export function start() {
   const maps = JSON.parse(document.getElementById("maps").textContent);
   const link = location.protocol === "about:" ? linkless : linked;

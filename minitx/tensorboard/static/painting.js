@@ -2,9 +2,9 @@
 
 import { differenceTable, greys, palette } from "./colours.js";
 
-const PADDING = 1000; // no signed level
+const PADDING = 1000; // outside the range of signed levels
 
-/** Which rows and columns of a map are shown: all, or those that are not padding. */
+/** The rows and columns of a map to show: all, or those that are not padding. */
 export function layoutOf(map, padding) {
   const axis = (labels) => {
     const shown = [...labels.keys()].filter((place) => padding || labels[place] !== null);
@@ -13,14 +13,14 @@ export function layoutOf(map, padding) {
   return { queries: axis(map.header.queries), keys: axis(map.header.keys), stride: map.columns };
 }
 
-/** How to colour: { table, greys, difference }; made once for a look at the page. */
+/** The colour table of a scene. */
 export function brush(scale, difference, theme) {
   return { table: palette(scale, difference, theme), greys: greys(theme), difference, theme };
 }
 
 /**
- * The pixels of one head, a pixel a weight, or a pixel a block of `factor` x `factor` weights: the strongest of them,
- * so that a thin line is not lost in a small picture.
+ * The pixels of one head, one for each weight, or one for the strongest of each block of `factor` x `factor` weights,
+ * so that a thin line is visible in a thumbnail.
  *
  * With `other`, the pixels of the difference, levels minus other.
  */
@@ -58,7 +58,7 @@ function strongest(levels, other, { queries, keys, stride }, factor, width, heig
   return found;
 }
 
-/** Put a head on a canvas for a small picture of about `side` pixels; the style sheet stretches it. */
+/** Draw a head on a canvas as a thumbnail of about `side` pixels; the style sheet scales it. */
 export function thumbnail(canvas, levels, other, layout, colours, side) {
   const longest = Math.max(layout.queries.shown.length, layout.keys.shown.length);
   const image = pixels(levels, other, layout, colours, Math.max(1, Math.floor(longest / side)));
@@ -67,7 +67,7 @@ export function thumbnail(canvas, levels, other, layout, colours, side) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/** A head on a canvas of its own, a pixel a weight: to be drawn larger without smoothing. */
+/** A head on a new canvas, one pixel for each weight, to be scaled without smoothing. */
 export function sheet(levels, other, layout, colours) {
   const image = pixels(levels, other, layout, colours);
   const canvas = document.createElement("canvas");
@@ -77,7 +77,7 @@ export function sheet(levels, other, layout, colours) {
   return canvas;
 }
 
-/** A bar from the least to the greatest weight. */
+/** Draw a bar from the smallest to the largest weight. */
 export function legend(canvas, scale, difference, theme) {
   const { table } = brush(scale, difference, theme);
   const width = 128;

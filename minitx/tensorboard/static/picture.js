@@ -1,4 +1,4 @@
-/** The grid, and an enlarged head, as pictures to keep. */
+/** The grid, or an enlarged head, as an image to download. */
 
 import { inks, make, sized } from "./elements.js";
 import { shortened, spaced, visible } from "./labels.js";
@@ -12,7 +12,7 @@ const MARGIN = 16;
 const BETWEEN = 24;
 const DENSITY = 2;
 
-function begun(width, height) {
+function canvasOf(width, height) {
   const canvas = make("canvas");
   const context = sized(canvas, width, height, DENSITY);
   const { paper, ink } = inks();
@@ -29,14 +29,14 @@ function title({ view, other, difference }) {
   return shortened(visible(whole).replaceAll("␣", " "), 120);
 }
 
-/** All heads of a scene (see scene.js), in the order in which they are shown. */
+/** All heads of a scene (see scene.js), in display order. */
 export function gridPicture(scene) {
   const { map, order, layout } = scene;
   const double = scene.other && !scene.difference ? 2 : 1;
   const across = Math.max(...map.counts, 1);
   const ratio = Math.min(Math.max(layout.queries.shown.length / Math.max(layout.keys.shown.length, 1), 0.4), 1.6);
   const [wide, high] = [SIDE * double + GAP, SIDE * ratio + GAP + TEXT];
-  const { canvas, context } = begun(
+  const { canvas, context } = canvasOf(
     2 * MARGIN + Math.max(across * wide, 480),
     2 * MARGIN + TEXT + spots(scene, across).at(-1).row * high + high,
   );
@@ -59,7 +59,7 @@ function drawn(part, scene) {
   return sheet(part.levels, part.other ?? null, part.layout, scene.brush);
 }
 
-/** Row and column of each head: a row for each layer, or line after line where heads are sorted. */
+/** Row and column of each head: a row for each layer, or, if sorted, row by row. */
 function spots({ view, order }, across) {
   const heads = new Map();
   return order.map(({ item }, index) => {
@@ -70,13 +70,13 @@ function spots({ view, order }, across) {
   });
 }
 
-/** The enlarged head as it stands in a detail panel, marks included. */
+/** The enlarged head of a detail panel, with its marks. */
 export function detailPicture(scene, detail) {
   const wide = ({ matrix, lines }) => matrix.size.width + lines.width + 2 * BETWEEN;
   const width = detail.shown.reduce((sum, figure) => sum + wide(figure), 0);
   const height =
     2 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
-  const { canvas, context } = begun(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height);
+  const { canvas, context } = canvasOf(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height);
   context.font = "600 13px system-ui, sans-serif";
   context.fillText(`${detail.title.textContent} · ${title(scene)}`, MARGIN, MARGIN + 8);
   let x = MARGIN;

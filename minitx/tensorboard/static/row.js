@@ -1,4 +1,4 @@
-/** What one query looks at, as text: its strongest keys with their weights. */
+/** The weights of one query as text: its strongest keys. */
 
 import { lineColour, WEIGHTS } from "./colours.js";
 import { make, quoted } from "./elements.js";
@@ -7,7 +7,7 @@ import { weightAt } from "./scene.js";
 
 const SHOWN = 8;
 
-/** The name of the place `index` of an axis: its number from one, and its token. */
+/** The label of index `index` of an axis: its position from one, and its token. */
 export function place(axis, index) {
   const original = axis.shown[index];
   return [
@@ -17,14 +17,14 @@ export function place(axis, index) {
   ];
 }
 
-/** The strongest keys of one row (a place on the screen) of a part (see scene.js). */
+/** The strongest keys of one row (an index on the screen) of a part (see scene.js). */
 export function rowText(part, row, theme) {
   const { queries, keys } = part.layout;
   const query = queries.shown[row];
-  const title = make("h3", {}, "query ", ...place(queries, row), part.other ? " differs at" : " looks at");
+  const title = make("h3", {}, "query ", ...place(queries, row), part.other ? " differs at" : " attends to");
   const section = make("section", { className: "row", "data-query": String(query) }, title);
   if (queries.padded[row]) {
-    section.append(make("p", { className: "note", textContent: "This is padding: its weights mean nothing." }));
+    section.append(make("p", { className: "note", textContent: "This is padding; its weights are meaningless." }));
     return section;
   }
   const weights = keys.shown.map((key, index) => ({ index, key, weight: weightAt(part, WEIGHTS, query, key) }));
@@ -50,6 +50,6 @@ function line({ index, key, weight }, part, theme) {
   bar.style.setProperty("--share", Math.min(1, Math.abs(weight)));
   bar.style.setProperty("--bar", lineColour(weight, Boolean(part.other), theme));
   const name = make("span", { className: "key" }, ...place(part.layout.keys, index));
-  const told = make("span", { className: "weight", textContent: number(weight) });
-  return make("li", { "data-key": String(key), "data-weight": String(weight) }, name, bar, told);
+  const value = make("span", { className: "weight", textContent: number(weight) });
+  return make("li", { "data-key": String(key), "data-weight": String(weight) }, name, bar, value);
 }

@@ -1,13 +1,13 @@
-/** One look at the maps: what each small and each large picture of a head is made of. */
+/** A scene: the data of every thumbnail and of the enlarged head. */
 
 import { brush, layoutOf } from "./painting.js";
 
 /**
- * What is to be drawn now.
+ * The scene of a view.
  *
- * @param view as state.js has it
+ * @param view from state.js
  * @param map the AttentionMap chosen
- * @param other the one to compare it with, or null
+ * @param other the AttentionMap to compare it with, or null
  * @param theme "light" or "dark"
  */
 export function sceneOf(view, map, other, theme) {
@@ -26,7 +26,7 @@ export function sceneOf(view, map, other, theme) {
   };
 }
 
-/** The heads, strongest first, or layer by layer; heads about which a statistic says nothing stand last. */
+/** The heads, highest value first, undefined ones last; or layer by layer. */
 function ordered({ sort }, map) {
   const heads = map.heads();
   if (!sorts(map, sort)) return heads;
@@ -34,12 +34,12 @@ function ordered({ sort }, map) {
   return heads.sort((one, two) => height(two) - height(one) || 0);
 }
 
-/** Whether a statistic is there to sort by. */
+/** Whether the maps have a statistic to sort by. */
 export function sorts(map, name) {
   return map.header.statistics.some((statistic) => statistic.name === name);
 }
 
-/** The pictures of one head: one, or two side by side. Levels are null where the second has no such head. */
+/** The parts of one head: one, or two side by side. Levels are null where the second map lacks the head. */
 export function parts(scene, item, head) {
   const { map, other, layout, otherLayout, view, difference } = scene;
   const first = { map, layout, levels: map.levels(item, head), caption: caption(view.run, view.step) };
@@ -58,7 +58,7 @@ function caption(run, step) {
   return `${run}, step ${step}`;
 }
 
-/** A signed weight of a part, at a place of the map itself. */
+/** A signed weight of a part, at row and column of the map. */
 export function weightAt(part, weights, row, column) {
   const place = row * part.layout.stride + column;
   return weights[part.levels[place]] - (part.other ? weights[part.other[place]] : 0);

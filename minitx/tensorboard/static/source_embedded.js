@@ -1,4 +1,4 @@
-/** Attention maps in the page itself: { runs: { run: { tag: { step: [header, base64 of gzip, ...] } } } }. */
+/** Attention maps embedded in the page: { runs: { run: { tag: { step: [header, base64 of gzip, ...] } } } }. */
 
 /** A source over the parsed JSON. */
 export function embeddedSource({ runs }) {

@@ -1,6 +1,6 @@
 /** Attention maps from the routes of TensorBoard's plugin. */
 
-/** A source; `base` is the address that the routes stand below. */
+/** A source; `base` is the URL of the plugin. */
 export function tensorboardSource(base) {
   async function get(route, parameters, signal) {
     const address = new URL(route, base);
@@ -10,11 +10,11 @@ export function tensorboardSource(base) {
       answer = await fetch(address, { signal });
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw new Error("TensorBoard does not answer: is it still running?");
+      throw new Error("TensorBoard does not answer; check that it is running.");
     }
     if (answer.ok) return answer;
-    const told = await answer.json().catch(() => ({}));
-    throw new Error(told.error ?? `TensorBoard answered ${answer.status} for ${route}`);
+    const body = await answer.json().catch(() => ({}));
+    throw new Error(body.error ?? `TensorBoard answered ${answer.status} for ${route}`);
   }
   return {
     live: true,

@@ -1,11 +1,11 @@
-/** What is being looked at, as a flat object, and as the text of a link. */
+/** The view as a flat object, and as the text of a link. */
 
 const DEFAULTS = {
   run: "",
   example: "",
   kind: "",
   step: null, // a number; null is the latest
-  follow: true, // until a step is chosen; a link names its step
+  follow: true, // until a step is chosen; a link contains its step
   sort: "", // a statistic's name; "" is by layer
   scale: "sqrt",
   padding: false,
@@ -20,23 +20,23 @@ const DEFAULTS = {
 const CHOICES = { scale: ["sqrt", "linear"], show: ["beside", "difference"] };
 const NUMBERS = ["step", "item", "head", "query", "step2"];
 
-/** A view in which nothing has been chosen. */
+/** The default view. */
 export function initial() {
   return { ...DEFAULTS };
 }
 
-/** What differs from the beginning, as the text of a link. */
+/** The values that differ from the defaults, as the text of a link. */
 export function toText(view) {
-  const moot = [
+  const ignored = [
     "follow",
     ...(view.compare ? [] : ["run2", "step2", "show"]),
     ...(view.item === null ? ["head", "query"] : []),
   ];
-  const kept = Object.keys(DEFAULTS).filter((key) => view[key] !== DEFAULTS[key] && !moot.includes(key));
+  const kept = Object.keys(DEFAULTS).filter((key) => view[key] !== DEFAULTS[key] && !ignored.includes(key));
   return new URLSearchParams(kept.map((key) => [key, String(view[key])])).toString();
 }
 
-/** The view of a link. What is not known, or not a value that its key may have, is left at its beginning. */
+/** The view of a link. Unknown keys and invalid values are ignored. */
 export function fromText(text) {
   const view = initial();
   for (const [key, value] of new URLSearchParams(text)) {
@@ -50,21 +50,21 @@ export function fromText(text) {
   return view;
 }
 
-/** A tag's two halves. An example's name may hold slashes. */
+/** Kind and example of a tag. An example's name may contain slashes. */
 export function splitTag(tag) {
   const [kind] = tag.split("/", 1);
   return { kind, example: tag.slice(kind.length + 1) };
 }
 
-/** Put a view within what there is: `runs` as a source's index gives it. Returns the steps to choose from. */
+/** Restrict a view to what is available in `runs`, from a source's index; return the available choices. */
 export function settle(view, runs) {
   const names = Object.keys(runs);
   if (!names.includes(view.run)) view.run = names[0] ?? "";
   const tags = Object.keys(runs[view.run] ?? {}).map(splitTag);
   const examples = [...new Set(tags.map((tag) => tag.example))];
   if (!examples.includes(view.example)) view.example = examples[0] ?? "";
-  const there = new Set(tags.filter((tag) => tag.example === view.example).map((tag) => tag.kind));
-  const kinds = ["encoder", "decoder", "cross"].filter((kind) => there.has(kind));
+  const present = new Set(tags.filter((tag) => tag.example === view.example).map((tag) => tag.kind));
+  const kinds = ["encoder", "decoder", "cross"].filter((kind) => present.has(kind));
   if (!kinds.includes(view.kind)) view.kind = kinds.at(-1) ?? "";
   const tag = `${view.kind}/${view.example}`;
   const steps = runs[view.run]?.[tag] ?? [];
@@ -75,7 +75,7 @@ export function settle(view, runs) {
   return { names, examples, kinds, tag, steps, steps2 };
 }
 
-/** The step itself, or else the last one before it, or else the first; null is the last. */
+/** The step if available, else the last one before it, else the first; null is the last. */
 function nearest(steps, step) {
   if (step === null) return steps.at(-1) ?? null;
   return steps.findLast((one) => one <= step) ?? steps[0] ?? null;

@@ -226,7 +226,7 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
 
 
 def test_events_that_cannot_be_written_are_not_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitx.tensorboard.events.MOST", 1000)
+    monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 1000)
     disk, full = TolerantFiles(tmp_path), FullDisk(monkeypatch)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
     from tensorboard.compat.proto.event_pb2 import Event
