@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+WITHOUT_FLOAT64 = ("mps",)
+"""Types of devices that lack it: Apple's GPUs."""
+
 
 def best_device() -> str:
     """The type of device that `auto` means: cuda, else mps (an Apple GPU), else cpu."""
@@ -36,8 +39,8 @@ def has_bf16(device: torch.device | str) -> bool:
 
 
 def widest_float(device: torch.device | str) -> torch.dtype:
-    """The most exact floating-point type of a device: float64, which an Apple GPU lacks."""
-    return torch.float32 if torch.device(device).type == "mps" else torch.float64
+    """The most exact floating-point type of a device: float64 where it has that."""
+    return torch.float32 if torch.device(device).type in WITHOUT_FLOAT64 else torch.float64
 
 
 def pinned(tensor: Tensor, device: torch.device | str) -> Tensor:
