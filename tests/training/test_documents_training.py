@@ -64,7 +64,7 @@ def test_a_run_with_its_pictures_and_its_report(
     other = batch.documents[:, None, :, None] != batch.documents[:, None, None, :]
     for weights in maps.values():
         assert (weights[other.expand_as(weights)] == 0).all(), "no head looks into another document"
-    assert "parameters" in describe(packed(architecture))
+    assert "parameters" in describe(resolve(packed(architecture)))
 
 
 def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) -> None:

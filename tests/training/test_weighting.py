@@ -151,7 +151,7 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(
     )
     check(evaluate(model, wider, architecture, special))
     for size in (1, 7, 64, 1000):
-        monkeypatch.setattr(evaluation, "BATCH", size)
+        monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
         check(evaluate(model, pairs, architecture, special))
     for world_size in (2, 3, 5):
         shares = [
