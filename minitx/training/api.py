@@ -60,7 +60,17 @@ def train_config(
     from minitx.training.callbacks.event_logger import RunLogger
     from minitx.training.resilience.disk import TolerantFiles
 
-    return run.train(resolve(config, resume, init_from), run.RunExtras(TolerantFiles, RunLogger, callbacks, report))
+    extras = run.RunExtras(TolerantFiles, RunLogger, strategy, callbacks, report)
+    return run.train(resolve(config, resume, init_from), extras)
+
+
+def strategy(name: str) -> Any:
+    """The object for fsdp2; Lightning knows the other names."""
+    if name != "fsdp2":
+        return name
+    from minitx.training.sharding import ShardedStrategy
+
+    return ShardedStrategy()
 
 
 def report(predictor: Predictor) -> tuple[dict[str, Any], str]:

@@ -56,6 +56,8 @@ class RunExtras:
     """Creates the files of the run, from its folder."""
     logger: Callable[[RunFiles, int | None], Any] = loss_logger
     """Creates Lightning's logger, from the files and the step from which earlier events are hidden."""
+    strategy: Callable[[str], Any] = lambda name: name
+    """Creates Lightning's strategy, from trainer.strategy."""
     callbacks: Callable[[Config, RunFiles], Sequence[Callback]] = lambda config, files: ()
     """Creates Lightning callbacks; a RunCallback has further hooks."""
     report: Callable[[Predictor], tuple[dict[str, Any], str]] = held_out_report
@@ -114,7 +116,7 @@ def _train(
         gradient_clip_val=settings.gradient_clip_val or None,
         accelerator=settings.accelerator,
         devices=settings.devices,
-        strategy=settings.strategy,
+        strategy=extras.strategy(settings.strategy),
         num_nodes=settings.num_nodes,
         # Hides the events that a killed process wrote after its last save.
         logger=extras.logger(files, None if start is None else start.step + 1),
@@ -129,6 +131,8 @@ def _train(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+    # Lightning would refuse to convert a Batch, which is frozen, to a true precision; it holds no floats.
+    trainer.precision_plugin.convert_input = lambda batch: batch
     if trainer.is_global_zero:
         files.write_first("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -1,7 +1,6 @@
 """FSDP2 (Zhao et al. 2023): weights, gradients and optimizer states sharded over processes, as trainer.strategy fsdp2.
 
-Importing this module registers the strategy. Checkpoints hold whole tensors, so that any number of processes, with any
-strategy, can resume from them.
+Checkpoints hold whole tensors, so that any number of processes, with any strategy, can resume from them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -61,9 +60,6 @@ class ShardedStrategy(ModelParallelStrategy):
             by_name = _by_name(regrouped(saved, self.model), optimizer, names)
             set_optimizer_state_dict(self.model, optimizer, by_name, options=options)
         return contents
-
-
-StrategyRegistry.register("fsdp2", ShardedStrategy)
 
 
 def _by_name(saved: dict[str, Any], optimizer: Optimizer, names: dict[Any, str]) -> dict[str, Any]:

@@ -155,10 +155,7 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
     "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have an unknown 'more'"),
-    "whole numbers": (
-        weights(lambda all: all.update({NAME: all[NAME].long()})),
-        "must be floating point, got torch.int64",
-    ),
+    "whole numbers": (weights(lambda all: all.update({NAME: all[NAME].long()})), "floating point, got torch.int64"),
     "not a number": (weights(lambda all: all[NAME].fill_(torch.nan)), "must be finite, got 208 of 208"),
     "transposed": (weights(lambda all: all.update({NAME: all[NAME].T})), "must have the shape [13, 16]"),
     "a list": (weights(lambda all: all.update({NAME: all[NAME].tolist()})), "must be tensors by name, got list"),

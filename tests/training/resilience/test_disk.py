@@ -157,7 +157,7 @@ def test_a_folder_that_is_removed_is_made_again(
     folder = tmp_path / "runs/small/v0"
     at(monkeypatch, {5: lambda: shutil.rmtree(tmp_path / "runs")})
     train(small(trainer=STEPS, log={"every_n_steps": 1}))
-    assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is made again") == 1
+    assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is created again") == 1
     assert saved(folder) == 8
     assert saved(folder, "best") == 8, "what is gone is no longer the best"
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
@@ -217,12 +217,12 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "open", lambda self, *mode, **more: Short(original(self, *mode, **more)))
             events.flush()
-        assert "events" in disk.troubles
+        assert "events" in disk.failures
         if removed:
             events.path.unlink()
         events.flush()
         assert steps() == ([2] if removed else [1, 2])
-        assert not disk.troubles
+        assert not disk.failures
 
 
 def test_events_that_cannot_be_written_are_not_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,13 +70,13 @@ def remember_replay(patch: pytest.MonkeyPatch) -> None:
     """Which step is done once more, for break_at."""
     from minitx.training.resilience import divergence
 
-    original = divergence.again
+    original = divergence.replay
 
     def replay(trainer: Any, module: Any, done: int) -> Any:
         module._again = done
         return original(trainer, module, done)
 
-    patch.setattr(divergence, "again", again)
+    patch.setattr(divergence, "replay", replay)
 
 
 def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
