@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from minitx.nn.flex import flex_attention
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minitx.nn.attention import explicit_attention, fused_attention
+from minitx.nn.flex import flex_attention
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BACKENDS = {
