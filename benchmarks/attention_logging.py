@@ -1,9 +1,9 @@
-"""What looking inside costs: time that attention logging adds to training, bytes of each log, memory after many.
+"""The cost of attention logging: time added to training, bytes of each log, memory after many.
 
     python -m benchmarks.attention_logging
 
 Each run is a process of its own, on one thread, and counts processor seconds, which a busy machine changes little:
-those within the logging callback, until all is written, beside those of the rest. Pairs of runs with logging and
+those within the logging callback, until all is written, against those of the rest. Pairs of runs with logging and
 without, in turn, are the check on that; they differ by more than logging costs.
 """
 
@@ -35,7 +35,7 @@ RUNS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
         ),
     ),
 }
-"""What is trained, how many pairs of runs, steps from one log to the next by default, and the config."""
+"""Name, number of pairs of runs, default steps between logs, and config."""
 MANY = (
     *(
         "--config",
@@ -53,7 +53,7 @@ LOGS = (50, 500)
 
 
 def run(words: list[str], logged: bool) -> dict[str, Any]:
-    """Train in this process, and look at the clock and at the memory beside it."""
+    """Train in this process, and measure time and memory."""
     from minitx.config.parser import config_from_words
     from minitx.training import api
     from minitx.training.callbacks import log_attention as callbacks
@@ -100,7 +100,7 @@ def alone(words: tuple[str, ...], logged: bool) -> dict[str, Any]:
 
 
 def compared(name: str) -> dict[str, Any]:
-    """Runs with logging, and beside each one without."""
+    """Pairs of runs, with and without logging."""
     what, pairs, interval, words = RUNS[name]
     runs = [(alone(words, True), alone(words, False) if pairs else None) for _ in range(pairs or 1)]
     ratios = [on["cpu"] / off["cpu"] - 1 for on, off in runs if off]
@@ -122,7 +122,7 @@ def _step(on: dict[str, Any]) -> float:
 
 
 def _share(on: dict[str, Any], interval: int) -> float:
-    """A log beside the steps until the next."""
+    """The time of a log as a share of the steps until the next."""
     return float(on["logging"] / on["logs"] / (interval * _step(on)))
 
 
@@ -151,9 +151,9 @@ def main() -> None:
         ],
     )
     size = rows[0]["bytes_of_events"] / rows[0]["logs"] / 2**10
-    told = " and ".join(f"{megabytes:.0f} MiB after {count}" for count, megabytes in memory.items())
+    sizes = " and ".join(f"{megabytes:.0f} MiB after {count}" for count, megabytes in memory.items())
     text += f"\n\nReversal writes {size:.0f} KiB of events for each log, curves and pictures among them."
-    text += f"\nResident memory while it logs after every step: {told} logs."
+    text += f"\nResident memory while it logs after every step: {sizes} logs."
     record("attention_logging", [*rows, {"memory": memory}], text, "look_inside.md")
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine in words, results as JSON, tables as Markdown."""
+"""Shared by all benchmarks: description of the machine, results as JSON, tables as Markdown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def record(name: str, rows: list[dict[str, Any]], text: str, page: str) -> None:
-    """Keep results/<name>.json, and put the table where docs/<page> has room for it: no number is typed by hand."""
+    """Write results/<name>.json, and insert the table between its markers in docs/<page>."""
     RESULTS.mkdir(exist_ok=True)
     about = machine()
     (RESULTS / f"{name}.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Tokens written per second: minitx beside Hugging Face's generate and x-transformers, each with its cache.
+"""Tokens generated per second: minitx against Hugging Face's generate and x-transformers, each with its cache.
 
     python -m benchmarks.generation
 

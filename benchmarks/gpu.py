@@ -1,4 +1,4 @@
-"""What only a GPU has: how much of its arithmetic a large model uses, and what CUDA graphs make of a tiny one.
+"""Measurements that need a GPU: utilization by a large model, and the speed of a tiny one with CUDA graphs.
 
     python -m benchmarks.gpu --nanogpt FOLDER
 
@@ -54,7 +54,7 @@ def peak() -> float:
 
 
 def utilisation(size: Size, nanogpt: str | None) -> dict[str, Any]:
-    """minitx beside nanoGPT, both compiled, in bf16; by itself where nanoGPT is not at hand."""
+    """minitx and nanoGPT, both compiled, in bf16; minitx alone where nanoGPT is not installed."""
     pair = {
         "minitx": Contestant(peers.minitx, size, bf16=True, mode="default"),
         "nanoGPT": Contestant(functools.partial(peers.nanogpt, folder=nanogpt), size, bf16=True, mode="default"),
@@ -71,7 +71,7 @@ def utilisation(size: Size, nanogpt: str | None) -> dict[str, Any]:
 
 
 def graphs(size: Size) -> dict[str, Any]:
-    """minitx with CUDA graphs beside minitx as it is written."""
+    """minitx with and without CUDA graphs."""
     found, _ = races(
         {
             "minitx": Contestant(peers.minitx, size, bf16=True, mode="reduce-overhead"),
@@ -81,7 +81,7 @@ def graphs(size: Size) -> dict[str, Any]:
     return {"size": asdict(size), "races": found}
 
 
-def told(large: dict[str, Any], tiny: dict[str, Any]) -> str:
+def summary(large: dict[str, Any], tiny: dict[str, Any]) -> str:
     """The table."""
     step, name = large["tokens"] / speed(large["races"], "minitx", large["tokens"]), large["size"]["name"]
     used = f"{large['flops'] / step / large['peak']:.1%} of {large['peak'] / 1e12:,.1f} TFLOP/s; {1e3 * step:,.1f} ms"
@@ -101,9 +101,9 @@ def main() -> None:
     large = utilisation(LARGE if DEVICE == "cuda" else SMALL_LARGE, given.nanogpt)
     tiny = graphs(TINY)
     if DEVICE == "cuda":
-        record("gpu", [large, tiny], told(large, tiny), "performance.md")
+        record("gpu", [large, tiny], summary(large, tiny), "performance.md")
     else:
-        print(f"{told(large, tiny)}\n\nNo GPU: a small size, no CUDA graphs, and nothing is recorded.")
+        print(f"{summary(large, tiny)}\n\nNo GPU: a small size, no CUDA graphs, and nothing is recorded.")
 
 
 if __name__ == "__main__":

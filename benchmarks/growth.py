@@ -1,4 +1,4 @@
-"""How the cost of a training step grows with layers, width, tokens and batch: fitted exponents.
+"""Growth of the cost of a training step with layers, width, tokens and batch: fitted exponents.
 
 python -m benchmarks.growth
 """
@@ -25,7 +25,12 @@ AXES: dict[str, tuple[int, ...]] = {
     "length": (256, 512, 1024, 2048, 4096),
     "batch": (2, 4, 8, 16, 32),
 }
-SAID = {"layers": "layers", "d_model": "width d", "length": "tokens T in a sequence", "batch": "sequences in a batch"}
+AXIS_NAMES = {
+    "layers": "layers",
+    "d_model": "width d",
+    "length": "tokens T in a sequence",
+    "batch": "sequences in a batch",
+}
 EXPECTED = {
     "layers": "1, less what head and embedding take",
     "d_model": "1 to 2: the maps' products grow with the square, the rest in a straight line",
@@ -56,8 +61,8 @@ def main() -> None:
         exponent = float(np.polyfit(np.log(values), np.log(taken), 1)[0])
         last = float(np.log(taken[-1] / taken[-2]) / np.log(values[-1] / values[-2]))
         rows.append({"axis": axis, "values": values, "seconds": taken, "exponent": exponent, "last": last})
-        told = ", ".join(f"{value:,}: {1e3 * each:,.0f}" for value, each in zip(values, taken, strict=True))
-        lines.append([SAID[axis], told, f"{exponent:.2f}", f"{last:.2f}", EXPECTED[axis]])
+        times = ", ".join(f"{value:,}: {1e3 * each:,.0f}" for value, each in zip(values, taken, strict=True))
+        lines.append([AXIS_NAMES[axis], times, f"{exponent:.2f}", f"{last:.2f}", EXPECTED[axis]])
         print(lines[-1], flush=True)
     header = ["grows", "ms a step", "exponent", "of the last doubling", "as it should"]
     around = (

@@ -59,8 +59,8 @@ def watched(folder: str, steps: int) -> dict[int, tuple[float, float]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if told := re.match(r"step ([\d,]+)/", line):
-                found[int(told[1].replace(",", ""))] = used(process.pid)
+            if found_step := re.match(r"step ([\d,]+)/", line):
+                found[int(found_step[1].replace(",", ""))] = used(process.pid)
     if process.returncode:
         raise SystemExit(f"the run ended with code {process.returncode}")
     return found
@@ -87,19 +87,19 @@ def main() -> None:
     lines = [[f"{step:,}", f"{held[step]:,.0f} MiB", f"{times[step]:.2f} ms"] for step in SHOWN]
     first, last = SHOWN[0], SHOWN[-1]
     count = COMPARED // VALIDATED
-    early, late, beside = (
+    early, late, fresh_median = (
         statistics.mean(part) for part in ([*times.values()][:count], [*times.values()][-count:], fresh.values())
     )
-    said = (
+    summary = (
         f"{STEPS:,} steps of an encoder-decoder of width 32, {STEPS // VALIDATED} validations with attention maps and "
         f"pictures, a save beside each: memory {held[last] - held[first]:+.1f} MiB from step {first:,} to step "
-        f"{last:,}, at most {max(held.values()):,.0f}; its last {COMPARED:,} steps take {late / beside:.2f}x the "
+        f"{last:,}, at most {max(held.values()):,.0f}; its last {COMPARED:,} steps take {late / fresh_median:.2f}x the "
         f"processor time of the first {COMPARED:,} of a fresh run right after it, and {late / early:.2f}x that of its "
         f"own first ones, minutes before. The event file has {written:.0f} MiB."
     )
     header = ["step", "resident memory", "processor time of a step, validations, logging and saves included"]
     rows.append({"fresh_run_step_ms": [*fresh.values()]})
-    record("long_run", rows, f"{said}\n\n{table(header, lines)}", "performance.md")
+    record("long_run", rows, f"{summary}\n\n{table(header, lines)}", "performance.md")
 
 
 if __name__ == "__main__":

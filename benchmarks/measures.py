@@ -1,4 +1,4 @@
-"""What can be measured of a trained model besides its figures on held-out examples, and read off its curves."""
+"""Measures of a trained model besides its metrics on held-out examples, and of its curves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def share_of_rows(predictor: Predictor, mirrored: bool) -> float:
 
 
 def head_scores(predictor: Predictor) -> tuple[float, float]:
-    """What makes induction: the best head's score, and below that head the best one's weight on the token before
+    """The parts of induction: the best head's score, and below that head the best one's weight on the token before
     (Olsson et al. 2022).
     """
     (heads,) = task_statistics(predictor, 1000, "test").values()  # of a decoder alone
@@ -48,7 +48,7 @@ def head_scores(predictor: Predictor) -> tuple[float, float]:
 
 
 def training_match(predictor: Predictor) -> float:
-    """Exact match on 2,000 examples that training has drawn."""
+    """Exact match on 2,000 training examples."""
     pairs = predictor.task.batch(torch.Generator().manual_seed(0), 2000)
     assert isinstance(pairs, Pairs)
     right = exact_matches(predictor.model, pairs, predictor.architecture, predictor.tokenizer.special)
@@ -63,7 +63,7 @@ def first_step(folder: str, curve: str, reached: Callable[[float], bool]) -> flo
 
 
 class Measure(NamedTuple):
-    """What is kept of a trained model, by the name that a target gives."""
+    """The recorded measures of a trained model, by their names in targets."""
 
     meaning: str  # as docs/results.md says it
     of: Callable[[str], float]  # from a run's folder

@@ -1,4 +1,4 @@
-"""Peak memory and speed of one attention, forward and backward: the fused path beside the explicit one.
+"""Peak memory and speed of one attention, forward and backward: the fused path against the explicit one.
 
     python -m benchmarks.memory
 
@@ -55,8 +55,8 @@ def main() -> None:
         row: dict[str, float] = {"tokens": tokens}
         for path in PATHS:
             command = [sys.executable, "-m", "benchmarks.memory", path, str(tokens)]
-            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-            row[path], row[f"{path} speed"] = round(float(told[0]), 1), round(float(told[1]))
+            fields = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            row[path], row[f"{path} speed"] = round(float(fields[0]), 1), round(float(fields[1]))
         rows.append(row)
     header = ["tokens", "fused, MiB", "explicit, MiB", "explicit / fused", "fused, tokens/s", "explicit, tokens/s"]
     lines = [

@@ -1,8 +1,8 @@
-"""What Lightning's Trainer, our logging and our data add to a bare training loop.
+"""Time that Lightning's Trainer, our logging and our data add to a bare training loop.
 
     python -m benchmarks.overhead
 
-The bare loop is the same model, optimiser, schedule, clipping and precision over batches that were drawn before.
+The bare loop is the same model, optimiser, schedule, clipping and precision over batches sampled beforehand.
 `minitx train` meets it in turns of a hundred steps, as contestants do in benchmarks.training: each in a process of its
 own, started in both orders, because how the C library keeps memory is a setting of a whole process. `minitx train` lets
 it keep memory between steps, and the bare loop is measured with and without. Drawing a batch takes such turns as well.
@@ -85,7 +85,7 @@ class Loop:
 
 
 class Drawing:
-    """Batches, drawn and let go of as in training: the next one finds its memory."""
+    """Batches, sampled and freed as in training, so that the next one reuses the memory."""
 
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a batch."""
@@ -129,7 +129,7 @@ class Turns(Callback):
         self._began: float | None = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
-        """Behind the last step of a turn, tell what a step took and wait for the next turn, if there is one."""
+        """After the last step of a turn, send the time of a step and wait for the next turn, if any."""
         if trainer.global_step % TURN == 0:
             self._turns.send(0 if self._began is None else (time.perf_counter() - self._began) / TURN)
             if not self._turns.recv():
@@ -149,7 +149,7 @@ def main() -> None:
         return f"{1 / ratio(found[name], name) - 1:+.1%}"
 
     lines = [
-        ["bare loop, batches drawn before", *cells("bare"), over("bare")],
+        ["bare loop, batches sampled before", *cells("bare"), over("bare")],
         ["the same, memory kept", *cells("bare, memory kept"), over("bare, memory kept")],
         ["drawing a batch", *cells("drawing"), f"of which {ratio(found['drawing'], 'drawing'):.1%}"],
     ]

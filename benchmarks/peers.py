@@ -26,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @dataclass(frozen=True)
 class Size:
-    """How large a model and its batch are."""
+    """The size of a model and its batch."""
 
     name: str
     layers: int  # of each stack

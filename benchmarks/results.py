@@ -1,4 +1,4 @@
-"""What minitx reaches, beside what others have published: trains the rows of benchmarks/targets.py and keeps figures.
+"""Results of minitx against published ones: trains the rows of benchmarks/targets.py and records their metrics.
 
     python -m benchmarks.results reverse copy --seeds 3      train, and keep benchmarks/results/runs/<name>.json
     python -m benchmarks.results                             only write docs/results.md from what is kept
@@ -42,7 +42,7 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
 
 
 def kept(target: Target) -> list[dict[str, Any]]:
-    """What is kept of a row; nothing where it was not run, or was another experiment then.
+    """The recorded results of a row; none where it was not run, or the experiment has changed.
 
     Raises:
         ValueError: kept figures of another experiment.
@@ -68,15 +68,15 @@ def figure(row: dict[str, Any], name: str) -> float:
     return sum(found) / len(found)
 
 
-def said(rows: list[dict[str, Any]], name: str) -> str:
+def described(rows: list[dict[str, Any]], name: str) -> str:
     """A figure over the seeds of a row, as people read it."""
     plain, _, lengths = name.partition("@")
     summary = Summary.of(figure(row, name) for row in rows)
     if plain not in MEASURES:
-        label, told = plain.replace("_", " "), shown(plain, summary)
+        label, value = plain.replace("_", " "), shown(plain, summary)
     else:
-        label, told = MEASURES[plain].meaning, shown("exact_match" if MEASURES[plain].share else "steps", summary)
-    return f"{label}{f', length {lengths}' if lengths else ''}: {told}"
+        label, value = MEASURES[plain].meaning, shown("exact_match" if MEASURES[plain].share else "steps", summary)
+    return f"{label}{f', length {lengths}' if lengths else ''}: {value}"
 
 
 def missing(target: Target) -> str:
@@ -97,10 +97,10 @@ def page() -> str:
             if rows
             else ""
         )
-        measured = "<br>".join(said(rows, name) for name in target.headline) if rows else missing(target)
+        measured = "<br>".join(described(rows, name) for name in target.headline) if rows else missing(target)
         summary.append([f"`{target.name}`", target.what, target.reference, target.target, measured, cost])
         for row in rows:
-            figures = "; ".join(said([row], name) for name in target.headline)
+            figures = "; ".join(described([row], name) for name in target.headline)
             examples = f"{row['examples']:,} of {row['split']}"
             took = [f"{row['steps']:,}", f"{row['seconds']:.1f}", row["precision"]]
             details.append([f"`{target.name}`", row["seed"], figures, examples, *took])

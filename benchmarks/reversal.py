@@ -2,7 +2,7 @@
 
     python -m benchmarks.reversal [NOTEBOOK]
 
-NOTEBOOK is Transformers_and_MHAttention.ipynb of github.com/phlippe/uvadlc_notebooks, fetched by whoever runs this. Its
+NOTEBOOK is Transformers_and_MHAttention.ipynb of github.com/phlippe/uvadlc_notebooks, downloaded by the user. Its
 own cells train its own model on its own data; only what draws and what looks for a trained model is left out. Both in
 turn, by the clock from the start of the process to the figures on unseen sequences.
 """
@@ -30,7 +30,7 @@ NEEDED = (
     "def train_reverse",
     "reverse_model,",
 )
-"""How the cells begin, after comments, that define and train the tutorial's reversal."""
+"""The first lines, after comments, of the cells that define and train the tutorial's reversal."""
 UNWANTED = ("SetAnomaly", "AnomalyPredictor", "CIFAR", "%matplotlib")
 HEADER = """\
 import math, os

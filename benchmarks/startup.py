@@ -1,4 +1,4 @@
-"""How long one waits before anything happens: whole processes, by the clock.
+"""Startup time of whole processes, by the clock.
 
 python -m benchmarks.startup CHECKPOINT        of a small model, such as runs/reverse
 """

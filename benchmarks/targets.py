@@ -1,4 +1,4 @@
-"""What minitx wants to reach, and what others have published: one entry for each row of docs/results.md.
+"""Targets and published results: one entry for each row of docs/results.md.
 
 A new config gets an entry here. Variants of a config are entries with overrides.
 """
@@ -15,9 +15,9 @@ class Target:
     what: str
     """The experiment in a few words."""
     reference: str
-    """What others have published or what was measured for them."""
+    """A published result, or one measured for others."""
     target: str
-    """What is to be reached."""
+    """A threshold to reach."""
     config: str = ""
     """Stem of the file in configs/; default: the name up to the first hyphen."""
     overrides: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Target:
     measures: tuple[str, ...] = ()
     """Names of benchmarks/measures.py: what is to be measured of each trained model besides."""
     needs: str = ""
-    """What this row needs that not every machine has."""
+    """Requirements that not every machine meets."""
 
     @property
     def stem(self) -> str:

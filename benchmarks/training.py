@@ -1,4 +1,4 @@
-"""Training steps per second: minitx beside nanoGPT, Hugging Face, x-transformers and torch.nn on the same sizes.
+"""Training steps per second: minitx against nanoGPT, Hugging Face, x-transformers and torch.nn on the same sizes.
 
     python -m benchmarks.training --nanogpt FOLDER [--compile]
 
@@ -46,7 +46,7 @@ GPU_SIZES = (
 ROUNDS, WARM_UP = 6, 3
 PRECISIONS = ("bf16", "fp32")
 SECONDS, STEPS = 0.3, 3
-"""A round of one contestant takes at least so long, and so many steps: the first one after a wait is a slow one."""
+"""Minimum seconds and steps of a round: the first step after a wait is slow."""
 
 
 def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | None) -> Callable[[], None]:
@@ -77,7 +77,7 @@ def timed(step: Callable[[], None], steps: int) -> float:
 
 @dataclass(frozen=True)
 class Contestant:
-    """What takes steps in a process of its own."""
+    """Takes steps in a separate process."""
 
     make: Callable[[Size], Peer]
     size: Size
@@ -108,7 +108,7 @@ Race = dict[str, list[float]]
 
 
 class Racer(Protocol):
-    """What can race in a process of its own."""
+    """The names that can run in a separate process."""
 
     def run(self, turns: Connection) -> None:
         """Tell the number of parameters once warm; then, for each True, the seconds of a step."""
@@ -138,9 +138,9 @@ def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
         theirs.close()  # if it dies, recv says so
         parameters[who] = turns[who].recv()  # it is ready: the next one may begin
     try:
-        for told in parameters.values():
-            if isinstance(told, str):
-                raise Missing(told)
+        for answer in parameters.values():
+            if isinstance(answer, str):
+                raise Missing(answer)
         seconds: Race = {who: [] for who in turns}
         for _ in range(ROUNDS):
             for who, own in turns.items():
@@ -156,7 +156,7 @@ def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
 
 
 def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
-    """minitx beside each peer at one size, in both precisions; beside nanoGPT also with its memory kept."""
+    """minitx and each peer at one size, in both precisions; nanoGPT also with its memory kept."""
     makers: dict[str, Callable[[Size], Peer]] = {
         "minitx": peers.minitx,
         "nanoGPT": functools.partial(peers.nanogpt, folder=nanogpt),
@@ -196,7 +196,7 @@ def default_precision() -> str:
 
 
 def ratio(found: list[Race], theirs: str) -> float:
-    """How many times as fast as theirs minitx is."""
+    """The speed of minitx relative to theirs."""
     medians = [
         statistics.median(their / our for their, our in zip(seconds[theirs], seconds["minitx"], strict=True))
         for seconds in found
@@ -215,7 +215,7 @@ def cells(found: list[Race], theirs: str, tokens: int) -> list[str]:
     return [both, f"{ratio(found, theirs):.2f}x"]
 
 
-def told(rows: list[dict[str, Any]]) -> str:
+def summary(rows: list[dict[str, Any]]) -> str:
     """The tables."""
     parts = []
     for row in rows:
@@ -252,8 +252,8 @@ def main() -> None:
     rows = []
     for size, compiled in [*((size, False) for size in sizes), *([(sizes[0], True)] if given.compile else [])]:
         rows.append(measure(size, given.nanogpt, compiled))
-        print(told(rows[-1:]), flush=True)
-    record("training", rows, told(rows), "performance.md")
+        print(summary(rows[-1:]), flush=True)
+    record("training", rows, summary(rows), "performance.md")
 
 
 if __name__ == "__main__":

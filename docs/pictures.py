@@ -1,4 +1,4 @@
-"""The guide's pictures that no minitx command draws: `python docs/pictures.py NAME FILE.png`, as printed under each.
+"""Figures of the guide that no minitx command makes: `python docs/pictures.py NAME FILE.png`.
 
 Legend: B batch, T tokens, H heads, K d_head, D d_model.
 """
@@ -17,16 +17,15 @@ from torch import Tensor, nn
 
 import minitx
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
-from minitx.plotting.figures import COLOURS, INK, QUIET
+from minitx.plotting.figures import COLOURS, INK, QUIET, new_figure, save
 from minitx.plotting.panels import Heat, Lines, sheet
 
 WORDS = ["I", "love", "apple", "phones"]
 
 
 def reach(path: Path) -> None:
-    """How strongly the last output depends on each input, for untrained layers of one width."""
+    """Gradient of the last output by each input, for untrained layers of one width."""
     torch.manual_seed(1)
     tokens, width = 64, 64
     layers = {
@@ -40,14 +39,14 @@ def reach(path: Path) -> None:
         out = layer(x)
         (out[0] if isinstance(out, tuple) else out)[:, -1].square().sum().backward()
         assert x.grad is not None
-        size = x.grad.norm(dim=2).mean(dim=0)[:-1]  # the last token's own path is short for everybody
+        size = x.grad.norm(dim=2).mean(dim=0)[:-1]  # without the last token's own path
         curves.append((name, (size / size.max()).flip(0).tolist()))
     steps = range(1, tokens)
-    sheet(path, "What is left of the gradient", [Lines("share of its largest", steps, curves, "tokens back")])
+    sheet(path, "Gradient by distance", [Lines("share of its largest", steps, curves, "tokens back")])
 
 
 def weights(path: Path) -> None:
-    """The worked example: what attention computes on the way from four words to four mixtures of them."""
+    """The worked example: scores, weights and outputs of attention on four words."""
     x = torch.tensor([[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2]])
     q = x @ torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     k = x @ torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
@@ -87,7 +86,7 @@ def scaling(path: Path) -> None:
 
 
 def visible(path: Path) -> None:
-    """Each mask of a sequence of twelve tokens; bright may be seen."""
+    """The masks of a sequence of twelve tokens; bright is visible."""
     size = 12
     documents = torch.tensor([[1] * 5 + [2] * 4 + [3] * 3])
     keep = torch.arange(size)[None] < 9
@@ -106,11 +105,11 @@ def visible(path: Path) -> None:
         "three packed documents": built(masks.causal, masks.same_document(documents)),
         "three tokens of padding": padding.expand(1, 1, size, size)[0, 0],
     }
-    sheet(path, "Who may see whom", [Heat(name, mask.float().numpy(), "key", "query") for name, mask in shown.items()])
+    sheet(path, "Visible keys", [Heat(name, mask.float().numpy(), "key", "query") for name, mask in shown.items()])
 
 
 def residual(path: Path) -> None:
-    """Through sixteen untrained layers: how large the vectors are, and how much of the gradient comes back down."""
+    """Norms of vectors and gradients through sixteen untrained layers."""
     depth, width = 16, 64
     sizes, gradients = [], []
     for name, framed in (("pre-norm", True), ("post-norm", False), ("no residual", None)):
@@ -136,13 +135,13 @@ def residual(path: Path) -> None:
         gradients.append((name, [size - found[-1] for size in found]))
     panels = [
         Lines("length of the vectors, log10", range(depth + 1), sizes, "layer"),
-        Lines("gradient beside that at the top, log10", range(depth + 1), gradients, "layer"),
+        Lines("gradient relative to the last layer, log10", range(depth + 1), gradients, "layer"),
     ]
     sheet(path, "Sixteen layers before training", panels)
 
 
 def cost(path: Path) -> None:
-    """Seconds and numbers kept by causal self-attention, forward and backward, over the length."""
+    """Time and memory of causal self-attention, forward and backward, over the length."""
     lengths = [128, 256, 512, 1024, 2048]
     seconds: dict[str, list[float]] = {"explicit": [], "fused": []}
     for tokens in lengths:
@@ -164,14 +163,14 @@ def cost(path: Path) -> None:
 
 
 def temperature(path: Path) -> None:
-    """One set of scores, made sharper and flatter."""
+    """One set of scores at several temperatures."""
     logits = torch.tensor([3.0, 2.2, 1.5, 1.0, 0.4, 0.0, -0.5, -1.0])
     curves = [(f"temperature {t:g}", (logits / t).softmax(dim=0).tolist()) for t in (0.3, 1.0, 2.0)]
     sheet(path, "The same scores", [Lines("probability", range(1, 9), curves, "token, the likeliest first")])
 
 
 def curves(path: Path, run: str, *tags: str) -> None:
-    """Figures that a run has logged, over its steps."""
+    """Logged scalars of a run, over its steps."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     log = EventAccumulator(str(checkpoint.find(run).parent)).Reload()
@@ -189,10 +188,7 @@ def curves(path: Path, run: str, *tags: str) -> None:
 
 
 def shift(path: Path, run: str, word: str, *sentences: str) -> None:
-    """A word's vector from the table, and above the last layer in each sentence, beside its neighbours' vectors."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """The vector of a word in the embedding and after the last layer in each sentence."""
     predictor = minitx.load(run)
     names, vectors = [], []
     for sentence in sentences:
@@ -205,11 +201,13 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
         names.append(" ".join(words[2:]))
     centred = torch.stack(vectors) - torch.stack(vectors).mean(dim=0)
     flat = centred @ torch.linalg.svd(centred).Vh[:2].T  # [N, 2], the two directions in which they differ most
-    figure = Figure(figsize=(6.8, 3.6), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.8, 3.6)
     wide, narrow = figure.add_gridspec(1, 3)[1:], figure.add_gridspec(1, 3)[0]
-    drawn = [(narrow, f"{word} in the table", torch.zeros(1, 2), [word]), (wide, "above the last layer", flat, names)]
-    for where, title, points, labels in drawn:
+    axes_of = [
+        (narrow, f"{word} in the embedding", torch.zeros(1, 2), [word]),
+        (wide, "after the last layer", flat, names),
+    ]
+    for where, title, points, labels in axes_of:
         axes = figure.add_subplot(where)
         axes.set_title(title, loc="left", fontsize=9.5, color=INK)
         for (x, y), label in zip(points.tolist(), labels, strict=True):
@@ -219,8 +217,7 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
         axes.margins(0.28)
         axes.set_xticks([])
         axes.set_yticks([])
-    with written_whole(path) as file:
-        figure.savefig(file, format="png")
+    save(figure, path)
 
 
 PICTURES: dict[str, Callable[..., None]] = {

@@ -47,7 +47,7 @@ def test_a_row_is_a_config_with_overrides_that_fit(target: Target) -> None:
 def test_kept_figures_are_of_the_row_as_it_stands(target: Target) -> None:
     for row in results.kept(target):
         for name in target.headline:
-            assert results.said([row], name) in results.page()
+            assert results.described([row], name) in results.page()
 
 
 def row(seed: int, exact: float) -> dict[str, Any]:

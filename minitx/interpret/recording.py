@@ -31,12 +31,7 @@ class Map(NamedTuple):
 
 @contextmanager
 def wrapped_attention(model: nn.Module, wrapper: Wrapper) -> Iterator[None]:
-    """Within this block, wrap the attention function of every MultiHeadAttention; blocks may be nested.
-
-    Args:
-        model: any module with MultiHeadAttention inside, compiled or not.
-        wrapper: makes the replacement.
-    """
+    """Within this block, wrap the attention function of every MultiHeadAttention, compiled or not; blocks may nest."""
     modules = attention_modules(model)
     originals = {path: module.attention for path, module in modules.items()}
     try:
@@ -64,9 +59,6 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         with record_attention(model) as maps:
             model(ids)
         maps["decoder.layers.0.self_attn"]  # [B, H, T, S]
-
-    Args:
-        model: any module with MultiHeadAttention inside.
 
     Yields:
         A dict that each forward fills: module path to probabilities before dropout. A later call of a module

@@ -42,11 +42,6 @@ def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: 
 
     Every head has a curve, heads_cross/antidiagonal/layer_1.head_2, up to MAX_HEAD_CURVES of its kind; with more
     heads, each pattern has one of its highest value, each other statistic one of its mean.
-
-    Args:
-        writer: a torch.utils.tensorboard.SummaryWriter.
-        statistics: of each kind of attention.
-        step: of training.
     """
     scalars: dict[str, float] = {}
     for kind, parts in statistics.items():
@@ -72,14 +67,10 @@ def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: 
 def heads_table(found: Sequence[HeadFigures]) -> str:
     """Every head with its pattern and all its statistics, in Markdown for TensorBoard's text tab."""
     names = list(dict.fromkeys(name for head in found for name in head.figures))
-    rows = [
-        [
-            f"{head.kind} {head.layer}.{head.head}",
-            head.pattern or "",
-            *(f"{head.figures[name]:.2f}" if name in head.figures else "" for name in names),
-        ]
-        for head in found
-    ]
+    rows = []
+    for head in found:
+        values = [f"{head.figures[name]:.2f}" if name in head.figures else "" for name in names]
+        rows.append([f"{head.kind} {head.layer}.{head.head}", head.pattern or "", *values])
     return markdown_table(["layer.head", "pattern", *names], rows)
 
 

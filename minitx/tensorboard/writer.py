@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_picture(writer: Any, tag: str, image: Image.Image, step: int) -> None:
-    """Write an image as a PNG.
-
-    Args:
-        writer: a torch.utils.tensorboard.SummaryWriter.
-        tag: its name in TensorBoard; the part before the first slash is the group.
-        image: any Pillow image.
-        step: of training.
-    """
+    """Write an image as a PNG to a SummaryWriter; the part of the tag before the first slash is its group."""
     png = io.BytesIO()
     image.save(png, format="PNG")
     encoded = Summary.Image(height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue())
@@ -45,7 +38,7 @@ def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
 
     Args:
         writer: a torch.utils.tensorboard.SummaryWriter.
-        tag: kind, slash, example: cross/example_1.
+        tag: kind/example, such as cross/example_1.
         items: a header and maps, from map_format.encode.
         step: of training.
     """

@@ -46,17 +46,6 @@ def zeroed(model: nn.Module, path: str, factors: Tensor):
 
 
 @architectures
-def test_ones_change_nothing(architecture: str, tiny) -> None:
-    model, arguments = tiny(architecture, "rope"), inputs(architecture)
-    before = model(*arguments)
-    with head_mask(model, {name: [1] * HEADS for name in attention_modules(model)}):
-        assert torch.equal(model(*arguments), before)
-    with head_mask(model, {}):
-        assert torch.equal(model(*arguments), before)
-    assert torch.equal(model(*arguments), before)
-
-
-@architectures
 @pytest.mark.parametrize("binary", [True, False])
 def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool, tiny) -> None:
     """Row by row, with any factor or with 0 and 1; a mask for all rows is a mask for each."""

@@ -119,18 +119,6 @@ def test_the_last_call_stays(tiny) -> None:
     assert {tuple(weights.shape) for weights in maps.values()} == {(1, HEADS, 4, 4)}  # nothing after the block
 
 
-def test_decoding_steps_are_recorded_with_all_their_keys(tiny) -> None:
-    model = tiny("decoder_only", "sinusoidal")
-    ids, cache = torch.randint(0, VOCAB, (2, 5)), model.start()
-    with record_attention(model) as whole, torch.no_grad():
-        model(ids)
-    with record_attention(model) as steps, torch.no_grad():
-        model.step(ids[:, :4], cache)
-        model.step(ids[:, 4:], cache)
-    for name, weights in whole.items():
-        close(steps[name], weights[:, :, 4:], 1e-5)
-
-
 def test_the_attention_function_is_put_back_after_an_exception(tiny) -> None:
     model = tiny("encoder_decoder")
     own = attentions(model)["encoder.layers.1.self_attn"]

@@ -118,17 +118,6 @@ def test_the_rollout_comes_after_the_heads(opened: Opened, file: Path, kind: str
             assert maps.weights(row, column) == pytest.approx([weight], abs=STEP)
 
 
-def test_text_shows_the_number_and_the_tokens(opened: Opened, file: Path) -> None:
-    maps = opened(file, "#kind=cross&item=0&head=1&query=1")
-    row = maps.root.locator(".row")
-    assert row.locator("h3").inner_text() == "query 2 a attends to"
-    best = int(head(MAPS, "cross", 0, 1)[1].argmax())
-    first = row.locator("li").first
-    assert SOURCE[best] in first.inner_text()
-    shown = float(first.locator(".weight").inner_text())
-    assert shown == pytest.approx(head(MAPS, "cross", 0, 1)[1, best], abs=STEP)
-
-
 def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) -> None:
     maps = opened(file)
     marks = {
