@@ -29,7 +29,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # the output of libraries is not part of the answer
         try:
-            answer = {"row": run(json.load(sys.stdin))}
+            answer: dict[str, Any] = {"row": run(json.load(sys.stdin))}
         except Exception as error:
             traceback.print_exc()
             sentence = next(iter(str(error).strip().splitlines()), "")

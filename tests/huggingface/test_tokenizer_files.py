@@ -84,9 +84,9 @@ def test_special_tokens_may_come_last() -> None:
     import torch
 
     from minitx.data.special_tokens import SpecialIds
-    from minitx.data.text.masking import hide
+    from minitx.data.text.masking import mask_tokens
 
     special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
-    hidden = hide(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
-    assert int(hidden.source.max()) == 9
-    assert (hidden.source[~hidden.chosen] == hidden.target[~hidden.chosen]).all()
+    masked = mask_tokens(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
+    assert int(masked.source.max()) == 9
+    assert (masked.source[~masked.chosen] == masked.target[~masked.chosen]).all()
