@@ -1,1 +1,1 @@
-"""Models in Hugging Face's formats, to ours and back; without `transformers`."""
+"""Import from and export to Hugging Face's formats, without `transformers`."""

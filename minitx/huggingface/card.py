@@ -1,4 +1,4 @@
-"""The model card: README.md of an exported folder, which says what the model does, learnt from what, and how well."""
+"""The model card: README.md of an exported folder, with task, data, metrics and config."""
 
 from __future__ import annotations
 
@@ -11,54 +11,68 @@ import yaml
 
 from minitx.inference.predictor import Predictor
 
-PIPELINES = {"decoder_only": "text-generation", "encoder_only": "fill-mask", "encoder_decoder": "text2text-generation"}
-"""What the hub calls the use of an architecture."""
+HF_USES = {
+    "decoder_only": ("text-generation", "AutoModelForCausalLM"),
+    "encoder_only": ("fill-mask", "AutoModelForMaskedLM"),
+    "encoder_decoder": ("text2text-generation", "AutoModelForSeq2SeqLM"),
+}
+"""Pipeline on the hub and class of transformers of each architecture."""
 METRICS = ("bleu", "chrf", "exact_match", "token_accuracy", "perplexity", "bits_per_character", "loss")
-"""Figures that a card tells, where they were measured."""
-CLASSES = {
-    "decoder_only": "AutoModelForCausalLM", "encoder_only": "AutoModelForMaskedLM",
-    "encoder_decoder": "AutoModelForSeq2SeqLM",
-}  # fmt: skip
+"""Metrics on a card, where they were measured."""
+USAGE = """
+```python
+from transformers import AutoTokenizer, {model}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {model}.from_pretrained(".")
+```
+"""
 
 
-def card(predictor: Predictor, checkpoint: Path, family: str | None) -> str:
-    """The text of a card.
+def card(predictor: Predictor, checkpoint: Path, for_transformers: bool) -> str:
+    """The text of a model card.
 
     Args:
         predictor: the model.
-        checkpoint: its file; figures are taken from the results.json that a finished run leaves beside it.
-        family: their model_type; None for weights under our own names.
+        checkpoint: its file; metrics are read from the results.json beside it.
+        for_transformers: whether transformers loads the folder.
     """
-    config = predictor.config
+    config, (pipeline, model) = predictor.config, HF_USES[predictor.architecture]
     front: dict[str, Any] = {"tags": ["minitx"]}
-    if family is not None:
-        front |= {"library_name": "transformers", "pipeline_tag": PIPELINES[predictor.architecture]}
-    data = {name: value for name, value in config.data.items() if name != "name"}
-    task = (inspect.getdoc(type(predictor.task)) or "").splitlines()[0]
-    parameters = sum(part.numel() for part in predictor.model.parameters())
-    lines = [
-        "---", yaml.safe_dump(front, sort_keys=False).strip(), "---", "", f"# {config.run.name}", "",
-        f"A Transformer ({predictor.architecture}, {parameters:,} parameters) trained with minitx.", "",
-        f"- **Task**: `{config.data['name']}`: {task}",
-        f"- **Data**: {', '.join(f'{name} {value}' for name, value in data.items()) or 'the usual options'}",
-        *_figures(checkpoint.parent / "results.json"),
-    ]  # fmt: skip
-    if family is not None:
-        kind = CLASSES[predictor.architecture]
-        lines += [
-            "", "```python", f"from transformers import AutoTokenizer, {kind}", "",
-            'tokenizer = AutoTokenizer.from_pretrained(".")', f'model = {kind}.from_pretrained(".")', "```",
-        ]  # fmt: skip
-    settings = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True).strip()
-    return "\n".join([*lines, "", "The whole configuration of the run:", "", "```yaml", settings, "```", ""])
+    if for_transformers:
+        front |= {"library_name": "transformers", "pipeline_tag": pipeline}
+    options = ", ".join(f"{name} {value}" for name, value in config.data.items() if name != "name")
+    return f"""---
+{_yaml(front)}
+---
+
+# {config.run.name}
+
+A Transformer ({predictor.architecture}, {sum(part.numel() for part in predictor.model.parameters()):,} parameters) \
+trained with minitx.
+
+- **Task**: `{config.data["name"]}`: {(inspect.getdoc(type(predictor.task)) or "").splitlines()[0]}
+- **Data**: {options or "the default options"}
+- **Metric**: {_metrics(checkpoint.parent / "results.json")}
+{USAGE.format(model=model) if for_transformers else ""}
+The config of the run:
+
+```yaml
+{_yaml(config.to_dict())}
+```
+"""
 
 
-def _figures(path: Path) -> list[str]:
-    """Metric and figure, from a run's results."""
+def _yaml(value: dict[str, Any]) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).strip()
+
+
+def _metrics(path: Path) -> str:
+    """The metrics of a run's results."""
     try:
         results = json.loads(path.read_text())
-        held_out = f"{results['examples']:,} examples held out for {results['split']}"
-        told = [f"{name.replace('_', ' ')} {results[name]:.4g}" for name in METRICS if name in results]
+        examples = f"{results['examples']:,} examples held out for {results['split']}"
+        values = [f"{name.replace('_', ' ')} {results[name]:.4g}" for name in METRICS if name in results]
     except (OSError, ValueError, KeyError, TypeError):
-        return ["- **Metric**: not measured"]
-    return [f"- **Metric**: {', '.join(told)} ({held_out})"]
+        return "not measured"
+    return f"{', '.join(values)} ({examples})"

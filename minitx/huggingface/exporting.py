@@ -1,4 +1,4 @@
-"""`minitx export`: a checkpoint of ours to a folder that `transformers` loads, or to plain safetensors."""
+"""`minitx export`: a checkpoint to a folder that `transformers` loads, or to plain safetensors."""
 
 from __future__ import annotations
 
@@ -14,110 +14,95 @@ from minitx.config.errors import ConfigError
 from minitx.data import framing
 from minitx.huggingface.card import card
 from minitx.huggingface.families import FAMILIES, Family
-from minitx.huggingface.rewriting import Told, rewritten
-from minitx.huggingface.tokenizer_files import generation_settings, write_json, write_tokenizer
+from minitx.huggingface.hub_files import write_json
+from minitx.huggingface.rewriting import PlainModel, rewritten
+from minitx.huggingface.tokenizer_files import generation_settings, special_ids, write_tokenizer
 from minitx.inference.predictor import Predictor, load
 from minitx.models.transformers import max_positions
 
-LONGEST = 1024
-"""Positions that an exported table has at least, where ours are made of sines."""
-RUNNING = 200
-"""Tokens of running text to write where nobody says."""
+MIN_TABLE_POSITIONS = 1024
+"""Minimum length of a table that replaces sinusoids."""
+STREAM_TOKENS = 200
+"""Default max_new_tokens of models of running text."""
 
 
 def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | Path) -> str:
-    """Write a trained model for others.
+    """Write a trained model for other libraries.
 
     Args:
         source: a checkpoint file, or a run folder.
-        to: hf, a folder that transformers loads; safetensors, weights under our own names with the config beside them.
-        folder: made if it is not there; it must be empty.
+        to: hf, a folder that transformers loads; safetensors, weights under their minitx names and the config.
+        folder: empty, or created.
 
     Returns:
-        What it was written as: a model_type of theirs, or minitx.
+        The model_type of the folder, or minitx.
 
     Raises:
-        ConfigError: a folder with something in it, or a model that no family of theirs can express, with its settings.
+        ConfigError: a folder that is not empty, or a model that no family can express, with its settings.
     """
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ConfigError(f"{folder} is not an empty folder: name a new one")
     file = checkpoint.find(source)
     predictor = load(file, "cpu")
-    longest = _longest(predictor)
+    architecture, tokenizer, task = predictor.architecture, predictor.tokenizer, predictor.task
+    max_length = max_positions(predictor.model)
+    if max_length is None:
+        max_length = max(framing.positions(architecture, task.longest), MIN_TABLE_POSITIONS)
+    name = "minitx"
     if to == "hf":
-        family, told = choose(predictor, longest)
-        settings = family.to_theirs(told.config, longest) | _ids(predictor)
-        weights = _translated(family, told)
+        family, plain = choose(predictor, max_length)
+        name = family.model_type
+        settings = family.to_hf(plain.config, max_length) | special_ids(tokenizer, architecture)
+        weights = _convert(family, plain)
     else:
-        family = None
         settings = {"minitx": checkpoint.FORMAT, **predictor.config.to_dict()}
         weights = {name: part.detach() for name, part in predictor.model.named_parameters()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be made ({error.strerror})") from None
-    save_file(
-        {name: part.contiguous() for name, part in weights.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
+    tensors = {name: part.contiguous() for name, part in weights.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     write_json(folder / "config.json", settings)
-    write_tokenizer(predictor.tokenizer, folder, predictor.task.kind, predictor.architecture, longest)
-    if family is not None and predictor.architecture != "encoder_only":
-        most = RUNNING if predictor.task.kind == "stream" else predictor.task.longest[1] + 1
-        generation = generation_settings(predictor.tokenizer, predictor.architecture, most)
-        write_json(folder / "generation_config.json", generation)
-    name = family.model_type if family is not None else None
-    (folder / "README.md").write_text(card(predictor, file, name), encoding="utf-8")
-    return name or "minitx"
+    write_tokenizer(tokenizer, folder, task.kind, architecture, max_length)
+    if to == "hf" and architecture != "encoder_only":
+        max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1
+        write_json(folder / "generation_config.json", generation_settings(tokenizer, architecture, max_new_tokens))
+    (folder / "README.md").write_text(card(predictor, file, to == "hf"), encoding="utf-8")
+    return name
 
 
-def choose(predictor: Predictor, longest: int) -> tuple[Family, Told]:
-    """The first family that can express a model, and the model as that family tells it.
+def choose(predictor: Predictor, max_length: int) -> tuple[Family, PlainModel]:
+    """The first family that can express a model, and the model rewritten for it.
 
     Raises:
-        ConfigError: none can; with what each of this architecture lacks.
+        ConfigError: no family can; with the settings that each family of this architecture lacks.
     """
-    model, config = predictor.model, predictor.config.model
-    config = dataclasses.replace(config, vocab_size=model.head.out_features)
+    model = predictor.model
+    config = dataclasses.replace(predictor.config.model, vocab_size=model.head.out_features)
     reasons = []
     for family in FAMILIES.values():
         if family.fixed["architecture"] != config.architecture:
             continue
-        told = rewritten(model, config, family, longest)
+        plain = rewritten(model, config, family, max_length)
         try:
-            family.to_theirs(told.config, longest)
-        except ValueError as lacking:
+            family.to_hf(plain.config, max_length)
+        except ConfigError as lacking:
             reasons.append(f"{family.model_type} has no {lacking}")
         else:
-            return family, told
-    raise ConfigError(f"this model cannot be told in Hugging Face's words: {'; '.join(reasons)}")
+            return family, plain
+    raise ConfigError(f"no Hugging Face family can express this model: {'; '.join(reasons)}")
 
 
-def _translated(family: Family, told: Told) -> dict[str, Tensor]:
-    """Their tensors."""
-    left = set(told.weights)
-    theirs: dict[str, Tensor] = {}
-    for link in family.links(told.config):
-        theirs |= zip(link.theirs, link.write([told.weights[name] for name in link.ours]), strict=True)
-        left -= set(link.ours)
-    assert not left, left  # a family's table names all of ours
+def _convert(family: Family, plain: PlainModel) -> dict[str, Tensor]:
+    """The tensors by their Hugging Face names."""
+    left, tensors = set(plain.weights), dict[str, Tensor]()
+    for link in family.links(plain.config):
+        tensors |= zip(link.hf_names, link.to_hf([plain.weights[name] for name in link.names]), strict=True)
+        left -= set(link.names)
+    assert not left, left  # the links of a family have all parameters
     for copy, original in family.copies.items():
-        if theirs[original].dim() == 1 or not told.config.tie_embeddings:  # what is tied there needs one name
-            theirs[copy] = theirs[original].clone()
-    return theirs
-
-
-def _longest(predictor: Predictor) -> int:
-    """Tokens that the model takes."""
-    reach = max_positions(predictor.model)
-    needed = framing.positions(predictor.architecture, predictor.task.longest)
-    return max(needed, LONGEST) if reach is None else reach
-
-
-def _ids(predictor: Predictor) -> dict[str, int | None]:
-    """The special tokens that stand in a config.json, too."""
-    special = predictor.tokenizer.special
-    told = {"pad_token_id": special.pad, "bos_token_id": special.bos, "eos_token_id": special.eos}
-    if predictor.architecture == "encoder_decoder":
-        told["decoder_start_token_id"] = special.bos
-    return {name: index if index >= 0 else None for name, index in told.items()}
+        if tensors[original].dim() == 1 or not plain.config.tie_embeddings:  # transformers restores tied tables
+            tensors[copy] = tensors[original].clone()
+    return tensors

@@ -1,27 +1,28 @@
-"""A model's folder as Hugging Face writes it: config.json, *.safetensors, tokenizer.json. Here, or from the hub."""
+"""A model folder in Hugging Face's format, local or on the hub: config.json, *.safetensors, tokenizer.json."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
 
-WANTED = ("*.json", "*.safetensors")
-"""Files that are fetched from the hub."""
+PATTERNS = ["*.json", "*.safetensors"]
+"""Files to download."""
 
 
-def folder_of(source: str) -> Path:
-    """The folder that a path means, or a name on the hub, which is fetched.
+def local_folder(source: str) -> Path:
+    """The folder of a path, or of a name on the hub after its download.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: neither a folder nor a model on the hub.
     """
     path = Path(source)
     if path.is_dir():
@@ -31,77 +32,60 @@ def folder_of(source: str) -> Path:
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=[*WANTED]))
-    except Exception as error:  # not there, not public, not reachable: of no common class
+        return Path(huggingface_hub.snapshot_download(source, allow_patterns=PATTERNS))
+    except Exception as error:  # missing, private and unreachable models have no common class
         reason = next(iter(str(error).strip().splitlines()), "")
         raise ConfigError(
-            f"{source} is neither a folder here nor could it be fetched from the hub ({type(error).__name__}: {reason})"
+            f"{source} is not a local folder and was not downloaded from the hub ({type(error).__name__}: {reason})"
         ) from None
 
 
-def settings(folder: Path, name: str, needed: bool = False) -> dict[str, Any]:
-    """A JSON file of the folder; empty where it is not there.
+def read_json(folder: Path, name: str, required: bool = False) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is missing.
 
     Raises:
-        ConfigError: needed and not there, or not an object in JSON.
+        ConfigError: a required file that is missing, or one without a JSON object.
     """
     path = folder / name
     if not path.is_file():
-        if needed:
-            raise ConfigError(f"{folder} has no {name}: it is not a model's folder")
+        if required:
+            raise ConfigError(f"{folder} has no {name}: it is not a model folder")
         return {}
     try:
-        plain = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except ValueError:
-        plain = None
-    if not isinstance(plain, dict):
-        raise ConfigError(f"{path} is damaged: it is not an object in JSON")
-    return plain
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is damaged: it is not a JSON object")
+    return value
 
 
-class Weights:
-    """The tensors of a folder, each read when asked for.
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write indented JSON."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
+    """The tensors of a folder in fp32.
 
     Args:
-        folder: with model.safetensors, or several parts and model.safetensors.index.json.
-        base: what names begin with; files of a bare model leave it out.
+        folder: with model.safetensors, or several files and model.safetensors.index.json.
+        base: prefix of the names, added to files without it.
 
     Raises:
-        ConfigError: no such files, or damaged ones.
+        ConfigError: missing or damaged files.
     """
-
-    def __init__(self, folder: Path, base: str) -> None:
-        index = settings(folder, "model.safetensors.index.json")
-        names = sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]
-        for name in names:
-            if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
-                hint = "; weights in other formats (*.bin) are not read" if not index else ""
-                raise ConfigError(f"{folder} has no {name}{hint}")
-        self._places: dict[str, tuple[Any, str]] = {}
-        for name in names:
-            try:
-                file = safe_open(folder / name, framework="pt")
-            except (SafetensorError, OSError) as error:
-                raise ConfigError(f"{folder / name} is damaged: {error}") from None
-            self._places |= {_modern(key): (file, key) for key in file.keys()}  # noqa: SIM118
-        if not any(key.startswith(base) for key in self._places):
-            self._places = {base + key: place for key, place in self._places.items()}
-
-    @property
-    def names(self) -> set[str]:
-        """All names."""
-        return set(self._places)
-
-    def __getitem__(self, name: str) -> Tensor:
-        file, key = self._places[name]
-        tensor: Tensor = file.get_tensor(key)
-        return tensor.float()
-
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """Those that are not there."""
-        return sorted(set(names) - self.names)
-
-
-def _modern(name: str) -> str:
-    """Norms of the first BERTs say gamma and beta."""
-    return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    index = read_json(folder, "model.safetensors.index.json")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]:
+        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+            hint = "; weights in other formats (*.bin) are not read" if not index else ""
+            raise ConfigError(f"{folder} has no {name}{hint}")
+        try:
+            weights |= {key: tensor.float() for key, tensor in load_file(folder / name).items()}
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{folder / name} is damaged: {error}") from None
+    prefix = "" if any(key.startswith(base) for key in weights) else base
+    for old, new in (("gamma", "weight"), ("beta", "bias")):  # names in files of the first BERTs
+        weights = {re.sub(rf"LayerNorm\.{old}$", f"LayerNorm.{new}", key): tensor for key, tensor in weights.items()}
+    return {prefix + key: tensor for key, tensor in weights.items()}

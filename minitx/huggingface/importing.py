@@ -1,4 +1,4 @@
-"""`minitx import`: a folder of theirs to an ordinary checkpoint of ours."""
+"""`minitx import`: a Hugging Face model folder to a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,111 +16,97 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family
-from minitx.huggingface.hub_files import Weights, folder_of, settings
+from minitx.huggingface.hub_files import local_folder, read_json, read_weights
 from minitx.huggingface.tokenizer_files import read_tokenizer
 
 
 class Imported(NamedTuple):
-    """What was read."""
+    """An imported model."""
 
     family: str
     config: Config
     tokenizer: Tokenizer
     weights: dict[str, Tensor]
-    """By their names in our model."""
+    """By every name in the state dict."""
 
 
-def read(source: str) -> Imported:
-    """A model of theirs.
+def import_model(source: str, out: str | Path) -> Imported:
+    """Read a Hugging Face model and write it as a checkpoint.
 
     Args:
         source: a folder, or a name on the hub.
+        out: the checkpoint file.
 
     Raises:
-        ConfigError: not there, damaged, of a family that is not known, or with something that ours do not have.
+        ConfigError: a missing or damaged file, an unknown family, or a setting that minitx lacks.
     """
-    folder = folder_of(source)
-    theirs = settings(folder, "config.json", needed=True)
-    name = theirs.get("model_type")
+    folder = local_folder(source)
+    hf = read_json(folder, "config.json", required=True)
+    name = hf.get("model_type")
     if name not in FAMILIES:
-        raise ConfigError(f"model_type {name} is not known here, only {', '.join(FAMILIES)} are")
+        raise ConfigError(f"model_type {name} is not supported; minitx imports {', '.join(FAMILIES)}")
     family = FAMILIES[name]
-    config = config_from_dict(Config(model=family.to_ours(theirs)).to_dict()).model  # of the right types
-    weights = Weights(folder, family.base)
-    config, tensors = _translated(family, config, weights)
-    tokenizer = read_tokenizer(folder, config.architecture, theirs)
+    config = config_from_dict(Config(model=family.from_hf(hf)).to_dict()).model  # with checked types
+    config, tensors = _convert(family, config, read_weights(folder, family.base))
+    tokenizer = read_tokenizer(folder, config.architecture, hf)
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
         raise ConfigError(
             f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
         )
-    longest = theirs.get(family.length) or DEFAULT_LENGTH
-    data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": longest}
+    max_length = hf.get(family.length.name) or family.length.default
+    data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
     run = RunConfig(name=folder.resolve().name if Path(source).is_dir() else source)
-    return Imported(name, Config(run=run, data=data, model=config), tokenizer, tensors)
-
-
-DEFAULT_LENGTH = 512
-"""Tokens that a model is taken to be made for where its config does not tell."""
-
-
-def import_model(source: str, out: str | Path) -> Imported:
-    """Read a model of theirs and write it as a checkpoint of ours; arguments and errors as for read."""
-    imported = read(source)
-    header = checkpoint.header(imported.config.to_dict(), imported.tokenizer.to_dict())
-    state = {f"model.{name}": tensor for name, tensor in imported.weights.items()}
+    imported = Imported(name, Config(run=run, data=data, model=config), tokenizer, tensors)
+    header = checkpoint.header(imported.config.to_dict(), tokenizer.to_dict())
+    state = {f"model.{name}": tensor for name, tensor in tensors.items()}
     checkpoint.write({"minitx": header, "state_dict": state}, out)
     return imported
 
 
-def _translated(family: Family, config: ModelConfig, weights: Weights) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The tensors of our model, and its config, which may turn out to have a head with a table of its own.
+def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Convert the weights; the config returned has an untied head if the weights have one.
 
     Raises:
-        ConfigError: a tensor that is missing, left over or of another shape, by its name.
+        ConfigError: a missing or unexpected tensor, or one of another shape, with its name.
     """
-    if config.tie_embeddings and family.lm_head in weights.names:
-        # Told to share a table and yet two of them in the file: what differs is not shared.
-        own = not torch.equal(weights[family.lm_head], weights[family.table])
-        config = dataclasses.replace(config, tie_embeddings=not own)
+    if config.tie_embeddings and family.lm_head in weights:
+        # Some configs say tied although the file has two different tables.
+        tied = torch.equal(weights[family.lm_head], weights[family.table])
+        config = dataclasses.replace(config, tie_embeddings=tied)
     links = [*family.links(config)]
-    needed = {name for link in links for name in link.theirs}
-    if missing := weights.missing(needed):
-        raise ConfigError(f"the weights have no {_some(missing)}, which {family.model} has")
+    needed = {name for link in links for name in link.hf_names}
+    if missing := needed - weights.keys():
+        raise ConfigError(f"the weights have no {_listed(missing)}, which {family.model} has")
     for copy, original in family.copies.items():
-        if copy in weights.names and not torch.equal(weights[copy], weights[original]):
-            raise ConfigError(f"{copy} and {original} differ; {family.model_type} has one tensor for both here")
+        if copy in weights and not torch.equal(weights[copy], weights[original]):
+            raise ConfigError(f"{copy} and {original} differ; minitx has one tensor for both")
     known = needed | set(family.copies) | ({family.lm_head} if config.tie_embeddings else set())
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
-    if left := sorted(name for name in weights.names - known if not ignored.fullmatch(name)):
-        raise ConfigError(f"the weights have {_some(left)}, which {family.model} has not")
-    names = same_names(config)
+    if unexpected := {name for name in weights.keys() - known if not ignored.fullmatch(name)}:
+        raise ConfigError(f"the weights have {_listed(unexpected)}, which {family.model} has not")
+    parameters = _parameters(config)
     tensors: dict[str, Tensor] = {}
     for link in links:
-        parts = link.read([weights[name] for name in link.theirs])
-        for name, part in zip(link.ours, parts, strict=True):
-            shape, aliases = names[name]
-            if part.shape != shape:
-                raise ConfigError(f"{', '.join(link.theirs)}: expected {[*shape]} for {name}, got {[*part.shape]}")
-            tensors |= dict.fromkeys(aliases, part.contiguous())
-    unknown = {alias for _, aliases in names.values() for alias in aliases} - tensors.keys()
-    assert not unknown, unknown  # a family's table names all of ours
+        for name, tensor in zip(link.names, link.from_hf([weights.pop(name) for name in link.hf_names]), strict=True):
+            shape, names = parameters.pop(name)
+            if tensor.shape != shape:
+                raise ConfigError(f"{', '.join(link.hf_names)}: expected {[*shape]} for {name}, got {[*tensor.shape]}")
+            tensors |= dict.fromkeys(names, tensor.contiguous())
+    assert not parameters, parameters  # the links of a family have all parameters
     return config, tensors
 
 
-def same_names(config: ModelConfig) -> dict[str, tuple[torch.Size, list[str]]]:
-    """The parameters of a model by their first name: the shape, and every name in its state dict.
+def _parameters(config: ModelConfig) -> dict[str, tuple[torch.Size, list[str]]]:
+    """Shape and all state dict names of each parameter, by its first name.
 
     A tied head has the embedding's table, and each attention the position scheme of its stack.
     """
-    model = on_meta(config)
-    named = {name: (part.shape, [name]) for name, part in model.named_parameters()}
-    first = {id(part): name for name, part in model.named_parameters()}
-    for name, part in model.named_parameters(remove_duplicate=False):
-        if name not in named:
-            named[first[id(part)]][1].append(name)
-    return named
+    names: dict[torch.nn.Parameter, list[str]] = {}
+    for name, parameter in on_meta(config).named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return {aliases[0]: (parameter.shape, aliases) for parameter, aliases in names.items()}
 
 
-def _some(names: list[str]) -> str:
+def _listed(names: set[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return ", ".join(sorted(names)[:3]) + more

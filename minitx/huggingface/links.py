@@ -1,7 +1,4 @@
-"""Which tensors of theirs are which of ours, in both directions: one table serves import and export.
-
-Legend: D d_model, V vocabulary.
-"""
+"""Correspondence of tensors in minitx and in Hugging Face files: one table for import and export."""
 
 from __future__ import annotations
 
@@ -11,64 +8,58 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+Conversion = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
 
 class Link(NamedTuple):
-    """Tensors of ours that hold what tensors of theirs hold."""
+    """Tensors of minitx and the Hugging Face tensors with the same content."""
 
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-    read: Callable[[Sequence[Tensor]], Sequence[Tensor]]
-    """From theirs to ours."""
-    write: Callable[[Sequence[Tensor]], Sequence[Tensor]]
-    """From ours to theirs."""
+    names: tuple[str, ...]
+    hf_names: tuple[str, ...]
+    from_hf: Conversion
+    to_hf: Conversion
 
 
-def same(ours: str, theirs: str) -> Link:
-    """One tensor under two names."""
-    return Link((ours,), (theirs,), lambda parts: parts, lambda parts: parts)
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
-def transposed(ours: str, theirs: str) -> Link:
-    """A matrix that they keep as [in, out]."""
-    return Link((ours,), (theirs,), lambda parts: [parts[0].mT], lambda parts: [parts[0].mT])
+def single(
+    name: str,
+    hf_name: str,
+    from_hf: Callable[[Tensor], Tensor] = _unchanged,
+    to_hf: Callable[[Tensor], Tensor] = _unchanged,
+) -> Link:
+    """One tensor, converted in each direction by a function."""
+    return Link((name,), (hf_name,), lambda tensors: [from_hf(tensors[0])], lambda tensors: [to_hf(tensors[0])])
 
 
-def scaled(ours: str, theirs: str, factor: float) -> Link:
-    """Ours is theirs times a factor."""
-    return Link((ours,), (theirs,), lambda parts: [parts[0] * factor], lambda parts: [parts[0] / factor])
+def transposed(name: str, hf_name: str) -> Link:
+    """A matrix that Hugging Face stores as [in, out]."""
+    return single(name, hf_name, torch.t, torch.t)
 
 
-def joined(ours: Sequence[str], theirs: str, by_column: bool = False) -> Link:
-    """Several of ours, equally large, along the last dimension of one of theirs; transposed when it is a matrix."""
-
-    def read(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [piece.mT if by_column else piece for piece in parts[0].chunk(len(ours), dim=-1)]
-
-    def write(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat([piece.mT if by_column else piece for piece in parts], dim=-1)]
-
-    return Link(tuple(ours), (theirs,), read, write)
+def scaled(name: str, hf_name: str, factor: float) -> Link:
+    """The tensor of minitx is `factor` times that of Hugging Face."""
+    return single(name, hf_name, lambda tensor: tensor * factor, lambda tensor: tensor / factor)
 
 
-def behind(ours: str, theirs: str, rows: int) -> Link:
-    """A table of theirs with rows in front that are not used."""
-
-    def write(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [torch.cat((parts[0].new_zeros(rows, parts[0].size(1)), parts[0]))]
-
-    return Link((ours,), (theirs,), lambda parts: [parts[0][rows:]], write)
-
-
-def module(ours: str, theirs: str, weight: Callable[[str, str], Link] = same, bias: bool = True) -> Iterator[Link]:
+def module(name: str, hf_name: str, weight: Callable[[str, str], Link] = single, bias: bool = True) -> Iterator[Link]:
     """Weight and bias of a module."""
-    yield weight(f"{ours}.weight", f"{theirs}.weight")
+    yield weight(f"{name}.weight", f"{hf_name}.weight")
     if bias:
-        yield same(f"{ours}.bias", f"{theirs}.bias")
+        yield single(f"{name}.bias", f"{hf_name}.bias")
 
 
-def modules(
-    ours: str, theirs: str, names: Mapping[str, str], bias: bool = True, without_bias: Sequence[str] = ()
+def layers(
+    count: int | None,
+    name: str,
+    hf_name: str,
+    modules: Mapping[str, str],
+    weight: Callable[[str, str], Link] = single,
+    bias: bool = True,
 ) -> Iterator[Link]:
-    """Modules by name, ours to theirs, each below the beginning of a name; some of them may have no bias."""
-    for own, their in names.items():
-        yield from module(f"{ours}.{own}", f"{theirs}.{their}", bias=bias and own not in without_bias)
+    """The same modules, minitx to Hugging Face, in each of `count` layers `name.0`, `name.1`, ..."""
+    for i in range(count or 0):
+        for part, hf_part in modules.items():
+            yield from module(f"{name}.{i}.{part}", f"{hf_name}.{i}.{hf_part}", weight, bias)

@@ -1,8 +1,7 @@
-"""Their tokenizers with our names for what is special, and ours with theirs."""
+"""Tokenizers in Hugging Face's files: tokenizer.json, tokenizer_config.json, generation_config.json."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,135 +9,113 @@ from typing import Any
 from minitx.config.errors import ConfigError
 from minitx.data.special_tokens import SpecialIds, SpecialTokens
 from minitx.data.tokenizers import Tokenizer
-from minitx.huggingface.hub_files import settings
+from minitx.huggingface.hub_files import read_json, write_json
 
 NONE = -1
+"""The id of a special token that a tokenizer lacks."""
 
 
 def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a folder, with everything that its model was used to.
+    """Read a tokenizer with the special tokens that its model was trained with.
 
     Args:
-        folder: with tokenizer.json; tokenizer_config.json and generation_config.json where there are any.
-        architecture: of our model.
-        config: their config.json.
+        folder: with tokenizer.json, and optionally tokenizer_config.json and generation_config.json.
+        architecture: of the imported model.
+        config: the config.json.
 
     Raises:
-        ConfigError: no tokenizer.json, a damaged one, or no token that the architecture cannot do without.
+        ConfigError: no tokenizer.json, a damaged one, or no special token that the architecture requires.
     """
-    plain = settings(folder, "tokenizer.json")
-    if not plain:
+    backend = read_json(folder, "tokenizer.json")
+    if not backend:
         raise ConfigError(f"{folder} has no tokenizer.json: save it as a fast tokenizer (save_pretrained writes one)")
-    nothing = SpecialTokens(SpecialIds(*[NONE] * len(SpecialIds._fields)))
-    bare = Tokenizer.from_dict({"backend": plain, "conventions": nothing.to_dict()})
-    told = settings(folder, "special_tokens_map.json") | settings(folder, "tokenizer_config.json")
-    generation = settings(folder, "generation_config.json")
+
+    def tokenizer(special_tokens: SpecialTokens) -> Tokenizer:
+        return Tokenizer.from_dict({"backend": backend, "conventions": special_tokens.to_dict()})
+
+    bare = tokenizer(SpecialTokens(SpecialIds(*[NONE] * len(SpecialIds._fields))))
+    settings = read_json(folder, "special_tokens_map.json") | read_json(folder, "tokenizer_config.json")
+    generation = read_json(folder, "generation_config.json")
 
     def token(name: str) -> int:
-        """The id of a special token, by the tokenizer's own words."""
-        spelt = told.get(f"{name}_token")
-        spelt = spelt.get("content") if isinstance(spelt, dict) else spelt
-        found = bare.id_of(spelt) if isinstance(spelt, str) else None
-        return NONE if found is None else found
+        """The id of a special token."""
+        spelling = settings.get(f"{name}_token")
+        spelling = spelling.get("content") if isinstance(spelling, dict) else spelling
+        index = bare.id_of(spelling) if isinstance(spelling, str) else None
+        return NONE if index is None else index
 
-    def number(name: str) -> Any:
-        """A setting of generation, which config.json may tell as well."""
+    def setting(name: str) -> Any:
+        """A setting of generation, which may be in config.json instead."""
         return generation.get(name) if generation.get(name) is not None else config.get(name)
 
     prefix, suffix = bare.template()
-    if "add_bos_token" in told or "add_eos_token" in told:
-        prefix = (token("bos"),) if told.get("add_bos_token") and token("bos") != NONE else ()
-        suffix = (token("eos"),) if told.get("add_eos_token") and token("eos") != NONE else ()
-    ends = number("eos_token_id")
+    if "add_bos_token" in settings or "add_eos_token" in settings:
+        prefix, suffix = (
+            (token(name),) if settings.get(f"add_{name}_token") and token(name) != NONE else ()
+            for name in ("bos", "eos")
+        )
+    ends = setting("eos_token_id")
     ends = [token("eos")] if ends is None else ends if isinstance(ends, list) else [ends]
-    pad = config.get("pad_token_id")
-    ids = {"pad": token("pad") if pad is None else pad, "bos": token("bos"), "eos": ends[0]}
+    ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
+    if config.get("pad_token_id") is not None:
+        ids["pad"] = config["pad_token_id"]
     if architecture == "encoder_only":
         ids |= {"bos": token("cls"), "eos": token("sep")}
     if architecture == "encoder_decoder":
-        start = number("decoder_start_token_id")
-        if start is None:
-            raise ConfigError(f"{folder} does not tell decoder_start_token_id, which its decoder begins with")
-        ids["bos"] = start
-    ids |= {name: token(name) for name in ("sep", "unk", "mask")}
+        ids["bos"] = setting("decoder_start_token_id")
+        if ids["bos"] is None:
+            raise ConfigError(f"{folder} has no decoder_start_token_id, the first token of its decoder")
     if ids["pad"] == NONE:
-        ids["pad"] = max(ids["eos"], 0)  # GPT-2 and Llama have none: what stands in the place of padding is never read
-    needed = {"encoder_only": ("mask",), "decoder_only": (), "encoder_decoder": ("eos",)}[architecture]
-    for name in needed:
-        if ids[name] == NONE:
-            raise ConfigError(f"{folder} does not tell {name}_token, which {architecture} needs")
-    never = [words[0] for words in generation.get("bad_words_ids") or [] if len(words) == 1]
-    last = number("forced_eos_token_id")
-    conventions = SpecialTokens(
-        SpecialIds(**ids),
-        prefix,
-        suffix,
-        tuple(ends[1:]),
-        number("forced_bos_token_id"),
-        last[0] if isinstance(last, list) else last,
-        tuple(never),
+        ids["pad"] = max(ids["eos"], 0)  # GPT-2 and Llama have none, and padding is masked
+    required = {"encoder_only": "mask", "encoder_decoder": "eos"}.get(architecture)
+    if required and ids[required] == NONE:
+        raise ConfigError(f"{folder} has no {required}_token, which {architecture} requires")
+    last = setting("forced_eos_token_id")
+    return tokenizer(
+        SpecialTokens(
+            SpecialIds(**ids),
+            prefix,
+            suffix,
+            other_ends=tuple(ends[1:]),
+            forced_first=setting("forced_bos_token_id"),
+            forced_last=last[0] if isinstance(last, list) else last,
+            never=tuple(words[0] for words in generation.get("bad_words_ids") or [] if len(words) == 1),
+        )
     )
-    return Tokenizer.from_dict({"backend": plain, "conventions": conventions.to_dict()})
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, longest: int) -> None:
-    """tokenizer.json and tokenizer_config.json, as PreTrainedTokenizerFast loads them.
-
-    Args:
-        tokenizer: ours, or one that was imported.
-        folder: where.
-        kind: what the task yields.
-        architecture: of the model.
-        longest: tokens that the model takes.
-    """
-    plain = tokenizer.to_dict()
-    if tokenizer.imported:
-        plain = plain["backend"]
-    else:
-        plain |= {"added_tokens": _added(tokenizer), "post_processor": _template(tokenizer, kind, architecture)}
-    special = tokenizer.special._asdict()
-    if architecture == "encoder_only" and tokenizer.imported:
-        special |= {"cls": special["bos"], "bos": NONE, "eos": NONE}
-    spelt = {f"{name}_token": tokenizer.tokens([index])[0] for name, index in special.items() if index != NONE}
-    told = {
-        **spelt, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest,
-        "padding_side": "left" if architecture == "decoder_only" else "right", "clean_up_tokenization_spaces": False,
-    }  # fmt: skip
-    write_json(folder / "tokenizer.json", plain)
-    write_json(folder / "tokenizer_config.json", told)
-
-
-def generation_settings(tokenizer: Tokenizer, architecture: str, most: int) -> dict[str, Any]:
-    """generation_config.json: what stands at the beginning and at the end of what is written.
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, max_length: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json for PreTrainedTokenizerFast.
 
     Args:
         tokenizer: of the model.
+        folder: an existing folder.
+        kind: kind of the task.
         architecture: of the model.
-        most: tokens to write where nobody says.
+        max_length: tokens of an input.
     """
-    special, conventions = tokenizer.special, tokenizer.special_tokens
-    ends = [special.eos, *conventions.other_ends]
-    told: dict[str, Any] = {
-        "pad_token_id": special.pad, "eos_token_id": ends[0] if len(ends) == 1 else ends, "max_new_tokens": most,
-        "forced_bos_token_id": conventions.forced_first, "forced_eos_token_id": conventions.forced_last,
-        "bad_words_ids": [[token] for token in conventions.never] or None,
-    }  # fmt: skip
-    start = "decoder_start_token_id" if architecture == "encoder_decoder" else "bos_token_id"
-    told[start] = special.bos if special.bos != NONE else None
-    return {name: value for name, value in told.items() if value is not None}
+    backend, special = tokenizer.to_dict(), tokenizer.special._asdict()
+    if tokenizer.imported:
+        backend = backend["backend"]
+        if architecture == "encoder_only":
+            special |= {"cls": special["bos"], "bos": NONE, "eos": NONE}
+    else:
+        options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        ids = sorted(tokenizer.special)
+        tokens = zip(ids, tokenizer.tokens(ids), strict=True)
+        backend["added_tokens"] = [{"id": index, "content": token, **options} for index, token in tokens]
+        separated = kind == "pairs" and architecture == "decoder_only"
+        backend["post_processor"] = _separator_template(tokenizer) if separated else None
+    names = {f"{name}_token": tokenizer.tokens([index])[0] for name, index in special.items() if index != NONE}
+    write_json(folder / "tokenizer.json", backend)
+    write_json(folder / "tokenizer_config.json", {
+        **names, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length,
+        "padding_side": "left" if architecture == "decoder_only" else "right", "clean_up_tokenization_spaces": False,
+    })  # fmt: skip
 
 
-def _added(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Our special tokens, declared as such."""
-    shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    ids = sorted(tokenizer.special)
-    return [{"id": index, "content": token, **shape} for index, token in zip(ids, tokenizer.tokens(ids), strict=True)]
-
-
-def _template(tokenizer: Tokenizer, kind: str, architecture: str) -> dict[str, Any] | None:
-    """A decoder alone reads its question up to <sep>; nothing stands around other texts of ours."""
-    if kind != "pairs" or architecture != "decoder_only":
-        return None
+def _separator_template(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The template of a decoder-only model of pairs, which adds <sep> to a question."""
     (separator,) = tokenizer.tokens([tokenizer.special.sep])
     single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": separator, "type_id": 0}}]
     special = {separator: {"id": separator, "ids": [tokenizer.special.sep], "tokens": [separator]}}
@@ -146,6 +123,23 @@ def _template(tokenizer: Tokenizer, kind: str, architecture: str) -> dict[str, A
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 
 
-def write_json(path: Path, plain: Mapping[str, Any]) -> None:
-    """A JSON file that a person can read."""
-    path.write_text(json.dumps(plain, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def special_ids(tokenizer: Tokenizer, architecture: str) -> dict[str, int | None]:
+    """The special tokens in config.json and generation_config.json; None for one that the tokenizer lacks."""
+    special = tokenizer.special
+    ids = {"pad_token_id": special.pad, "bos_token_id": special.bos, "eos_token_id": special.eos}
+    if architecture == "encoder_decoder":
+        ids["decoder_start_token_id"] = special.bos
+    return {name: None if index == NONE else index for name, index in ids.items()}
+
+
+def generation_settings(tokenizer: Tokenizer, architecture: str, max_new_tokens: int) -> dict[str, Any]:
+    """The generation_config.json of a model."""
+    tokens = tokenizer.special_tokens
+    settings: dict[str, Any] = {
+        **special_ids(tokenizer, architecture), "max_new_tokens": max_new_tokens,
+        "forced_bos_token_id": tokens.forced_first,
+        "forced_eos_token_id": tokens.forced_last, "bad_words_ids": [[token] for token in tokens.never] or None,
+    }  # fmt: skip
+    if tokens.other_ends:
+        settings["eos_token_id"] = [tokenizer.special.eos, *tokens.other_ends]
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,1 +1,1 @@
-"""Experiments over many runs: a grid of settings, each with several seeds, and what came of them."""
+"""Experiments over many runs: a grid of settings, several seeds each, and tables of the results."""

@@ -1,7 +1,8 @@
-"""Worker processes, each with a job at a time: one that dies takes only its own job with it. No torch.
+"""Run jobs in parallel, each in its own process: one that dies fails only its own job. No torch.
 
-A worker is `python -m minitx.sweeps.worker`: a line of JSON in, a line of JSON out. It lives in a session of its own,
-so that Ctrl-C on the terminal reaches this process alone, which then asks each worker once to save and stop.
+A process is `python -m minitx.sweeps.worker`: the job is JSON on standard input, the answer a line of JSON on standard
+output, all other output is appended to the job's log. It has its own session, so Ctrl-C in a terminal reaches the
+parent only, which sends SIGTERM to each running process once.
 """
 
 from __future__ import annotations
@@ -14,120 +15,104 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import minitx
 
-PATIENCE = 120.0
-"""Seconds that a worker has to finish its step and save, once asked to stop."""
+STOP_SECONDS = 120.0
+"""Time for a process to finish its step and save after SIGTERM."""
 
 Job = dict[str, Any]
 Answer = dict[str, Any]
 
 
 def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
-    """What each worker's environment has more than ours: its GPU in turn, or its share of the cores.
+    """Environment variables of each of `jobs` parallel processes: its GPU in turn, or its share of the CPU cores.
 
     Args:
-        jobs: number of workers.
-        gpus: number of GPUs that this process sees; 0 for work on a CPU.
+        jobs: number of parallel processes.
+        gpus: number of GPUs visible to this process; 0 for runs on a CPU.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = visible.split(",") if visible else [str(number) for number in range(gpus)]
     if gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(number) for number in range(gpus)]
         return [{"CUDA_VISIBLE_DEVICES": names[number % gpus]} for number in range(jobs)]
     if jobs == 1 or "OMP_NUM_THREADS" in os.environ:
-        return [{} for _ in range(jobs)]
+        return [{}] * jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [{"OMP_NUM_THREADS": str(max(1, cores // jobs))} for _ in range(jobs)]
+    return [{"OMP_NUM_THREADS": str(max(1, cores // jobs))}] * jobs
 
 
-class Pool:
-    """Runs jobs in as many processes as there are environments.
+def run_jobs(
+    jobs: Iterable[Job], environments: list[dict[str, str]], module: str = "minitx.sweeps.worker"
+) -> Iterator[tuple[Job, Answer]]:
+    """Yield each job with its answer as they finish; {"error": sentence} for a process without an answer.
+
+    Ending the iteration early (Ctrl-C, an exception, a closed generator) stops all processes.
 
     Args:
-        environments: what each worker's environment has more than ours.
-        module: what a worker runs.
+        jobs: each with the path of its "log"; the rest is for the module.
+        environments: additional environment variables of each parallel process.
+        module: the module to run.
     """
+    free: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    for environment in environments:
+        free.put(environment)
+    processes: list[subprocess.Popen[str]] = []
+    stopping, lock = threading.Event(), threading.Lock()  # no process starts while the others are stopped
 
-    def __init__(self, environments: list[dict[str, str]], module: str = "minitx.sweeps.worker") -> None:
-        self._environments, self._module = environments, module
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Job, Answer]] = queue.SimpleQueue()
-        self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._stopping = False
-        self._lock = threading.Lock()  # no worker starts while the others are being stopped
-
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
-        """Each job with its worker's answer, as they finish; {"error": sentence} for one whose process ended.
-
-        Whatever ends the iteration early (Ctrl-C, an exception, nobody asking any more) stops all workers.
-        """
-        jobs = list(jobs)
-        for job in jobs:
-            self._jobs.put(job)
-        threads = [threading.Thread(target=self._serve, args=(number,)) for number in range(len(self._environments))]
-        for thread in threads:
-            thread.start()
+    def answer(job: Job) -> Answer:
+        environment = free.get()
         try:
-            for _ in jobs:
-                yield self._answers.get()
+            with lock:
+                if stopping.is_set():
+                    return {"error": "not started"}
+                process = _start(module, environment, Path(job["log"]))
+                processes.append(process)
+            line, _ = process.communicate(json.dumps(job))
+        except OSError as error:
+            return {"error": f"{type(error).__name__}: {error}"}
         finally:
-            self._stop()
-            for thread in threads:
-                thread.join()
+            free.put(environment)
+        return json.loads(line) if line.endswith("\n") else {"error": f"its process exited with {process.returncode}"}
 
-    def _serve(self, number: int) -> None:
-        """Hand jobs to one worker after another; a new process after one has died."""
-        while not self._stopping:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return
-            with self._lock:
-                if self._stopping:
-                    return
-                process = self._processes.get(number)
-                if process is None or process.poll() is not None:
-                    process = self._processes[number] = self._start(number)
-            self._answers.put((job, _ask(process, job)))
+    with ThreadPoolExecutor(len(environments)) as threads:
+        try:
+            futures = {threads.submit(answer, job): job for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            with lock:
+                stopping.set()
+            _stop([process for process in processes if process.poll() is None])
 
-    def _start(self, number: int) -> subprocess.Popen[str]:
-        ours = str(Path(minitx.__file__).parents[1])  # found by a worker as by us, wherever that is
-        paths = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
+
+def _start(module: str, environment: dict[str, str], log: Path) -> subprocess.Popen[str]:
+    package = str(Path(minitx.__file__).parents[1])  # the worker imports the same copy of minitx
+    paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=file,
             text=True,
-            env={**os.environ, "PYTHONPATH": paths, **self._environments[number]},
+            env={**os.environ, "PYTHONPATH": paths, **environment},
             start_new_session=True,
         )
 
-    def _stop(self) -> None:
-        """Ask every worker once to stop; those that do not, or a second Ctrl-C, end the hard way."""
-        with self._lock:
-            self._stopping = True
-        busy = [process for process in self._processes.values() if process.poll() is None]
-        for process in busy:
-            process.terminate()
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                for process in busy:
-                    process.wait(PATIENCE)
-        finally:
-            for process in busy:
-                process.kill()
 
-
-def _ask(process: subprocess.Popen[str], job: Job) -> Answer:
-    """A worker's answer to a job, or what became of the worker."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(job), file=process.stdin, flush=True)
-    if line := process.stdout.readline():
-        answer: Answer = json.loads(line)
-        return answer
-    return {"error": f"its process ended with code {process.wait()}"}
+def _stop(processes: list[subprocess.Popen[str]]) -> None:
+    """Terminate processes; kill those that exceed the time limit, or all on a second Ctrl-C."""
+    for process in processes:
+        process.terminate()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for process in processes:
+                process.wait(STOP_SECONDS)
+    finally:
+        for process in processes:
+            process.kill()

@@ -1,10 +1,11 @@
-"""What is known of each run: one line of JSON, appended when it has finished. No torch.
+"""Results of finished runs, one line of JSON each. No torch.
 
-A run is known by its whole config, so a sweep with another one is another sweep, even in the same folder.
+A row belongs to the fingerprint of its whole config: a changed config is another experiment, even in the same folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,47 +14,39 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""What sweeps.worker.carry_out returns, as plain JSON types."""
+"""The result of sweeps.worker.run, as plain JSON types."""
 
 
 def fingerprint(config: dict[str, Any]) -> str:
-    """What tells one experiment from another: a hash of a resolved config (Config.to_dict), wherever it lands."""
+    """A hash of a resolved config (Config.to_dict) without the name and folder of its run."""
     run = {key: value for key, value in config["run"].items() if key not in ("folder", "name")}
     return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, oldest first; a line that somebody was killed while writing is passed over."""
+    """The rows of a file, oldest first; a line left incomplete by a killed process is skipped."""
     rows = []
     for line in path.read_text().splitlines() if path.exists() else []:
-        try:
+        with contextlib.suppress(json.JSONDecodeError):
             rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
     return rows
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row, on disk when this returns."""
+    """Append a row, flushed to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    torn = path.exists() and not path.read_bytes().endswith(b"\n")
+    incomplete = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
     with path.open("a") as file:
-        file.write(("\n" if torn and path.stat().st_size else "") + json.dumps(row) + "\n")
+        file.write("\n" * incomplete + json.dumps(row) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def latest(rows: Sequence[Row], wanted: str, lengths: range | None) -> Row | None:
-    """The newest row of an experiment in which all these lengths were asked for."""
+def latest(rows: Sequence[Row], fingerprint: str, lengths: range | None) -> Row | None:
+    """The newest row of an experiment that was measured at all these lengths."""
     for row in reversed(rows):
-        if row["fingerprint"] == wanted and covers(row, lengths):
+        measured = row["lengths"]
+        covers = lengths is None or (measured and measured[0] <= lengths[0] and lengths[-1] <= measured[1])
+        if row["fingerprint"] == fingerprint and covers:
             return row
     return None
-
-
-def covers(row: Row, lengths: range | None) -> bool:
-    """Whether all these lengths were asked for when the row was made."""
-    if lengths is None:
-        return True
-    asked = row["lengths"]
-    return asked is not None and asked[0] <= lengths[0] and lengths[-1] <= asked[1]

@@ -1,71 +1,70 @@
-"""A sweep from its plan to its table: what is there already is not done again, what fails does not stop the others."""
+"""A sweep from its plan to its tables: finished runs are kept, and a failed run does not stop the others."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from minitx.config.errors import ConfigError
 from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps import grid, rows, tables
-from minitx.sweeps.plan import Plan, devices
-from minitx.sweeps.pool import Pool, environments
-from minitx.sweeps.tables import Line
+from minitx.sweeps.plan import Plan, gpu_count
+from minitx.sweeps.pool import environments, run_jobs
 
 
 def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows.Row], list[str]]:
-    """Carry out a plan. Called again, it goes on where it was interrupted.
+    """Execute a plan, or resume it: runs whose row is recorded are not repeated.
 
     Args:
         plan: of all runs.
-        jobs: runs at a time, each in a process of its own.
-        out: folder of the table and the picture; default: the sweep's own.
+        jobs: number of parallel runs, each in its own process.
+        out: folder of the tables and the figure; default: the sweep's own.
 
     Returns:
-        The rows of all runs that are there, in the plan's order, and a sentence for each that failed.
+        The recorded rows in the plan's order, and a sentence for each run that failed.
 
     Raises:
         ConfigError: jobs below 1.
-        SystemExit: 143 after SIGTERM, once the running ones have saved; Ctrl-C stays a KeyboardInterrupt.
+        SystemExit: 143 after SIGTERM, once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
-    file = plan.folder / "rows.jsonl"
-    known = rows.read(file)
-    todo = [point for point in plan.points if rows.latest(known, point.fingerprint, plan.lengths) is None]
-    total = len(plan.points)
-    there = f", {total - len(todo)} of them done before" if len(todo) < total else ""
-    print(f"{plan.folder}: {total} runs{there}; each has a .log beside it", flush=True)
-    progress = Progress(total, total - len(todo))
+    file, total = plan.folder / "rows.jsonl", len(plan.points)
+    recorded = rows.read(file)
+    todo = [point for point in plan.points if rows.latest(recorded, point.fingerprint, plan.lengths) is None]
+    finished = total - len(todo)
+    note = f", {finished} of them finished before" if finished else ""
+    print(f"{plan.folder}: {total} runs{note}; each has a .log beside it", flush=True)
     failed: list[str] = []
-    pool = Pool(environments(min(jobs, max(len(todo), 1)), devices(plan)))
+    began = time.perf_counter()
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        with _sigterm_as_exit():
-            for job, answer in pool.run(point.job(plan.lengths) for point in todo):
-                if "row" in answer:
-                    rows.append(file, answer["row"])
-                else:
-                    name = f"{grid.described(job['settings'])}, seed {job['seed']}"
-                    failed.append(f"{name}: {answer['error']} (see {job['log']})")
-                progress.tell()
+        processes = environments(min(jobs, max(len(todo), 1)), gpu_count(plan))
+        for done, (job, answer) in enumerate(run_jobs([point.job(plan.lengths) for point in todo], processes), 1):
+            if "row" in answer:
+                rows.append(file, answer["row"])
+            else:
+                name = f"{grid.described(job['settings'])}, seed {job['seed']}"
+                failed.append(f"{name}: {answer['error']} (see {job['log']})")
+            _show_progress(finished + done, total, (time.perf_counter() - began) / done)
     except (KeyboardInterrupt, SystemExit):
-        print("stopped; the same command goes on", flush=True)
+        print("stopped; the same command resumes the sweep", flush=True)
         raise
-    known = rows.read(file)
-    found = [rows.latest(known, point.fingerprint, plan.lengths) for point in plan.points]
-    there_now = [row for row in found if row is not None]
-    if there_now:
-        _report(plan, tables.lines(there_now, plan.lengths), out or plan.folder)
-    return there_now, failed
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    recorded = rows.read(file)
+    found = [rows.latest(recorded, point.fingerprint, plan.lengths) for point in plan.points]
+    available = [row for row in found if row is not None]
+    if available:
+        _report(plan, tables.lines(available, plan.lengths), out or plan.folder)
+    return available, failed
 
 
-def _report(plan: Plan, table: Sequence[Line], out: Path) -> None:
-    """Write the table and the picture, and say where they are."""
+def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
+    """Write the tables and the figure, and print the table and the paths."""
     files = tables.write(out, plan.keys, table, plan.trained)
     curves = [
         Curve(
@@ -82,44 +81,15 @@ def _report(plan: Plan, table: Sequence[Line], out: Path) -> None:
     print(f"\n{tables.markdown(plan.keys, table, plan.trained)}\n{'  '.join(map(str, files))}", flush=True)
 
 
-class Progress:
-    """A line that tells how far a sweep is: rewritten in place on a terminal.
-
-    Args:
-        total: runs of the sweep.
-        done: those that were there before.
-    """
-
-    def __init__(self, total: int, done: int) -> None:
-        self._total, self._done, self._before = total, done, done
-        self._began = time.perf_counter()
-        self._in_place = sys.stdout.isatty()
-
-    def tell(self) -> None:
-        """One more has ended."""
-        self._done += 1
-        left = self._total - self._done
-        seconds = (time.perf_counter() - self._began) / (self._done - self._before) * left
-        line = f"{self._done} of {self._total} runs" + (f", {spelt(seconds)} left" if left else "")
-        print(f"\033[2K{line}" if self._in_place else line, end="\r" if self._in_place and left else "\n", flush=True)
+def _show_progress(done: int, total: int, seconds_per_run: float) -> None:
+    """Print the progress and the time left, on a terminal in place."""
+    left, in_place = total - done, sys.stdout.isatty()
+    line = f"{done} of {total} runs" + (f", {format_seconds(seconds_per_run * left)} left" if left else "")
+    print(f"\033[2K{line}" if in_place else line, end="\r" if in_place and left else "\n", flush=True)
 
 
-def spelt(seconds: float) -> str:
-    """A time as people say it: 40 s, 4 min, 2.5 h."""
+def format_seconds(seconds: float) -> str:
+    """A duration: 40 s, 4 min, 2.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-@contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """Within this block SIGTERM ends the process by SystemExit, so that whoever must tidy up can."""
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,7 +1,4 @@
-"""A process that trains one run after another, as it is told: a line of JSON in, a line of JSON out.
-
-What the runs print goes to a log file beside each run.
-"""
+"""The process of one run of a sweep: a job as JSON on standard input, a line of JSON on standard output."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,98 +18,71 @@ from minitx.evaluation.report import length_report
 from minitx.hardware.devices import machine
 from minitx.inference.predictor import load
 from minitx.sweeps.rows import Row, fingerprint
-from minitx.training.api import train_config as train
+from minitx.training.api import train_config
 
-COUNTED = ("steps", "seconds", "precision", "split", "examples")
-"""What results.json says beside figures."""
+NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
+"""Keys of results.json that are no metrics; they become keys of the row."""
 
 
 def main() -> None:
-    """Answer jobs (minitx.sweeps.plan.Point.job) until there are no more."""
+    """Run the job (sweeps.plan.Point.job) and print {"row": ...}, or {"error": ...} with a traceback in the log."""
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # whatever a library prints is no answer
-        for line in sys.stdin:
-            job = json.loads(line)
-            with _printing_to(Path(job["log"])):
-                answer = _answer(job)
-            print(json.dumps(answer), file=answers, flush=True)
+        os.dup2(2, 1)  # the output of libraries is not part of the answer
+        try:
+            answer: dict[str, Any] = {"row": run(json.load(sys.stdin))}
+        except Exception as error:
+            traceback.print_exc()
+            sentence = next(iter(str(error).strip().splitlines()), "")
+            if not isinstance(error, ConfigError | RunFailed):
+                sentence = f"{type(error).__name__}: {sentence}"
+            answer = {"error": sentence}
+        print(json.dumps(answer), file=answers)
 
 
-def _answer(job: dict[str, Any]) -> dict[str, Any]:
-    """The row of a run, or the sentence about what went wrong; its traceback goes to the log."""
-    try:
-        return {"row": carry_out(job)}
-    except Exception as error:
-        traceback.print_exc()
-        words = str(error).strip().splitlines()
-        sentence = words[0] if words else type(error).__name__
-        return {
-            "error": sentence if isinstance(error, ConfigError | RunFailed) else f"{type(error).__name__}: {sentence}"
-        }
-
-
-@contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
-    """Standard output and errors of this process, libraries included, go to the end of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    before = [os.dup(number) for number in (1, 2)]
-    try:
-        with path.open("a") as log:
-            for number in (1, 2):
-                os.dup2(log.fileno(), number)
-        yield
-    finally:
-        sys.stdout.flush()
-        for number, kept in zip((1, 2), before, strict=True):
-            os.dup2(kept, number)
-            os.close(kept)
-
-
-def carry_out(job: dict[str, Any]) -> Row:
-    """Train a run, or go on with it, or read what it has found already; measure it by length if that is asked for."""
+def run(job: dict[str, Any]) -> Row:
+    """Train, resume or read a run, and measure it by length if the job has lengths."""
     config = config_from_dict(job["config"])
     folder = trained(config)
-    found = json.loads((folder / "results.json").read_text())
-    asked, by_length = job["lengths"], None
-    if asked is not None:
-        by_length = length_report(load(folder), range(asked[0], asked[1] + 1), found["split"])
+    results = json.loads((folder / "results.json").read_text())
+    lengths, by_length = job["lengths"], None
+    if lengths is not None:
+        by_length = length_report(load(folder), range(lengths[0], lengths[1] + 1), results["split"])
     cost = job["cost"]
     return {
         "settings": job["settings"],
         "seed": job["seed"],
         "fingerprint": fingerprint(config.to_dict()),
         "folder": str(folder),
-        "lengths": asked,
+        "lengths": lengths,
         "figures": {
-            key: value for key, value in found.items() if key not in COUNTED and isinstance(value, float | int)
+            key: value for key, value in results.items() if key not in NOT_METRICS and isinstance(value, float | int)
         },
         "by_length": by_length,
-        **{key: found[key] for key in COUNTED},
+        **{key: results[key] for key in NOT_METRICS},
         "parameters": cost["parameters"],
         "flops_per_step": cost["flops"],
-        "flops": cost["flops"] * found["steps"],
+        "flops": cost["flops"] * results["steps"],
         "machine": machine(),
         "config": config.to_dict(),
     }
 
 
 def trained(config: Config) -> Path:
-    """The folder of this experiment, trained to its end now or before."""
-    root = Path(config.run.folder) / config.run.name
-    ours = [folder for folder in checkpoint.versions(root) if _is_of(config, folder)]
-    done = [folder for folder in ours if (folder / "results.json").exists()]
-    if done:
-        return done[-1]
-    begun = [folder for folder in checkpoint.versions(root) if (folder / "last.ckpt").exists()]
-    train(config, resume=bool(begun) and begun[-1] in ours)  # to resume is to go on with the newest
-    return [folder for folder in checkpoint.versions(root) if (folder / "results.json").exists()][-1]
+    """The folder of the finished run with this config, trained or resumed if there is none."""
+    root, wanted = Path(config.run.folder) / config.run.name, fingerprint(config.to_dict())
 
+    def versions(file: str) -> list[Path]:
+        return [folder for folder in checkpoint.versions(root) if (folder / file).exists()]
 
-def _is_of(config: Config, folder: Path) -> bool:
-    """Whether a run's folder is of this experiment."""
-    file = folder / "config.yaml"
-    return file.exists() and fingerprint(yaml.safe_load(file.read_text())) == fingerprint(config.to_dict())
+    def same_config(folder: Path) -> bool:
+        file = folder / "config.yaml"
+        return file.exists() and fingerprint(yaml.safe_load(file.read_text())) == wanted
+
+    if finished := [folder for folder in versions("results.json") if same_config(folder)]:
+        return finished[-1]
+    started = versions("last.ckpt")  # resuming continues the newest of them
+    train_config(config, resume=bool(started) and same_config(started[-1]))
+    return versions("results.json")[-1]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Our models in transformers: the same logits, tokens and text; and what cannot be said there is named."""
+"""Exported models in transformers: equal logits, tokens and text; settings that no family has are named."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import minitx
 from conftest import roughen_weights
-from huggingface.theirs import CASES, TEXT, saved
+from huggingface.hf_models import TEXT, check_logits, check_text
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
 from minitx.data.text.tokenizer_training import BPETokenizer
-from minitx.data.tokenizers import Tokenizer
-from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 
@@ -37,7 +34,7 @@ T5: dict[str, Any] = {
 }  # fmt: skip
 BART: dict[str, Any] = {"norm_first": False, "embedding_norm": True}
 
-WRITTEN = {
+EXPORTED = {
     "sinusoids": (GPT, "gpt2"),
     "no-positions": (GPT | {"position": {"name": "none"}, "activation": "relu"}, "gpt2"),
     "learned": (GPT | LEARNED | {"activation": "gelu_tanh", "scale_embeddings": False}, "gpt2"),
@@ -76,23 +73,15 @@ AUTO = {
 }  # fmt: skip
 
 
-def running_text() -> tuple[dict[str, Any], Tokenizer]:
-    return {"name": "imported_text", "block": 24}, BPETokenizer(300).train([TEXT])
+TEXTS = {"name": "imported_text", "block": 24}
+PAIRS = {"name": "reverse", "length": [1, 9]}
+DATA = {"decoder_only": TEXTS, "encoder_only": TEXTS | {"name": "imported_masked_text"}, "encoder_decoder": PAIRS}
 
 
-def masked_text() -> tuple[dict[str, Any], Tokenizer]:
-    return {"name": "imported_masked_text", "block": 24}, BPETokenizer(300).train([TEXT])
-
-
-def questions() -> tuple[dict[str, Any], Tokenizer]:
-    return {"name": "reverse", "length": [1, 9]}, Reverse().vocabulary
-
-
-def trained(path: Path, changes: dict[str, Any], task: Any = None) -> Predictor:
-    """A checkpoint of ours, as training leaves it but for the training."""
-    architecture = changes.get("architecture", "encoder_decoder")
-    usual = {"decoder_only": running_text, "encoder_only": masked_text, "encoder_decoder": questions}
-    data, tokenizer = (task or usual[architecture])()
+def trained(path: Path, changes: dict[str, Any], data: dict[str, Any] | None = None) -> Predictor:
+    """A checkpoint with random weights."""
+    data = data or DATA[changes.get("architecture", "encoder_decoder")]
+    tokenizer = Reverse().vocabulary if data is PAIRS else BPETokenizer(300).train([TEXT])
     config = Config(run=RunConfig(name="one"), data=data, model=ModelConfig(**SIZES | changes))
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -103,78 +92,30 @@ def trained(path: Path, changes: dict[str, Any], task: Any = None) -> Predictor:
     return minitx.load(path)
 
 
-def logits(theirs: Any, ids: Tensor, target: Tensor | None) -> Tensor:
-    with torch.no_grad():
-        return theirs(input_ids=ids, **({} if target is None else {"decoder_input_ids": target})).logits
-
-
-def own_logits(ours: Predictor, ids: Tensor, target: Tensor | None) -> Tensor:
-    with torch.no_grad():
-        return ours.model(ids) if target is None else ours.model(ids, target)
-
-
-def check_logits(theirs: Any, ours: Predictor) -> None:
-    size = min(ours.tokenizer.vocab_size, ours.model.head.out_features)
-    ids, target = torch.arange(20)[None] * 7 % size, torch.arange(9)[None] * 5 % size
-    given = target if ours.architecture == "encoder_decoder" else None
-    expected = own_logits(ours, ids, given)
-    assert expected.std() > 0.1
-    torch.testing.assert_close(logits(theirs, ids, given), expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_our_models_load_there(name: str, tmp_path: Path) -> None:
-    changes, family = WRITTEN[name]
+@pytest.mark.parametrize("name", EXPORTED)
+def test_logits_are_equal(name: str, tmp_path: Path) -> None:
+    changes, family = EXPORTED[name]
     ours = trained(tmp_path / "one.ckpt", changes)
-    main(["export", str(tmp_path / "one.ckpt"), "--to", "hf", str(tmp_path / "theirs")])
-    assert json.loads((tmp_path / "theirs/config.json").read_text())["model_type"] == family
+    main(["export", str(tmp_path / "one.ckpt"), "--to", "hf", str(tmp_path / "hf")])
+    assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == family
     kind = getattr(transformers, AUTO[ours.architecture])
-    theirs, loading = kind.from_pretrained(tmp_path / "theirs", output_loading_info=True)
-    assert not any(loading.values()), loading  # nothing missing, nothing left over
-    check_logits(theirs.eval(), ours)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_there_and_back_and_there_again(name: str, tmp_path: Path) -> None:
-    theirs = saved(name, tmp_path / "first")
-    main(["import", str(tmp_path / "first"), "--out", str(tmp_path / "ours.ckpt")])
-    main(["export", str(tmp_path / "ours.ckpt"), str(tmp_path / "second")])
-    ours = minitx.load(tmp_path / "ours.ckpt")
-    again = getattr(transformers, AUTO[ours.architecture]).from_pretrained(tmp_path / "second").eval()
-    assert again.config.model_type == theirs.model.config.model_type
-    check_logits(again, ours)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "second")
-    for text in TEXT[:4]:
-        assert tokenizer(text)["input_ids"] == theirs.tokenizer(text)["input_ids"]
-    assert tokenizer.mask_token == theirs.tokenizer.mask_token
-    if ours.architecture == "encoder_decoder":
-        assert again.generation_config.decoder_start_token_id == theirs.model.generation_config.decoder_start_token_id
+    hf, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(loading.values()), loading  # no missing and no unexpected weights
+    check_logits(hf.eval(), ours)
 
 
 @pytest.mark.parametrize(
-    ("changes", "task", "prompts"),
+    ("changes", "data", "prompts"),
     [
-        (GPT | LEARNED, running_text, ["The quick brown", "To be"]),
-        (GPT | LEARNED, questions, ["3 1 4", "2"]),
-        (BART | LEARNED, questions, ["3 1 4", "2"]),
-        (T5, questions, ["3 1 4", "2"]),
+        (GPT | LEARNED, TEXTS, ["The quick brown", "To be"]),
+        *[(changes, PAIRS, ["3 1 4", "2"]) for changes in (GPT | LEARNED, BART | LEARNED, T5)],
     ],
 )
-def test_the_same_text_is_written(changes: Any, task: Any, prompts: list[str], tmp_path: Path) -> None:
-    """From the tokenizer to the end, with nothing told but the prompt."""
-    ours = trained(tmp_path / "one.ckpt", changes, task)
-    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "theirs")])
-    theirs = getattr(transformers, AUTO[ours.architecture]).from_pretrained(tmp_path / "theirs").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    for prompt in prompts:
-        read = tokenizer(prompt, return_tensors="pt")
-        written = theirs.generate(
-            input_ids=read["input_ids"], attention_mask=read["attention_mask"], max_new_tokens=10
-        )[0]  # fmt: skip
-        new = written[1:] if ours.architecture == "encoder_decoder" else written[read["input_ids"].size(1) :]
-        (found,) = ours.generations([prompt], GenerationOptions(max_new_tokens=10))[0]
-        assert found.ids == new.tolist()
-        assert found.text == tokenizer.decode(new, skip_special_tokens=True)
+def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts: list[str], tmp_path: Path) -> None:
+    ours = trained(tmp_path / "one.ckpt", changes, data)
+    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
+    hf = getattr(transformers, AUTO[ours.architecture]).from_pretrained(tmp_path / "hf").eval()
+    check_text(hf, transformers.AutoTokenizer.from_pretrained(tmp_path / "hf"), ours, prompts)
 
 
 @pytest.mark.parametrize(
@@ -201,49 +142,44 @@ def test_the_same_text_is_written(changes: Any, task: Any, prompts: list[str], t
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_said_there_is_named(
+def test_settings_that_no_family_has_are_named(
     changes: Any, names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(tmp_path / "one.ckpt", changes)
     with pytest.raises(SystemExit) as left:
-        main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "theirs")])
-    said = capsys.readouterr().err
+        main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
+    message = capsys.readouterr().err
     assert left.value.code == 2
-    for name in names:
-        assert name in said
-    assert not (tmp_path / "theirs").exists()
+    assert [name for name in names if name not in message] == []
+    assert not (tmp_path / "hf").exists()
 
 
 def test_plain_safetensors(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    ours = trained(tmp_path / "one.ckpt", {"softcap": 5.0})  # of any kind
+    ours = trained(tmp_path / "one.ckpt", {"softcap": 5.0})
     main(["export", str(tmp_path / "one.ckpt"), "--to", "safetensors", str(tmp_path / "plain")])
     weights = load_file(tmp_path / "plain/model.safetensors")
     assert {*weights} == {name for name, _ in ours.model.named_parameters()}
     for name, part in ours.model.named_parameters():
         assert torch.equal(weights[name], part)
-    told = json.loads((tmp_path / "plain/config.json").read_text())
-    assert {name: value for name, value in told.items() if name != "minitx"} == ours.config.to_dict()
+    config = json.loads((tmp_path / "plain/config.json").read_text())
+    assert {name: value for name, value in config.items() if name != "minitx"} == ours.config.to_dict()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "plain/tokenizer.json"))
     assert tokenizer.encode("3 1 4") == ours.tokenizer.encode("3 1 4")
 
 
-def test_the_card_says_what_it_is(tmp_path: Path) -> None:
-    trained(tmp_path / "one.ckpt", GPT, questions)
+def test_the_card_has_task_data_and_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path / "one.ckpt", GPT, PAIRS)
     results = {"split": "test", "examples": 1234, "exact_match": 0.987, "loss": 0.1}
     (tmp_path / "results.json").write_text(json.dumps(results))
-    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "theirs")])
-    card = (tmp_path / "theirs/README.md").read_text()
+    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
+    card = (tmp_path / "hf/README.md").read_text()
     for words in ("# one", "`reverse`", "length [1, 9]", "exact match 0.987", "1,234 examples", "text-generation"):
         assert words in card
     (tmp_path / "results.json").unlink()
-    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "again")])
-    assert "not measured" in (tmp_path / "again/README.md").read_text()
-
-
-def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trained(tmp_path / "one.ckpt", GPT)
+    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "unmeasured")])
+    assert "not measured" in (tmp_path / "unmeasured/README.md").read_text()
     with pytest.raises(SystemExit):
-        main(["export", str(tmp_path / "one.ckpt"), str(tmp_path)])
+        main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
     assert "is not an empty folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Stands in for minitx.sweeps.worker: answers at once, dies, or waits to be stopped, as the job says."""
+"""A replacement for minitx.sweeps.worker that answers at once, dies or waits for SIGTERM, depending on the job."""
 
 import json
 import os
@@ -8,18 +8,17 @@ import time
 from pathlib import Path
 
 
-def stopped(number: int, frame: object) -> None:
+def save_and_exit(number: int, frame: object) -> None:
     Path(job["saved"]).write_text("saved")
     raise SystemExit(128 + number)
 
 
-for line in sys.stdin:
-    job = json.loads(line)
-    if job.get("die"):
-        os._exit(7)
-    if job.get("wait"):
-        signal.signal(signal.SIGTERM, stopped)
-        Path(job["started"]).touch()
-        time.sleep(60)
-    threads = os.environ.get("OMP_NUM_THREADS")
-    print(json.dumps({"row": {"n": job["n"], "pid": os.getpid(), "threads": threads}}), flush=True)
+job = json.load(sys.stdin)
+print(f"job {job['n']}", file=sys.stderr)
+if job.get("die"):
+    os._exit(7)
+if job.get("wait"):
+    signal.signal(signal.SIGTERM, save_and_exit)
+    Path(job["started"]).write_text(str(os.getpid()))
+    time.sleep(60)
+print(json.dumps({"row": {"n": job["n"], "pid": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS")}}))

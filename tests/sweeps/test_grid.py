@@ -1,4 +1,4 @@
-"""Settings as text: what --set may say, and the folders' names."""
+"""The grid as text: the syntax of --set and the names of folders."""
 
 import pytest
 from hypothesis import given
@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from minitx.sweeps import grid
 
-WORD = st.text("ab=,[]{}'\" :/.é", max_size=8)
+TEXT = st.text("ab=,[]{}'\" :/.é", max_size=8)
 
 
-def test_values_are_parted_by_commas_outside_brackets_and_quotes() -> None:
+def test_commas_outside_brackets_and_quotes_separate_values() -> None:
     assert grid.parse(["a.b=x, y", "data.length=[1, 8],[1,16]", "p={name: t5, n: 3},none", "--q='a,b',c"]) == {
         "a.b": ["x", "y"],
         "data.length": ["[1, 8]", "[1,16]"],
@@ -21,19 +21,13 @@ def test_values_are_parted_by_commas_outside_brackets_and_quotes() -> None:
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        (["rope"], "--set must be KEY=VALUE"),
-        (["=rope"], "--set must be KEY=VALUE"),
-        (["a="], "--set must be KEY=VALUE"),
-        (["a=x,,y"], "--set must be KEY=VALUE"),
-        (["a=x,x"], "names a value twice"),
+        *[([text], "--set must be KEY=VALUE") for text in ("rope", "=rope", "a=", "a=x,,y")],
+        (["a=x,x"], "repeats a value"),
         (["a=x", "a=y"], "--set a is given twice"),
-        (["run.seed=1,2"], "--seeds"),
-        (["run.name=a"], "names its runs"),
-        (["run.folder=a"], "lays out its folder"),
-        (["config=a"], "the files are the same"),
+        *[([f"{key}=1,2"], sentence) for key, sentence in grid.RESERVED.items()],
     ],
 )
-def test_what_cannot_be_is_refused(texts: list[str], sentence: str) -> None:
+def test_invalid_settings_are_refused(texts: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         grid.parse(texts)
 
@@ -45,22 +39,15 @@ def test_every_combination_once_the_last_key_fastest() -> None:
     assert grid.combinations({}) == [{}]
 
 
-@given(st.lists(st.dictionaries(WORD, WORD, max_size=3), min_size=2, max_size=4, unique_by=lambda d: str(d)))
-def test_different_settings_have_different_plain_folders(several: list[dict[str, str]]) -> None:
+@given(st.lists(st.dictionaries(TEXT, TEXT, max_size=3), min_size=2, max_size=4, unique_by=str))
+def test_different_settings_have_different_folder_names(several: list[dict[str, str]]) -> None:
     names = [grid.slug(settings) for settings in several]
-    for name in names:
-        assert name
-        assert "/" not in name
-        assert name not in (".", "..")
-        assert len(name.encode()) <= 255
-    parts = ["__".join(f"{key}={value}" for key, value in settings.items()) for settings in several]
-    assert len(set(names)) == len(set(parts))
+    assert all(name not in ("", ".", "..") and "/" not in name and len(name.encode()) <= 255 for name in names)
+    assert len(set(names)) == len({"__".join(f"{k}={v}" for k, v in settings.items()) for settings in several})
 
 
-def test_a_folder_says_what_is_in_it() -> None:
-    assert grid.slug({"model.position.name": "rope", "model.n_layers": "2"}) == (
-        "model.position.name=rope__model.n_layers=2"
-    )
-    assert grid.slug({}) == "all"
-    assert grid.described({}) == "the config as it is"
-    assert grid.described({"a": "1", "b": "x"}) == "a 1, b x"
+def test_names_contain_the_settings() -> None:
+    settings = {"model.position.name": "rope", "model.n_layers": "2"}
+    assert grid.slug(settings) == "model.position.name=rope__model.n_layers=2"
+    assert grid.described(settings) == "model.position.name rope, model.n_layers 2"
+    assert (grid.slug({}), grid.described({})) == ("all", "the config unchanged")

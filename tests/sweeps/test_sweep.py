@@ -1,24 +1,22 @@
-"""Whole sweeps, small: what is done, what is not done again, what fails, and what is refused before any work."""
+"""Small sweeps: run, resumed after failures and interrupts, measured by length, and refused before any run starts."""
 
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minitx.cli.main import main
-from minitx.config.parser import config_from_words
-from minitx.config.schema import Config
-from minitx.sweeps import rows
-from minitx.sweeps import sweep as running
+from minitx.config.parser import config_parser
+from minitx.sweeps import rows, worker
+from minitx.sweeps import sweep as sweeping
 from minitx.sweeps.plan import Plan, plan
-from minitx.sweeps.sweep import spelt, sweep
-from minitx.sweeps.worker import carry_out
+from minitx.sweeps.sweep import format_seconds, sweep
 from minitx.training.module import TransformerModule
 
 ROOT = Path(__file__).parents[2]
@@ -30,92 +28,85 @@ SMALL = [
 
 
 @pytest.fixture
-def configured(tmp_path: Path) -> Callable[[list[str]], Config]:
-    def make(words: list[str]) -> Config:
-        return config_from_words([*SMALL, "--run.folder", str(tmp_path), *words])
+def planned(tmp_path: Path) -> Any:
+    def make(*words: str, grid: dict[str, list[str]] | None = None, seeds: int = 1, lengths: str | None = None) -> Plan:
+        values = config_parser().parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
+        return plan(values, grid or {}, seeds, lengths)
 
     return make
 
 
-class Here:
-    """In place of a Pool: works in this process, and remembers."""
+class InProcess:
+    """A replacement for run_jobs that runs jobs in this process and records them."""
 
-    done: list[dict[str, Any]]
-    fail: str = ""
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, int]] = []
+        self.fail = ""
 
-    def __init__(self, environments: list[dict[str, str]]) -> None:
-        self.workers = len(environments)
-
-    def run(self, jobs: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    def __call__(self, jobs: list[dict[str, Any]], environments: Any) -> Iterator[tuple[dict[str, Any], Any]]:
         for job in jobs:
-            Here.done.append(job)
-            bad = Here.fail and Here.fail in str(job["settings"]) and job["seed"] == 2
-            yield job, {"error": "out of memory"} if bad else {"row": carry_out(job)}
+            name = "".join(job["settings"].values())
+            self.jobs.append((name, job["seed"]))
+            bad = self.fail == name and job["seed"] == 2
+            yield job, {"error": "out of memory"} if bad else {"row": worker.run(job)}
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
-    monkeypatch.setattr(running, "Pool", Here)
-    Here.done, Here.fail = [], ""
-    return Here
+def pool(monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    pool = InProcess()
+    monkeypatch.setattr(sweeping, "run_jobs", pool)
+    return pool
 
 
-def test_a_sweep_does_each_run_once_and_goes_on_after_a_failure(
-    configured: Any, here: type[Here], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_sweep_runs_each_point_once_and_resumes_after_a_failure(
+    planned: Any, pool: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def planned(lengths: str | None = None) -> Plan:
-        return plan(configured, {"model.position.name": ["none", "rope"]}, 2, lengths)
-
-    here.fail = "rope"
-    found, failed = sweep(planned())
+    points = {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
+    pool.fail = "rope"
+    found, failed = sweep(planned(**points))
     folder = tmp_path / "reverse_sweep"
-    assert [(row["settings"]["model.position.name"], row["seed"]) for row in found] == [
-        ("none", 1), ("none", 2), ("rope", 1),
-    ]  # fmt: skip
+    assert [row["seed"] for row in found] == [1, 2, 1]
     assert len(failed) == 1
     assert "model.position.name rope, seed 2: out of memory (see " in failed[0]
     assert "4 of 4 runs\n" in capsys.readouterr().out
-    first = json.loads((folder / "model.position.name=none/seed1/v0/results.json").read_text())
+    results = json.loads((folder / "model.position.name=none/seed1/v0/results.json").read_text())
     row = found[0]
-    assert row["figures"]["exact_match"] == first["exact_match"]
+    assert row["figures"]["exact_match"] == results["exact_match"]
     assert "seconds" not in row["figures"]
-    assert (row["steps"], row["seconds"], row["by_length"]) == (2, first["seconds"], None)
+    assert (row["steps"], row["seconds"], row["by_length"]) == (2, results["seconds"], None)
     assert row["flops"] == 2 * row["flops_per_step"] > 0
     assert row["config"]["model"]["position"]["name"] == "none"
     assert {"device", "torch", "lightning", "python", "date"} <= set(row["machine"])
     assert len({row["fingerprint"] for row in found}) == 3
 
-    here.fail = ""
-    here.done.clear()
-    found, failed = sweep(planned())
-    assert [(job["settings"]["model.position.name"], job["seed"]) for job in here.done] == [("rope", 2)]
-    assert len(found) == 4
-    assert not failed
-    assert "3 of them done before" in capsys.readouterr().out
+    pool.fail = ""
+    pool.jobs.clear()
+    found, failed = sweep(planned(**points))
+    assert (pool.jobs, len(found), failed) == ([("rope", 2)], 4, [])
+    assert "3 of them finished before" in capsys.readouterr().out
 
-    # Asked for lengths afterwards: the same runs are measured, not trained again.
-    here.done.clear()
-    found, _ = sweep(planned("2:6"), out=tmp_path / "out")
-    assert len(here.done) == 4
+    # Lengths added later: the same runs are measured, not trained a second time.
+    pool.jobs.clear()
+    found, _ = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
+    assert len(pool.jobs) == 4
     assert [path.name for path in folder.glob("*/seed*/v*")] == ["v0"] * 4
     assert [[*map(int, row["by_length"])] for row in found] == [[2, 3, 4, 5, 6]] * 4
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"table.csv", "table.md", "lengths.csv", "lengths.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "table.csv", "table.md", "lengths.csv", "lengths.png",
+    }  # fmt: skip
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
 
 
-def test_another_config_in_the_same_folder_is_another_experiment(configured: Any, here: type[Here]) -> None:
-    (old,), _ = sweep(plan(configured, {}, 1))
-    (new,), _ = sweep(plan(lambda words: configured([*words, "--optimizer.lr", "0.001"]), {}, 1))
-    assert len(here.done) == 2
+def test_another_config_in_the_same_folder_is_another_experiment(planned: Any, pool: InProcess) -> None:
+    (old,), _ = sweep(planned())
+    (new,), _ = sweep(planned("--optimizer.lr", "0.001"))
     assert [Path(row["folder"]).name for row in (old, new)] == ["v0", "v1"]
-    (again,), _ = sweep(plan(configured, {}, 1))
-    assert len(here.done) == 2
-    assert again == old
+    assert sweep(planned())[0] == [old]
+    assert len(pool.jobs) == 2
 
 
-def test_an_interrupted_run_is_continued(configured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (point,) = plan(configured, {}, 1).points
+def test_an_interrupted_run_is_resumed(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = planned().points[0].job(None)
     steps: list[int] = []
     original = TransformerModule.training_step
 
@@ -127,14 +118,13 @@ def test_an_interrupted_run_is_continued(configured: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(TransformerModule, "training_step", training_step)
     with pytest.raises(RuntimeError, match="power cut"):
-        carry_out(point.job(None))
+        worker.run(job)
     steps.append(-1)
-    row = carry_out(point.job(None))
+    row = worker.run(job)
     assert steps == [0, -1, 1]
-    assert Path(row["folder"]).name == "v0"
-    assert row["steps"] == 2
-    monkeypatch.delattr("minitx.sweeps.worker.train")  # a finished one is not trained again
-    assert carry_out(point.job(None))["figures"] == row["figures"]
+    assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
+    monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
+    assert worker.run(job)["figures"] == row["figures"]
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -166,30 +156,29 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--sets", "a=b"], "did you mean set?"),
     ],
 )
-def test_bad_input_is_one_sentence_before_any_work(
+def test_invalid_input_is_refused_before_any_run(
     words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sentence in refused([*SMALL, "--run.folder", str(tmp_path / "runs"), *words], capsys)
     assert not (tmp_path / "runs").exists()
 
 
-def test_lengths_are_for_questions_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_needs_a_config_and_lengths_a_task_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--data.name", "markov", "--model.architecture", "decoder_only", "--run.folder", str(tmp_path)]
     assert "--lengths is for tasks" in refused([*words, "--lengths", "1:5"], capsys)
     assert not [*tmp_path.iterdir()]
-
-
-def test_without_a_config_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is nothing to train on" in refused(["--set", "model.n_heads=2"], capsys)
 
 
-def test_the_command_works_in_processes_of_its_own_and_stops_when_told(tmp_path: Path) -> None:
+def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> None:
     words = [*SMALL, "--run.folder", str(tmp_path), "--seeds", "1", "--set", "trainer.max_steps=2,100000"]
     code = "import sys; from minitx.cli.main import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, "sweep", *words, "--lengths", "1:2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     endless = tmp_path / "reverse_sweep/trainer.max_steps=100000/seed1/v0"
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while not (endless / "last.ckpt").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -199,13 +188,12 @@ def test_the_command_works_in_processes_of_its_own_and_stops_when_told(tmp_path:
     assert process.returncode == 143, err
     assert err == ""
     assert "1 of 2 runs, " in out
-    assert "stopped; the same command goes on" in out
+    assert "stopped; the same command resumes the sweep" in out
     (row,) = rows.read(tmp_path / "reverse_sweep/rows.jsonl")
     assert row["settings"] == {"trainer.max_steps": "2"}
     assert set(row["by_length"]) == {"1", "2"}
     assert "go on with --resume" in (endless.parents[1] / "seed1.log").read_text()
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(40, "40 s"), (240, "4 min"), (9000, "2.5 h")])
-def test_times_as_people_say_them(seconds: float, words: str) -> None:
-    assert spelt(seconds) == words
+def test_durations() -> None:
+    assert [format_seconds(seconds) for seconds in (40, 240, 9000)] == ["40 s", "4 min", "2.5 h"]

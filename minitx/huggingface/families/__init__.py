@@ -1,10 +1,6 @@
-"""Families of models: how each is told in Hugging Face's words and in ours. Adding one is one file, imported here."""
+"""Supported model families, one file each, imported here."""
 
-from minitx.huggingface.families.bart import Bart, Marian
-from minitx.huggingface.families.bert import Bert
+from minitx.huggingface.families import bart, bert, gpt2, llama, t5
 from minitx.huggingface.families.family import FAMILIES, Family
-from minitx.huggingface.families.gpt2 import GPT2
-from minitx.huggingface.families.llama import Llama, Mistral, Qwen2
-from minitx.huggingface.families.t5 import T5
 
-__all__ = ["FAMILIES", "GPT2", "T5", "Bart", "Bert", "Family", "Llama", "Marian", "Mistral", "Qwen2"]
+__all__ = ["FAMILIES", "Family", "bart", "bert", "gpt2", "llama", "t5"]

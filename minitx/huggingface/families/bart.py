@@ -1,29 +1,29 @@
-"""BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018): post-norm encoder-decoders, a bias for each token.
+"""BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018): post-norm encoder-decoders with a head bias.
 
-BART has learned positions, whose table begins with two rows that are not used, and a norm of the embeddings; Marian has
-sinusoids, all sines before all cosines.
+BART has learned positions, in a table with two unused first rows, and a norm of the embeddings; Marian has sinusoids,
+all sines before all cosines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch.nn.functional import pad
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.families.family import Family, Key, register, resolved
-from minitx.huggingface.links import Link, behind, module, modules
+from minitx.huggingface.families.family import Family, Key, register
+from minitx.huggingface.links import Link, layers, module, single
 
-UNUSED = 2
-"""Rows in front of BART's tables of positions."""
+UNUSED_ROWS = 2
+"""First rows of BART's tables of positions."""
 
 
 class _Seq2Seq(Family):
-    """What both have."""
+    """Settings and weights of both."""
 
-    base, task, length = "model.", "imported_pairs", "max_position_embeddings"
+    base, task, length = "model.", "imported_pairs", Key("max_position_embeddings", 1024)
     keys: ClassVar = {
         "d_model": Key("d_model", 1024),
         "encoder_attention_heads": Key("n_heads", 16),
@@ -39,44 +39,40 @@ class _Seq2Seq(Family):
     activations: ClassVar = {
         "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "swish": "silu", "silu": "silu",
     }  # fmt: skip
-    activation_key = ("activation_function", "gelu")
+    activation_key = Key("activation_function", "gelu")
     table = "model.shared.weight"
     copies: ClassVar = {f"model.{stack}.embed_tokens.weight": "model.shared.weight" for stack in ("encoder", "decoder")}
     ignored = r"(en|de)coder\.version"
 
-    def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Both stacks must be alike but for their number of layers."""
+    def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         for key, default in (("attention_heads", 16), ("ffn_dim", 4096)):
-            sizes = [theirs.get(f"{stack}_{key}", default) for stack in ("encoder", "decoder")]
-            if sizes[0] != sizes[1]:
-                raise ConfigError(f"encoder_{key} {sizes[0]} and decoder_{key} {sizes[1]} must be equal here")
+            encoder, decoder = (hf.get(f"{stack}_{key}", default) for stack in ("encoder", "decoder"))
+            if encoder != decoder:
+                raise ConfigError(f"encoder_{key} {encoder} and decoder_{key} {decoder} must be equal in minitx")
         return {}
 
-    def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:
-        """The decoder's sizes."""
+    def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         return {
             "decoder_attention_heads": config.n_heads, "decoder_ffn_dim": config.d_ff, "is_encoder_decoder": True,
             "activation_dropout": config.dropout,
         }  # fmt: skip
 
-    def links(self, config: ModelConfig) -> Iterator[Link]:
-        """All weights but those of positions and of the embeddings' norms."""
-        config = resolved(config)
-        yield from self.ends(config)
-        yield Link(("head.bias",), ("final_logits_bias",), _first_row, _as_row)
+    def _links(self, config: ModelConfig) -> Iterator[Link]:
+        yield from super()._links(config)
+        yield single("head.bias", "final_logits_bias", lambda bias: bias[0], lambda bias: bias[None])
         shared = {f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}
         shared |= {
             "self_attn.o_proj": "self_attn.out_proj", "ffn.up_proj": "fc1", "ffn.down_proj": "fc2",
             "add_norm_ffn.norm": "final_layer_norm",
         }  # fmt: skip
-        cross = {f"cross_attn.{part}_proj": f"encoder_attn.{part}_proj" for part in "qkv"}
-        cross |= {"cross_attn.o_proj": "encoder_attn.out_proj", "add_norm_cross.norm": "encoder_attn_layer_norm"}
         encoder = shared | {"add_norm_attn.norm": "self_attn_layer_norm"}
-        decoder = shared | cross | {"add_norm_self.norm": "self_attn_layer_norm"}
-        for i in range(config.n_layers):
-            yield from modules(f"encoder.layers.{i}", f"model.encoder.layers.{i}", encoder)
-        for i in range(config.n_decoder_layers or config.n_layers):
-            yield from modules(f"decoder.layers.{i}", f"model.decoder.layers.{i}", decoder)
+        decoder = shared | {f"cross_attn.{part}_proj": f"encoder_attn.{part}_proj" for part in "qkv"}
+        decoder |= {
+            "cross_attn.o_proj": "encoder_attn.out_proj", "add_norm_cross.norm": "encoder_attn_layer_norm",
+            "add_norm_self.norm": "self_attn_layer_norm",
+        }  # fmt: skip
+        yield from layers(config.n_layers, "encoder.layers", "model.encoder.layers", encoder)
+        yield from layers(config.n_decoder_layers, "decoder.layers", "model.decoder.layers", decoder)
 
 
 @register
@@ -88,17 +84,15 @@ class Bart(_Seq2Seq):
     position = "learned"
     required: ClassVar = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True}
 
-    def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """The table of positions."""
-        position = {"name": "learned", "max_len": theirs.get("max_position_embeddings", 1024)}
-        return super().more_of_ours(theirs) | {"position": position}
-
-    def links(self, config: ModelConfig) -> Iterator[Link]:
-        """All weights."""
-        yield from super().links(config)
+    def _links(self, config: ModelConfig) -> Iterator[Link]:
+        yield from super()._links(config)
         for stack in ("encoder", "decoder"):
-            table = f"model.{stack}.embed_positions.weight"
-            yield behind(f"{stack}.position.table.weight", table, UNUSED)
+            yield single(
+                f"{stack}.position.table.weight",
+                f"model.{stack}.embed_positions.weight",
+                lambda table: table[UNUSED_ROWS:],
+                lambda table: pad(table, (0, 0, UNUSED_ROWS, 0)),
+            )
             yield from module(f"{stack}.embedding_norm", f"model.{stack}.layernorm_embedding")
 
 
@@ -114,20 +108,10 @@ class Marian(_Seq2Seq):
     }  # fmt: skip
     ignored = _Seq2Seq.ignored + r"|(en|de)coder\.embed_positions\.weight"
 
-    def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """The waves."""
-        return super().more_of_ours(theirs) | {"position": {"name": "sinusoidal", "halves": True}}
+    def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": "sinusoidal", "halves": True}
 
-    def more_wrong(self, config: ModelConfig) -> list[str]:
-        """Positions."""
-        own = config.position
-        wrong = [] if own.get("halves") else ["model.position.halves false"]
-        return wrong + ([] if own.get("base", 10000.0) == 10000.0 else [f"model.position.base {own['base']}"])
-
-
-def _first_row(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    return [parts[0][0]]
-
-
-def _as_row(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    return [parts[0][None]]
+    def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
+        base = position.get("base", 10000.0)
+        wrong = [] if position.get("halves") else ["model.position.halves false"]
+        return wrong + ([] if base == 10000.0 else [f"model.position.base {base}"])

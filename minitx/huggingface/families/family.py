@@ -1,9 +1,4 @@
-"""What a family of models has to tell, and the settings that all of them share.
-
-A family is told once, for both directions: `keys` are settings with another name, `fixed` are keys of our config whose
-value is the family's own, `required` are keys of theirs that we have one value for; the rest is code in `to_ours` and
-`to_theirs`. Its weights are `links`, for a config of ours.
-"""
+"""The base class of model families: settings and weights in both formats, written once for import and export."""
 
 from __future__ import annotations
 
@@ -15,157 +10,143 @@ import torch
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.links import Link, same
+from minitx.huggingface.links import Link, single
 
 FAMILIES: dict[str, Family] = {}
-"""Every family by their model_type."""
+"""Every family by its model_type."""
 
 Kind = TypeVar("Kind", bound="type[Family]")
 
 
 def register(kind: Kind) -> Kind:
-    """Make a family available under its model_type."""
+    """Add a family to FAMILIES."""
     FAMILIES[kind.model_type] = kind()
     return kind
 
 
 class Key(NamedTuple):
-    """A setting: our key, and their value where a config.json is silent."""
+    """A setting's name in the other format, and its value if a config.json omits it."""
 
-    ours: str
+    name: str
     default: Any
 
 
-FREE = {"dropout", "attention_dropout", "scale_residual", "vocab_size"}
-"""Keys of ModelConfig that change nothing about what a trained model computes."""
+ANY_VALUE = {"dropout", "attention_dropout", "scale_residual", "vocab_size"}
+"""Keys of ModelConfig that do not change the outputs of a trained model."""
 
 
 class Family:
-    """One model_type. All attributes below are the family's to set."""
+    """One model_type: tables of what differs only in names and values, and methods for the rest."""
 
     model_type: ClassVar[str]
-    model: ClassVar[str]
-    """Their class of model that has what ours has."""
-    base: ClassVar[str]
-    """What the names of weights begin with, but not in files of the bare model."""
-    task: ClassVar[str]
-    """Name of the task that an imported model is given."""
-    length: ClassVar[str]
-    """Their key for the longest sequence."""
-    keys: ClassVar[Mapping[str, Key]]
-    """Settings by their name."""
-    fixed: ClassVar[Mapping[str, Any]]
-    """Keys of ModelConfig with the family's own value, where it is not the default."""
-    position: ClassVar[str]
-    """Its scheme of positions."""
-    handled: ClassVar[frozenset[str]] = frozenset()
-    """Keys of ModelConfig that to_ours and to_theirs see to, besides position."""
-    required: ClassVar[Mapping[str, Any]] = {}
-    """Their keys with the one value that ours can express, which is also what a silent config.json means."""
-    activations: ClassVar[Mapping[str, str]]
-    """Names of non-linearities, theirs to ours."""
-    activation_key: ClassVar[tuple[str, str]]
-    """Their key of the non-linearity, and its value where a config.json is silent."""
-    ignored: ClassVar[str] = r"(?!)"
-    """What the names of weights match that are not needed."""
-    copies: ClassVar[Mapping[str, str]] = {}
-    """Second names of a tensor, with the first; ours have one tensor only, so that they must be equal."""
-    table: ClassVar[str]
-    """The name of their embedding's weight."""
-    lm_head: ClassVar[str] = "lm_head.weight"
-    """The name of their head's weight."""
+    model: ClassVar[str]  # class of transformers
+    base: ClassVar[str]  # prefix of weight names, absent from files of the model without its head
+    task: ClassVar[str]  # task of an imported model
+    length: ClassVar[Key]  # Hugging Face name of the maximum length, and its default
+    keys: ClassVar[Mapping[str, Key]]  # settings by their Hugging Face name
+    fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, where not the default
+    position: ClassVar[str]  # position scheme
+    handled: ClassVar[frozenset[str]] = frozenset()  # keys of ModelConfig that the _extra methods convert
+    required: ClassVar[Mapping[str, Any]] = {}  # Hugging Face settings with the one supported value, their default
+    activations: ClassVar[Mapping[str, str]]  # Hugging Face to minitx
+    activation_key: ClassVar[Key]  # Hugging Face name of the activation, and its default
+    ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
+    copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
+    table: ClassVar[str]  # name of the embedding's weight
+    lm_head: ClassVar[str] = "lm_head.weight"  # name of the head's weight
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> ModelConfig:
-        """The config of a model whose config.json this is.
+    def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
+        """The ModelConfig of a config.json.
 
         Raises:
-            ConfigError: something that ours do not have, by its name.
+            ConfigError: an unsupported setting, with its name.
         """
         for key, value in self.required.items():
-            if theirs.get(key, value) != value:
-                raise ConfigError(f"{key} {theirs[key]} is not known here, for {self.model_type} only {value} is")
-        told = {ours: theirs.get(key, default) for key, (ours, default) in self.keys.items()}
+            if hf.get(key, value) != value:
+                raise ConfigError(f"{key} {hf[key]} is not supported; minitx imports {self.model_type} with {value}")
         key, default = self.activation_key
-        name = theirs.get(key, default)
-        if name not in self.activations:
+        activation = hf.get(key, default)
+        if activation not in self.activations:
             known = ", ".join(self.activations)
-            raise ConfigError(f"{key} {name} is not known here, for {self.model_type} only {known} are")
-        told |= {"activation": self.activations[name], "vocab_size": theirs.get("vocab_size")}
-        return ModelConfig(**{**self.fixed, **told, **self.more_of_ours(theirs)})
+            raise ConfigError(f"{key} {activation} is not supported; minitx imports {self.model_type} with {known}")
+        settings = {name: hf.get(key, default) for key, (name, default) in self.keys.items()}
+        settings |= {"activation": self.activations[activation], "vocab_size": hf.get("vocab_size")}
+        return ModelConfig(**{**self.fixed, **settings, "position": self._position(hf), **self._extra_settings(hf)})
 
-    def to_theirs(self, config: ModelConfig, longest: int) -> dict[str, Any]:
-        """Their config.json for a config of ours.
+    def to_hf(self, config: ModelConfig, max_length: int) -> dict[str, Any]:
+        """The config.json of a ModelConfig.
 
         Raises:
-            ConfigError: every setting that they do not have, by its name.
+            ConfigError: every setting that the family lacks, with its name.
         """
         config = resolved(config)
-        if wrong := self.wrong(config):
-            raise ConfigError(", ".join(wrong))
-        names = {ours: theirs for theirs, ours in self.activations.items()}
-        told = {key: getattr(config, ours) for key, (ours, _) in self.keys.items()}
-        told |= {self.activation_key[0]: names[config.activation], "vocab_size": config.vocab_size, **self.required}
+        if lacking := self._unsupported(config):
+            raise ConfigError(", ".join(lacking))
+        activation = {name: hf_name for hf_name, name in self.activations.items()}[config.activation]
         return {
-            "model_type": self.model_type, "architectures": [self.model], "dtype": "float32", self.length: longest,
-            "tie_word_embeddings": config.tie_embeddings, **told, **self.more_of_theirs(config),
+            "model_type": self.model_type, "architectures": [self.model], "dtype": "float32",
+            self.length.name: max_length, "tie_word_embeddings": config.tie_embeddings,
+            **{key: getattr(config, name) for key, (name, _) in self.keys.items()},
+            self.activation_key.name: activation, "vocab_size": config.vocab_size, **self.required,
+            **self._extra_hf(config),
         }  # fmt: skip
 
-    def wrong(self, config: ModelConfig) -> list[str]:
-        """What this family cannot express of a resolved config, each as `key value`."""
-        mapped = {ours for ours, _ in self.keys.values()} | self.handled | FREE | {"position"}
-        usual = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
-        usual |= {"n_kv_heads": config.n_heads, "qkv_bias": config.bias, "n_decoder_layers": config.n_decoder_layers}
-        usual |= {"d_head": config.d_model // config.n_heads, "position_ids": {"name": "consecutive"}} | {**self.fixed}
-        found = [
-            f"model.{name} {_shown(getattr(config, name))}"
-            for name, value in usual.items()
-            if name not in mapped - self.fixed.keys() and name != "activation" and getattr(config, name) != value
-        ]
+    def _unsupported(self, config: ModelConfig) -> list[str]:
+        """`key value` of every setting of a resolved config that the family lacks."""
+        expected = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+        expected |= {"n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "qkv_bias": config.bias}
+        expected |= {"n_decoder_layers": config.n_decoder_layers, "position_ids": {"name": "consecutive"}, **self.fixed}
+        free = ANY_VALUE | self.handled | {name for name, _ in self.keys.values()}
+        for name in (free - self.fixed.keys()) | {"position", "activation"}:
+            del expected[name]
+        lacking = [name for name, value in expected.items() if getattr(config, name) != value]
         if config.activation not in self.activations.values():
-            found.append(f"model.activation {config.activation}")
+            lacking.append("activation")
         if config.d_ff == 0:
-            found.append("model.d_ff 0")
+            lacking.append("d_ff")
+        sentences = [f"model.{name} {_shown(getattr(config, name))}" for name in lacking]
         if config.position["name"] != self.position:
-            return [*found, f"model.position.name {config.position['name']}"]
-        return found + self.more_wrong(config)
+            return [*sentences, f"model.position.name {config.position['name']}"]
+        return sentences + self._unsupported_position(config.position)
 
-    def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Keys of ours that need more than another name."""
-        return {}
+    def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        """model.position, by default a learned table."""
+        return {"name": "learned", "max_len": hf.get(*self.length)}
 
-    def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:
-        """Keys of theirs that need more than another name."""
-        return {}
-
-    def more_wrong(self, config: ModelConfig) -> list[str]:
-        """What else of a config with its scheme of positions this family cannot express."""
+    def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
+        """`key value` of every option of the family's position scheme that the family lacks."""
         return []
 
-    def links(self, config: ModelConfig) -> Iterator[Link]:
-        """All weights of a model of ours with this config."""
-        raise NotImplementedError
+    def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        """Keys of ModelConfig that need more than another name."""
+        return {}
 
-    def ends(self, config: ModelConfig) -> Iterator[Link]:
-        """The embedding, and the head where it has a table of its own."""
-        yield same("embedding.table.weight", self.table)
+    def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
+        """Hugging Face keys that need more than another name."""
+        return {}
+
+    def links(self, config: ModelConfig) -> Iterator[Link]:
+        """All weights of a model with this config."""
+        return self._links(resolved(config))
+
+    def _links(self, config: ModelConfig) -> Iterator[Link]:
+        """The embedding, and an untied head; families add their layers."""
+        yield single("embedding.table.weight", self.table)
         if not config.tie_embeddings:
-            yield same("head.weight", self.lm_head)
+            yield single("head.weight", self.lm_head)
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """The same config with every default that depends on another key written out."""
+    """The same config with every default that depends on another key filled in."""
     epsilon = {"layernorm": 1e-5, "rmsnorm": torch.finfo(torch.float32).eps}[config.norm]
-    own = config.n_decoder_layers if config.architecture == "encoder_decoder" else None
-    return dataclasses.replace(
-        config,
-        n_kv_heads=config.n_heads if config.n_kv_heads is None else config.n_kv_heads,
-        d_head=config.d_model // config.n_heads if config.d_head is None else config.d_head,
-        d_ff=4 * config.d_model if config.d_ff is None else config.d_ff,
-        n_decoder_layers=config.n_layers if own is None else own,
-        norm_eps=epsilon if config.norm_eps is None else config.norm_eps,
-        qkv_bias=config.bias if config.qkv_bias is None else config.qkv_bias,
-    )
+    defaults: dict[str, Any] = {
+        "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": 4 * config.d_model,
+        "norm_eps": epsilon, "qkv_bias": config.bias,
+    }  # fmt: skip
+    if config.architecture == "encoder_decoder":
+        defaults["n_decoder_layers"] = config.n_layers
+    return dataclasses.replace(config, **{key: v for key, v in defaults.items() if getattr(config, key) is None})
 
 
 def _shown(value: Any) -> str:
-    return str(value["name"]) if isinstance(value, dict) and "name" in value else str(value).lower()
+    return str(value["name"]) if isinstance(value, dict) else str(value).lower()

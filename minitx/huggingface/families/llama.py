@@ -1,6 +1,6 @@
-"""Llama (Touvron et al. 2023), and its kin: Mistral with a window, Qwen2 with biases of queries, keys and values.
+"""Llama (Touvron et al. 2023), Mistral with a window, and Qwen2 with biases of queries, keys and values.
 
-Both houses turn the pairs (j, j + K / 2) of each head, so rows of q and k stay where they are.
+minitx and Hugging Face rotate the same pairs (j, j + K / 2) of each head, so rows of q and k keep their order.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import Family, Key, register
-from minitx.huggingface.links import Link, module, modules
+from minitx.huggingface.links import Link, layers, module
 
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
-"""Ways to stretch waves, theirs to ours."""
-STRETCHING = {
+"""Scalings of the frequencies, Hugging Face to minitx."""
+SCALING_OPTIONS = {
     "factor": Key("factor", 1.0), "low_freq_factor": Key("low_freq_factor", 1.0),
     "high_freq_factor": Key("high_freq_factor", 4.0),
     "original_max_position_embeddings": Key("original_max_len", 8192),
 }  # fmt: skip
-"""How far, theirs to ours, with what our scheme takes where nothing is said."""
+"""Options of a scaling, Hugging Face to minitx, with the defaults of minitx."""
 
 
 @register
@@ -28,7 +28,7 @@ class Llama(Family):
     """LlamaForCausalLM."""
 
     model_type, model, base = "llama", "LlamaForCausalLM", "model."
-    task, length = "imported_text", "max_position_embeddings"
+    task, length = "imported_text", Key("max_position_embeddings", 512)
     keys: ClassVar = {
         "hidden_size": Key("d_model", 4096),
         "num_attention_heads": Key("n_heads", 32),
@@ -46,46 +46,54 @@ class Llama(Family):
     position = "rope"
     required: ClassVar = {"attention_bias": False, "mlp_bias": False}
     activations: ClassVar = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
-    activation_key = ("hidden_act", "silu")
+    activation_key = Key("hidden_act", "silu")
     ignored = r".*rotary_emb\.inv_freq"
     table = "model.embed_tokens.weight"
 
-    def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """The waves."""
-        return {"position": _rope(theirs)}
+    def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        # Versions of transformers differ in where they store these options.
+        options = {"rope_theta": hf.get("rope_theta", 10000.0), **(hf.get("rope_scaling") or {})}
+        options |= hf.get("rope_parameters") or {}
+        kind = options.get("rope_type", options.get("type", "default"))
+        if kind not in SCALINGS:
+            raise ConfigError(f"rope_scaling of type {kind} is not supported; minitx imports {', '.join(SCALINGS)}")
+        fraction = options.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
+        if fraction != 1.0:
+            raise ConfigError(f"partial_rotary_factor {fraction} is not supported; minitx imports 1.0")
+        position = {"name": "rope", "base": float(options["rope_theta"])}
+        if kind == "default":
+            return position
+        used = SCALING_OPTIONS if kind == "llama3" else ["factor"]
+        scaling = {SCALING_OPTIONS[key].name: options[key] for key in used if options.get(key) is not None}
+        return position | {"scaling": SCALINGS[kind]} | scaling
 
-    def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:
-        """The waves."""
-        own = config.position
-        names = {ours: theirs for theirs, ours in SCALINGS.items()}
-        told = {"rope_type": names[own.get("scaling", "none")], "rope_theta": own.get("base", 10000.0)}
-        if told["rope_type"] != "default":
-            told |= {key: own.get(ours, default) for key, (ours, default) in STRETCHING.items()}
-        return {"rope_parameters": told}
+    def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
+        scaling, fraction = position.get("scaling", "none"), position.get("fraction", 1.0)
+        wrong = [] if scaling in SCALINGS.values() else [f"model.position.scaling {scaling}"]
+        return wrong + ([] if fraction == 1.0 else [f"model.position.fraction {fraction}"])
 
-    def more_wrong(self, config: ModelConfig) -> list[str]:
-        """Positions."""
-        own = config.position
-        wrong = [] if own.get("scaling", "none") in SCALINGS.values() else [f"model.position.scaling {own['scaling']}"]
-        return wrong + ([] if own.get("fraction", 1.0) == 1.0 else [f"model.position.fraction {own['fraction']}"])
+    def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
+        position = config.position
+        kind = {name: hf_name for hf_name, name in SCALINGS.items()}[position.get("scaling", "none")]
+        options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0)}
+        if kind != "default":
+            options |= {key: position.get(name, default) for key, (name, default) in SCALING_OPTIONS.items()}
+        return {"rope_parameters": options}
 
-    def links(self, config: ModelConfig) -> Iterator[Link]:
-        """All weights."""
-        yield from self.ends(config)
+    def _links(self, config: ModelConfig) -> Iterator[Link]:
+        yield from super()._links(config)
         yield from module("decoder.norm", "model.norm", bias=False)
-        norms = {"add_norm_self.norm": "input_layernorm", "add_norm_ffn.norm": "post_attention_layernorm"}
-        linear = {f"ffn.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+        modules = {f"ffn.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+        modules |= {"add_norm_self.norm": "input_layernorm", "add_norm_ffn.norm": "post_attention_layernorm"}
+        modules["self_attn.o_proj"] = "self_attn.o_proj"
         qkv = {f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}
-        linear["self_attn.o_proj"] = "self_attn.o_proj"
-        for i in range(config.n_layers):
-            ours, theirs = f"decoder.layers.{i}", f"model.layers.{i}"
-            yield from modules(ours, theirs, {**norms, **linear}, bias=False)
-            yield from modules(ours, theirs, qkv, bias=bool(config.qkv_bias))
+        yield from layers(config.n_layers, "decoder.layers", "model.layers", modules, bias=False)
+        yield from layers(config.n_layers, "decoder.layers", "model.layers", qkv, bias=bool(config.qkv_bias))
 
 
 @register
 class Mistral(Llama):
-    """MistralForCausalLM: each token sees the latest sliding_window of them; both houses count it itself, too."""
+    """MistralForCausalLM: a token attends to the last sliding_window tokens, itself included, as in minitx."""
 
     model_type, model = "mistral", "MistralForCausalLM"
     keys = Llama.keys | {
@@ -101,45 +109,21 @@ class Qwen2(Llama):
     """Qwen2ForCausalLM."""
 
     model_type, model = "qwen2", "Qwen2ForCausalLM"
-    keys = Llama.keys | {
-        "num_key_value_heads": Key("n_kv_heads", 32),
-        "intermediate_size": Key("d_ff", 22016),
-    }
+    keys = Llama.keys | {"num_key_value_heads": Key("n_kv_heads", 32), "intermediate_size": Key("d_ff", 22016)}
     fixed = Llama.fixed | {"qkv_bias": True}
     handled = frozenset({"window"})
     required: ClassVar = {}
 
-    def more_of_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """The waves, and a window where every layer has it."""
-        window = theirs.get("sliding_window", 4096) if theirs.get("use_sliding_window", False) else None
-        layers, first = theirs.get("num_hidden_layers", 32), theirs.get("max_window_layers", 28)
-        usual = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
-        kinds = set(theirs.get("layer_types") or usual)
+    def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
+        count, first = hf.get("num_hidden_layers", 32), hf.get("max_window_layers", 28)
+        default = ["sliding_attention" if window and i >= first else "full_attention" for i in range(count)]
+        kinds = set(hf.get("layer_types") or default)
         if len(kinds) > 1:
-            raise ConfigError("layer_types: a window in some layers and none in others is not known here")
-        return {"position": _rope(theirs), "window": window if kinds == {"sliding_attention"} else None}
+            raise ConfigError("layer_types: a window in some layers only is not supported")
+        return {"window": window if kinds == {"sliding_attention"} else None}
 
-    def more_of_theirs(self, config: ModelConfig) -> dict[str, Any]:
-        """The waves, and the window of every layer."""
-        told = super().more_of_theirs(config)
-        return told | {
+    def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
+        return super()._extra_hf(config) | {
             "use_sliding_window": config.window is not None, "sliding_window": config.window, "max_window_layers": 0,
         }  # fmt: skip
-
-
-def _rope(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """model.position; the settings have stood in three places over the years."""
-    told = {"rope_theta": theirs.get("rope_theta", 10000.0), **(theirs.get("rope_scaling") or {})}
-    told |= theirs.get("rope_parameters") or {}
-    kind = told.get("rope_type", told.get("type", "default"))
-    if kind not in SCALINGS:
-        raise ConfigError(f"rope_scaling of type {kind} is not known here, only {', '.join(SCALINGS)} are")
-    share = told.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))
-    if share != 1.0:
-        raise ConfigError(f"partial_rotary_factor {share} is not known here, for this family only 1.0 is")
-    own = {"name": "rope", "base": float(told["rope_theta"])}
-    if kind != "default":
-        own |= {"scaling": SCALINGS[kind]}
-        used = STRETCHING if kind == "llama3" else ["factor"]
-        own |= {STRETCHING[key].ours: told[key] for key in used if told.get(key) is not None}
-    return own

@@ -1,0 +1,79 @@
+"""Imported models of every family are fine-tuned with --init_from and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import minitx
+from huggingface.hf_models import CASES, TEXT, check_logits, saved
+from minitx.cli.main import main
+
+SHORT = [
+    "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "1", "--trainer.precision", "32-true",
+    "--trainer.accelerator", "cpu", "--data.batch_size", "4", "--data.validation_size", "4", "--data.test_size", "4",
+    "--init_from", "ours.ckpt", "--run.name", "tuned",
+]  # fmt: skip
+DATA = {
+    "decoder_only": ["--data.name", "text", "--data.block", "16", "--data.path", "text.txt"],
+    "encoder_only": ["--data.name", "masked_text", "--data.block", "16", "--data.path", "text.txt"],
+    "encoder_decoder": [
+        "--data.name", "translation", "--data.path", "pairs", "--data.test", "val", "--data.max_tokens", "60",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a text and with pairs of sentences."""
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(TEXT * 12))
+    Path("pairs").mkdir()
+    for split, ending in (("train", "one"), ("val", "two")):
+        Path(f"pairs/{split}.de").write_text("\n".join(f"{text} {ending}" for text in TEXT))
+        Path(f"pairs/{split}.en").write_text("\n".join(f"{text} {ending}, in English" for text in TEXT))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_family_is_fine_tuned_and_exported(name: str, away: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import transformers
+
+    hf = saved(name, away / "hf")
+    main(["import", "hf", "--out", "ours.ckpt"])
+    ours = minitx.load("ours.ckpt", device="cpu")
+    main(["train", *DATA[ours.architecture], *SHORT])
+    tuned = minitx.load("runs/tuned/v0/last.ckpt", device="cpu")
+    assert tuned.tokenizer.to_dict() == ours.tokenizer.to_dict()
+    pairs = zip(tuned.model.state_dict().values(), ours.model.state_dict().values(), strict=True)
+    assert 0.0 < max(float((after - before).abs().max()) for after, before in pairs) < 0.1
+    if ours.architecture == "encoder_only":
+        assert isinstance(minitx.load("runs/tuned", device="cpu").generate("or <mask> to be"), str)
+    else:
+        assert isinstance(minitx.load("runs/tuned", device="cpu").generate("or not", max_new_tokens=5), str)
+    assert "nan" not in capsys.readouterr().out
+    main(["export", "runs/tuned/v0/last.ckpt", "back"])
+    exported = type(hf.model).from_pretrained("back").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained("back")
+    check_logits(exported, tuned, hf.tokenizer(TEXT[2], return_tensors="pt")["input_ids"])
+    assert exported.config.model_type == hf.model.config.model_type
+    assert tokenizer.mask_token == hf.tokenizer.mask_token
+    for text in TEXT[:4]:
+        assert tokenizer(text)["input_ids"] == hf.tokenizer(text)["input_ids"]
+    if ours.architecture == "encoder_decoder":
+        keys = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id")
+        for key in keys:
+            assert getattr(exported.generation_config, key) == getattr(hf.model.generation_config, key)
+
+
+def test_pairs_for_a_decoder_need_a_separator(away: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved("gpt2", away / "hf")
+    main(["import", "hf", "--out", "ours.ckpt"])
+    for file in Path("pairs").iterdir():
+        file.write_text(f"{file.stem}\n" * 9)
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *DATA["encoder_decoder"], *SHORT, "--data.max_tokens", "20"])
+    assert stopped.value.code == 2
+    assert "<sep>" in capsys.readouterr().err

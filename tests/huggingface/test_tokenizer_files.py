@@ -1,0 +1,92 @@
+"""Imported tokenizers: the ids and texts of AutoTokenizer from the same folder, and back."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from huggingface.hf_models import CASES
+from minitx.data.tokenizers import Tokenizer
+from minitx.huggingface.tokenizer_files import read_tokenizer, write_tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+KINDS = {"gpt2": "decoder_only", "llama": "decoder_only", "llama3": "decoder_only", "bert": "encoder_only",
+         "t5": "encoder_decoder", "bart": "encoder_decoder"}  # fmt: skip
+
+
+@cache
+def real_lines() -> list[str]:
+    """German and English sentences, and lines of a play."""
+    files = [SHARED / "multi30k/train.de", SHARED / "multi30k/train.en", SHARED / "tinyshakespeare.txt"]
+    if not all(file.exists() for file in files):
+        pytest.skip(f"no real text in {SHARED}")
+    lines = [line.rstrip("\n") for file in files for line in islice(file.open(encoding="utf-8"), 1200)]
+    return [line for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_path: Path) -> None:
+    case, backend = CASES[name], CASES[name].tokenizer(real_lines(), 2000)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **case.special).save_pretrained(tmp_path)
+    hf = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = {key: backend.token_to_id(case.special[token]) for key, token in case.ids.items()}
+    ours = read_tokenizer(tmp_path, KINDS[name], ids)
+    lines = real_lines()[::3]
+    assert len(lines) > 900
+    unchanged = 0
+    for line in lines:
+        ids = hf(line)["input_ids"]
+        text = hf.decode(ids, skip_special_tokens=True)
+        assert ours.encode_question(line) == ids
+        assert ours.encode(line) == hf(line, add_special_tokens=False)["input_ids"]
+        assert ours.decode(ids) == text
+        unchanged += text == line
+    if name in ("gpt2", "llama3", "bart"):  # of bytes
+        assert unchanged == len(lines)
+    elif name != "bert":  # of lower case
+        assert unchanged > 0.95 * len(lines)
+    assert ours.encode_batch(lines) == hf(lines, add_special_tokens=False)["input_ids"]
+
+    copy = Tokenizer.from_dict(ours.to_dict())  # as in a checkpoint
+    assert copy.special_tokens == ours.special_tokens
+    (tmp_path / "exported").mkdir()
+    write_tokenizer(copy, tmp_path / "exported", "stream", KINDS[name], 64)
+    exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    for line in lines[::30]:
+        assert copy.encode_question(line) == ours.encode_question(line) == exported(line)["input_ids"]
+    assert (exported.pad_token_id, exported.model_max_length) == (ours.special.pad, 64)
+
+
+def test_translation_uses_the_special_tokens_of_the_model(tmp_path: Path) -> None:
+    from minitx.data.tasks import Translation, generator
+
+    for split in ("train", "val"):
+        for language in ("de", "en"):
+            (tmp_path / f"{split}.{language}").write_text(f"ein {split} {language}\n" * 3)
+    backend = CASES["bart"].tokenizer(["ein train val de en"], 300)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **CASES["bart"].special).save_pretrained(tmp_path)
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    task = Translation(path=str(tmp_path), test=None, batch_size=2)
+    task.vocabulary = read_tokenizer(tmp_path, "encoder_decoder", ids)
+    pairs = task.batch(generator(1), 2)
+    read, written = pairs.source[0][pairs.source_keep[0]].tolist(), pairs.target[0][pairs.target_keep[0]].tolist()
+    assert (read[0], read[-1]) == (0, 2)
+    assert written[0] == 0
+    assert 2 not in written  # framing appends it
+
+
+def test_special_tokens_may_come_last() -> None:
+    import torch
+
+    from minitx.data.special_tokens import SpecialIds
+    from minitx.data.text.masking import mask_tokens
+
+    special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
+    masked = mask_tokens(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
+    assert int(masked.source.max()) == 9
+    assert (masked.source[~masked.chosen] == masked.target[~masked.chosen]).all()
