@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from minitx.predictor import Predictor
 
 from minitx import hardware
 from minitx.evaluation import evaluate
-from minitx.predictor import Predictor
 from predictors import built, prompts
 from tests.standin.device import LOG, WrongDevice, simulated
 
