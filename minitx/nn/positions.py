@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from minitx.nn.errors import OptionError
+from minitx.nn.frequencies import full_width_frequencies, geometric, head_slopes, interleaved_sinusoids
 
 POSITIONS: dict[str, type[NoPositions]] = {}
 """Every scheme by its name in the YAML."""
@@ -101,20 +102,6 @@ class SinusoidBase(NoPositions):
         return pos[..., None] * self.frequencies
 
 
-def geometric(base: float, size: int) -> Tensor:
-    """Frequencies base^(-2j / size) for each pair j of `size` dimensions, fp32 [size / 2]."""
-    if base <= 1.0:
-        raise OptionError(f"model.position.base must be larger than 1, got {base}")
-    return torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
-
-
-def full_width_frequencies(name: str, base: float, d_model: int) -> Tensor:
-    """Frequencies whose pairs of sine and cosine fill the whole width, fp32 [D / 2]."""
-    if d_model % 2:
-        raise OptionError(f"model.d_model must be even for model.position.name {name}, got {d_model}")
-    return geometric(base, d_model)
-
-
 @register("sinusoidal")
 class SinusoidalPositions(SinusoidBase):
     """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
@@ -138,7 +125,7 @@ class SinusoidalPositions(SinusoidBase):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         """Add the sines and cosines of each id."""
         angles = self.angles(pos)
-        sinusoids = torch.cat((angles.sin(), angles.cos()), dim=-1) if self.halves else _sinusoids(angles)
+        sinusoids = torch.cat((angles.sin(), angles.cos()), dim=-1) if self.halves else interleaved_sinusoids(angles)
         return x + sinusoids.to(x.dtype)
 
 
@@ -255,7 +242,7 @@ class AlibiPositions(NoPositions):
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
+        self.register_buffer("slopes", torch.tensor(head_slopes(n_heads)), persistent=False)  # [H]
         self.slopes: Tensor
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -357,18 +344,6 @@ class TransformerXLPositions(SinusoidBase):
         return (self.content[:, None].to(k.dtype) @ k.mT + by_distance.transpose(0, 1)) / math.sqrt(d_head)
 
 
-def _sinusoids(angles: Tensor) -> Tensor:
-    """Sine and cosine of each angle in turn: [..., W] to [..., 2 W]."""
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-
-
 def _distance(q_pos: Tensor, k_pos: Tensor) -> Tensor:
     """Query position - key position: [B, T] and [B, S] to [B, T, S]."""
     return q_pos[:, :, None] - k_pos[:, None, :]
-
-
-def _slopes(heads: int) -> list[float]:
-    """2^(-8 i / H) for a power of two; else those of the next lower one, and every other of the next higher."""
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
-    return slopes if power == heads else slopes + _slopes(2 * power)[0::2][: heads - power]
