@@ -117,7 +117,7 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.98)
     """Decay of the running means of the gradient and of its square."""
     weight_decay: float = 0.01
-    """Pull of the matrices towards zero; biases and norms are left alone."""
+    """Pull of the matrices towards zero; norms and biases, those of attention scores too, are left alone."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over the run."""
 
@@ -148,13 +148,14 @@ class TrainerConfig:
     """Let torch.compile write the training step's programs: quicker steps, after a minute of compiling. auto tries it
     early in a run on a GPU that has minutes ahead, and keeps what is faster."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting."""
+    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting. Only default
+    accumulates gradients."""
     recompute_activations: bool = False
     """Keep only what goes into each layer, and compute the layer again in the backward: less memory, a third slower."""
     profile: int = 0
     """Watch this many steps, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to train on; auto takes a GPU when there is one."""
+    """What to train on; auto takes a GPU when there is one, NVIDIA's or Apple's."""
     devices: int | str = "auto"
     """How many devices; auto: all GPUs, or one CPU process."""
     strategy: str = "auto"
