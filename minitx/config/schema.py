@@ -187,7 +187,7 @@ class OptimizerConfig:
     betas: tuple[Fraction, Fraction] = (0.9, 0.98)
     """Decay of the running means of the gradient and of its square."""
     weight_decay: NonNegative = 0.01
-    """Decay of the matrices towards zero; biases and norms are left alone."""
+    """Decay of the matrices towards zero; norms and biases, those of attention scores included, do not decay."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over the run."""
 
@@ -218,13 +218,14 @@ class TrainerConfig:
     """Compile the training step with torch.compile: faster steps, after a minute of compiling. auto tries it early in a
     run on a GPU that has minutes ahead, and keeps the faster one."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting."""
+    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting. Only default
+    accumulates gradients."""
     recompute_activations: bool = False
     """Keep only the input of each layer, and compute the layer again in the backward: less memory, a third slower."""
     profile: Natural = 0
     """Profile this many steps, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """The device to train on; auto takes a GPU when there is one."""
+    """The device to train on; auto takes a GPU when there is one, NVIDIA's or Apple's."""
     devices: int | str = "auto"
     """How many devices; auto: all GPUs, or one CPU process."""
     strategy: str = "auto"

@@ -62,9 +62,11 @@ def kernel_name(
     mask, _, causal, _ = fold(mask_and_bias, kernel, *size, q.dtype, q.device)
     compute_dtype = fused_dtype(q.dtype, q.device, *size)
     q, k, v = q.to(compute_dtype), k.to(compute_dtype), v.to(compute_dtype)
-    with allowed_kernels(mask):
-        backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
-    name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
+    name = q.device.type
+    if name != "mps":  # which has one kernel and no choice
+        with allowed_kernels(mask):
+            backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
+        name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()
     biased = mask is not None and bool((mask.isfinite() & (mask != 0)).any())
     mask_name = ", causal" if causal else ", with a bias" if biased else ", with a mask" if mask is not None else ""
     return f"fused: {name}{mask_name}" + (", in fp32" if compute_dtype != dtype else "")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,51 @@ def test_two_processes_make_one_run(tmp_path: Path, strategy: str) -> None:
     assert "sync_dist" not in result.stderr
     contents = torch.load(folder / "best.ckpt", weights_only=True)
     assert {type(weight) for weight in contents["state_dict"].values()} == {torch.Tensor}, "whole, not one's share"
+
+
+def launched(folder: Path, nodes: int, *words: str) -> list[str]:
+    """Train on so many nodes, all of them this machine: a launcher for each; what each printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", "1",
+        "--master_addr", "127.0.0.1", "--master_port", str(port), "--node_rank", "{}",
+        str(ROOT / "train.py"), "--config", str(ROOT / "configs/reverse.yaml"), "--run.folder", str(folder),
+        "--trainer.accelerator", "cpu", "--trainer.devices", "1", "--trainer.num_nodes", str(nodes),
+        "--trainer.strategy", "ddp", "--trainer.val_every_n_steps", "10", "--data.test_size", "50",
+        "--data.validation_size", "64", "--model.n_layers", "1", *words,
+    ]  # fmt: skip
+    started = [
+        subprocess.Popen(
+            [word.format(node) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for node in range(nodes)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * nodes, "\n".join(said)
+    return said
+
+
+@pytest.mark.slow
+def test_two_nodes_make_one_run_and_one_goes_on_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "reverse/v0"
+    first, second = launched(tmp_path, 2, "--trainer.max_steps", "20")
+    assert "step 20/20" in first
+    assert "step 20/20" not in second
+    assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]
+    assert len(list(folder.glob("events.*"))) == 1
+    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 20
+    (said,) = launched(tmp_path, 1, "--trainer.max_steps", "30", "--resume")
+    assert "goes on behind step 20" in said
+    assert "trainer.num_nodes 2 -> 1" in said
+    launched(tmp_path, 2, "--trainer.max_steps", "40", "--resume")
+    assert json.loads((folder / "results.json").read_text())["steps"] == 40
+    assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]
 
 
 SCRIPT = """
