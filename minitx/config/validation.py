@@ -62,8 +62,9 @@ def sentences(
         elif value is MISSING:
             sentence = f"{key} is missing: expected {expected(field)}"
         else:
-            largest = each["ctx"].get("le", each["ctx"].get("lt")) if "ctx" in each else None
-            wanted = f"at most {_number(largest)}" if largest and largest >= 2**30 else expected(field)
+            limits = [(word, each.get("ctx", {}).get(name)) for name, word in (("le", "at most"), ("lt", "below"))]
+            exceeded = [f"{word} {_number(limit)}" for word, limit in limits if limit is not None and limit >= 2**30]
+            wanted = exceeded[0] if exceeded else expected(field)
             sentence = f"{key or 'the config'}: expected {wanted}, got {shown(value)}"
         found.setdefault(sentence if each["type"] == "value_error" else key, sentence)
     return list(found.values())

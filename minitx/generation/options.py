@@ -48,7 +48,7 @@ class GenerationOptions:
     num_return_sequences: int = 1
     """Number of texts for each prompt: samples with do_sample, the best beams with num_beams."""
     stop: list[str] | None = None
-    """Tokens that end a text like <eos>; they are not part of it."""
+    """Tokens that end a text like `<eos>`; they are not part of it."""
 
     compile: bool = False
     """Compile the step of one token: many seconds at first, faster afterwards. Not with num_beams."""

@@ -35,7 +35,10 @@ def flex_attention(
     blocks = _block_mask(q.size(2), causal, window, q.device)
     score_mod = None if softcap is None else _score_mod(softcap)
     grouped = q.size(1) != k.size(1)
-    out: Tensor = _function(compiled)(q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=grouped)
+    # Inside a compiled step that compiler generates the kernel.
+    out: Tensor = _function(compiled and not torch.compiler.is_compiling())(
+        q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=grouped
+    )
     return out
 
 

@@ -134,7 +134,7 @@ def test_texts_do_not_depend_on_what_is_written_beside_them(
     texts = [source for source, _ in model.task.sentences("test")]
     expected = [translated(model, [text])[0] for text in texts]
     assert expected == [model.generate(text) for text in texts]
-    monkeypatch.setattr(bleu, "ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(bleu, "MAX_ROWS", rows)
     assert translated(model, texts) == expected
     assert translated(model, texts[::-1]) == expected[::-1]
     beams = GenerationOptions(num_beams=2)
@@ -142,7 +142,7 @@ def test_texts_do_not_depend_on_what_is_written_beside_them(
 
 
 def test_beams_count_as_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bleu, "ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(bleu, "MAX_ROWS", 8)
     model = Perfect(predictor(folder))
     texts = [source for source, _ in model.task.sentences("test")]
     assert translated(model, texts, GenerationOptions(num_beams=4)) == [

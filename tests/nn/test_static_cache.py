@@ -142,7 +142,7 @@ def test_texts_that_grow_in_turn_do_not_mix(tiny, graphs: list, monkeypatch: pyt
     models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi")]
     prompts, options = [draw(1, 3), draw(1, 6)], {"max_new_tokens": 6, "eos": -1, "pad": 0}
     alone = [decode.generate(model, ids, **options).ids for model, ids in zip(models, prompts, strict=True)]
-    streams = [decode.stream(*pair, compiled=True, **options) for pair in zip(models, prompts, strict=True)]
+    streams = [decode.steps(*pair, compiled=True, **options) for pair in zip(models, prompts, strict=True)]
     together = list(zip(*streams, strict=True))
     for index, text in enumerate(alone):
-        assert torch.equal(torch.stack([columns[index] for columns in together], dim=1), text)
+        assert torch.equal(torch.stack([columns[index].ids for columns in together], dim=1), text)

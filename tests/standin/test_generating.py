@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from minitx.predictor import Predictor
 
-from minitx import hardware
-from minitx.evaluation import evaluate
+from minitx.evaluation.metrics import evaluate
+from minitx.hardware import devices
+from minitx.inference.predictor import Predictor
 from predictors import built, prompts
 from tests.standin.device import LOG, WrongDevice, simulated
 
@@ -46,7 +46,7 @@ def test_the_stand_in_itself() -> None:
 def test_a_token_waits_once_and_needs_no_float64(way: str, architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an Apple GPU; the texts are those of the CPU."""
     on_cpu = built(architecture, ends="end" in way)
-    monkeypatch.setattr(hardware, "WITHOUT_FLOAT64", ("meta",))
+    monkeypatch.setattr(devices, "WITHOUT_FLOAT64", ("meta",))
     waits = []
     for tokens in (10, 20):
         options = {"max_new_tokens": tokens, **WAYS[way]}
@@ -78,6 +78,6 @@ def test_judging_needs_no_float64(architecture: str, monkeypatch: pytest.MonkeyP
         return [*predictor.score(texts, texts), *means.values()]
 
     expected = judged(built(architecture))
-    monkeypatch.setattr(hardware, "WITHOUT_FLOAT64", ("meta",))
+    monkeypatch.setattr(devices, "WITHOUT_FLOAT64", ("meta",))
     with simulated("meta", float64=False):
         assert judged(moved(built(architecture))) == pytest.approx(expected, rel=1e-5)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.models import ARCHITECTURES
+from minitx.models.transformers import ARCHITECTURES
 from minitx.nn import POSITIONS
 
 ROOT = Path(__file__).parents[2]

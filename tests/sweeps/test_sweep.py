@@ -192,7 +192,7 @@ def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> N
     (row,) = rows.read(tmp_path / "reverse_sweep/rows.jsonl")
     assert row["settings"] == {"trainer.max_steps": "2"}
     assert set(row["by_length"]) == {"1", "2"}
-    assert "go on with --resume" in (endless.parents[1] / "seed1.log").read_text()
+    assert "resume with --resume" in (endless.parents[1] / "seed1.log").read_text()
 
 
 def test_durations() -> None:
