@@ -48,8 +48,8 @@ OPENS_EXTRAS = {"inference/predictor.py": "Predictor", "interpret/attention_maps
 
 CORE_LINES = 9_060
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
-CLOSURE_FILES = 64
-"""Files that minitx.training.run imports, directly or not, inside functions too."""
+CLOSURE_FILES = 65
+"""Files that minitx.training.run imports, directly or not, inside functions too. The target is 60."""
 
 
 def module_name(file: Path) -> str:

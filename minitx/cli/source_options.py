@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -55,8 +56,8 @@ def _check_section(section: str, options: Mapping[str, Any]) -> None:
     classes = _classes(SOURCES[section])
     registered = {name: kind for kind in classes.values() if (name := _registered_name(kind))}
     name = options.get("name")
-    if name is None:
-        return
+    if name is None or (name not in registered and "torch" in sys.modules):
+        return  # once torch is loaded, the registry may have classes of the user's own
     if name not in registered:
         raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registered)}")
     check_options(name, dict(_parameters(registered[name], classes)), dict(options), section)

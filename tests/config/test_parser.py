@@ -261,7 +261,7 @@ def test_all_mistakes_are_told_together(file: Callable) -> None:
     assert sorted(str(caught.value).splitlines()) == [
         "model.n_heads: expected an integer of at least 1, got 0",
         "optimizer.lr: expected a number above 0, got 'fast'",
-        f"run.seed: expected at most 2^63, got {2**70}",
+        f"run.seed: expected below 2^63, got {2**70}",
         "trainer.max_steps: expected an integer of at least 1, got 0",
         "unknown key model.d_modle: did you mean model.d_model?",
     ]

@@ -100,7 +100,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         "data.tokenizer.size must be at most",
     ),
     "steps": (f"data: {{name: reverse}}\ntrainer: {{max_steps: {10**25}}}", "trainer.max_steps: expected at most 2^40"),
-    "a seed": (f"data: {{name: reverse}}\nrun: {{seed: {10**25}}}", "run.seed: expected at most 2^63"),
+    "a seed": (f"data: {{name: reverse}}\nrun: {{seed: {10**25}}}", "run.seed: expected below 2^63"),
     "no learning rate": ("data: {name: reverse}\noptimizer: {lr: .nan}", "expected a number above 0, got nan"),
     "endless learning": ("data: {name: reverse}\noptimizer: {lr: .inf}", "expected a number above 0, got inf"),
     "a zero byte": ('data: {name: "a\\0b"}', "data.name: unknown name"),
