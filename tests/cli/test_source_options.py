@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from minitx.cli import source_options
 from minitx.cli.main import main
 from minitx.cli.source_options import CONTEXT, SOURCES, _classes, _parameters, _registered_name
 from minitx.config.registry import parameters
@@ -26,7 +28,11 @@ def test_names_and_options_are_those_of_the_classes(section: str) -> None:
         )
 
 
-def test_four_mistakes_are_four_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_four_mistakes_are_four_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a fresh process, where torch is not loaded and only the sources know the names.
+    monkeypatch.setattr(source_options, "sys", SimpleNamespace(modules={}))
     file = tmp_path / "config.yaml"
     file.write_text(
         "data: {name: reverse, symbls: 5}\nmodel: {d_modle: 8, position: {name: rop}}\ntrainer: {max_steps: 0}\n"
