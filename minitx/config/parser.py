@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from minitx.config import bundled, yaml_checks
-from minitx.config.errors import ConfigError, did_you_mean, unknown_key
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import OPEN_SECTIONS, Config, config_from_dict, keys
 from minitx.config.validation import expected, shown
 
@@ -52,10 +52,11 @@ class Parser(argparse.ArgumentParser):
         parsed, strange = self.parse_known_intermixed_args(words, namespace)
         if strange:
             name = strange[0].partition("=")[0]
-            known = [option for action in self._actions for option in action.option_strings]
             if name.startswith("-"):
-                raise ConfigError(unknown_key(name.lstrip("-"), (option.lstrip("-") for option in known)))
-            raise ConfigError(f"unexpected argument {name!r}")
+                known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
+                raise ConfigError(f"unknown option {name}: {did_you_mean(name, known)}")
+            hint = f"; to set a key, write --{name} VALUE" if self.configured else ""
+            raise ConfigError(f"unexpected argument {name!r}{hint}")
         parsed.values = values
         return parsed
 

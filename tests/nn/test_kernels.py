@@ -222,6 +222,7 @@ def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, 
 
 def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three layers, two lengths, with gradients; the compiler ignores what is cached."""
+    torch.compiler.reset()  # what other tests compiled in this process
     monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)  # step by step, a CPU can do backward
     forwards = []
 
