@@ -153,7 +153,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--lengths", "5"], "--lengths must be FROM:TO"),
         (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
         (["--trainer.num_nodes", "2"], "trainer.num_nodes must be 1 in a sweep, got 2"),
-        (["--sets", "a=b"], "did you mean set?"),
+        (["--sets", "a=b"], "did you mean --set?"),
     ],
 )
 def test_invalid_input_is_refused_before_any_run(
