@@ -63,9 +63,8 @@ class Cache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch [N], in this order; a row may appear more than once."""
-        for name in ("memory", "memory_keep", "ids", "keep", "pos"):
-            tensor = getattr(self, name)
-            if tensor is not None and (name != "pos" or tensor.size(0) > 1):  # one row of pos may serve all
+        for name in ("memory", "memory_keep", "ids", "keep"):  # append computes pos anew
+            if (tensor := getattr(self, name)) is not None:
                 setattr(self, name, tensor.index_select(0, rows))
         for layer in self._layers:
             layer.select(rows)
@@ -151,7 +150,8 @@ class StaticCache:
     def __init__(self, cache: Cache, capacity: int) -> None:
         assert cache.ids is not None  # the prompt's
         self.memory, self.memory_keep = cache.memory, cache.memory_keep
-        self.ids, self.pos = cache.ids, cache.pos  # [B, capacity]
+        self.ids = cache.ids  # [B, capacity]
+        self.pos: Tensor | None = None
         self.keep = cache.keep if cache.keep is not None else torch.ones_like(cache.ids, dtype=torch.bool)
         self.at = torch.tensor([cache.length], device=self.ids.device)  # index of the next token, as a tensor: it must
         self.length = capacity  # not be a number in the compiled program, and this one stays the same
