@@ -247,6 +247,17 @@ def test_weights_of_another_shape_are_told_before_lightning_meets_them(small: An
             train(config, resume=True)
 
 
+def test_a_checkpoint_from_before_an_option_has_its_default(small: Any, tmp_path: Path) -> None:
+    config = named(small, "run", data={"symbols": 10})
+    break_off(config, 5)
+    last = tmp_path / "runs/run/v0/last.ckpt"
+    contents = checkpoint.read(last)
+    saved = contents["minitx"]["config"]
+    del saved["data"]["symbols"], saved["model"]["position"]["base"]
+    checkpoint.write(contents, last)
+    assert train(config, resume=True)["steps"] == STEPS["max_steps"]
+
+
 def test_every_nth_checkpoint_stays_and_is_whole(small: Any, tmp_path: Path) -> None:
     train(named(small, "straight", trainer={"max_steps": 6, "keep_every_n_steps": 2}))
     folder = tmp_path / "runs/straight/v0"
