@@ -12,11 +12,7 @@ from torch import Tensor
 
 
 class Rows:
-    """Rows of ids, concatenated in one tensor.
-
-    Args:
-        rows: ids of each row.
-    """
+    """Rows of ids, concatenated in one tensor."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)  # [N]

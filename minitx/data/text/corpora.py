@@ -12,6 +12,7 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,18 @@ from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, dige
 from minitx.data.text.token_cache import cache_folder
 
 KINDS = {
-    ".txt": "text",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-}
+    ".txt": "text", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
+}  # fmt: skip
 """Kinds of files by suffix; a file with any other suffix is text if data.path names it."""
+NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
+"""Suffixes of local files: owner/name.txt is a missing file, not a data set on the hub."""
 TABLE_ROWS = 1000
 """Rows of a table read at once."""
 
-CORPORA: dict[str, Callable[[], list[Path]]] = {}
-"""Registered corpora: names for data.path."""
-
 Files = Callable[[], list[Path]]
+CORPORA: dict[str, Files] = {}
+"""Registered corpora: names for data.path."""
 
 
 def register(name: str) -> Callable[[Files], Files]:
@@ -56,16 +53,7 @@ def python_code() -> list[Path]:
     order of a hash of their names, so that the held-out end of the text is like the rest.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    unwanted = {
-        "test",
-        "tests",
-        "idle_test",
-        "site-packages",
-        "dist-packages",
-        "__pycache__",
-        "lib2to3",
-        "pydoc_data",
-    }
+    unwanted = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3", "pydoc_data"}
     files = [path for path in root.rglob("*.py") if not unwanted & set(path.relative_to(root).parts)]
     ascii_only = [path for path in files if path.read_bytes().isascii() and path.stat().st_size]
     return sorted(ascii_only, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
@@ -89,27 +77,15 @@ def load(
     """
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
-    kind = "text"
-    if path in CORPORA:
-        files = CORPORA[path]()
-    else:
-        file = Path(path).expanduser()
-        try:
-            found = _in_folder(file) if file.is_dir() else None
-            exists = file.exists()
-        except OSError as error:  # a name that is too long, a folder without permission
-            raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
-        if found is not None:
-            kind, files = found
-        elif exists:
-            kind, files = KINDS.get(file.suffix.lower(), "text"), [file]
-        elif re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in {*KINDS, ".text", ".md", ".py"}:
-            return _from_hub(path, subset, column, _by_row(documents), streaming)
-        else:
-            raise ConfigError(
-                f"data.path: there is no file {path}; give a file of text, JSON, CSV or Parquet, a folder of them, "
-                f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
-            )
+    found = ("text", CORPORA[path]()) if path in CORPORA else _on_disk(path)
+    if found is None and re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
+        return _from_hub(path, subset, column, _by_row(documents), streaming)
+    if found is None:
+        raise ConfigError(
+            f"data.path: there is no file {path}; give a file of text, JSON, CSV or Parquet, a folder of them, "
+            f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
+        )
+    kind, files = found
     if kind != "text":
         return _tables(kind, files, column, _by_row(documents))
     if documents == "row":
@@ -124,103 +100,47 @@ def _by_row(documents: str) -> bool:
     return documents != "whole"
 
 
-def _in_folder(folder: Path) -> tuple[str, list[Path]]:
-    """The kind of a folder's files, and these files sorted by path."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in KINDS and path.is_file())
+def _on_disk(path: str) -> tuple[str, list[Path]] | None:
+    """The kind of a file, or of all files in a folder, and these files sorted by path."""
+    file = Path(path).expanduser()
+    try:
+        if not file.is_dir():
+            return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.exists() else None
+        files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS and inner.is_file())
+    except OSError as error:  # a name that is too long, a folder without permission
+        raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
     if not files:
-        raise ConfigError(f"data.path: the folder {folder} holds no .txt file, nor any {', '.join([*KINDS][1:])}")
-    kinds = {KINDS[path.suffix.lower()] for path in files}
+        raise ConfigError(f"data.path: the folder {file} holds no .txt file, nor any {', '.join([*KINDS][1:])}")
+    kinds = {KINDS[inner.suffix.lower()] for inner in files}
     if len(kinds) > 1:
-        found = ", ".join(f"{count} {suffix}" for suffix, count in Counter(path.suffix for path in files).items())
-        raise ConfigError(f"data.path: the folder {folder} holds files of several kinds ({found}); keep those of one")
+        found = ", ".join(f"{count} {suffix}" for suffix, count in Counter(inner.suffix for inner in files).items())
+        raise ConfigError(f"data.path: the folder {file} holds files of several kinds ({found}); keep those of one")
     return kinds.pop(), files
 
 
 def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
     """A column of tables in files, streamed, since `datasets` would otherwise store a copy on disk."""
-    key = digest(files, f"{kind} {column} {by_row}", check=False)
+    options: dict[str, Any] = {"split": "train", "streaming": True, "cache_dir": str(cache_folder() / "datasets")}
+    if kind in ("csv", "tsv"):  # every value is text, also those that look like numbers or missing values
+        options |= {"converters": {column: str}, "keep_default_na": False, "sep": "\t" if kind == "tsv" else ","}
 
     def chunks() -> Iterator[Chunk]:
-        datasets = _datasets()
-        options: dict[str, Any] = {"split": "train", "streaming": True, "cache_dir": str(cache_folder() / "datasets")}
-        if kind in ("csv", "tsv"):  # every value is text, also those that look like numbers or missing values
-            options |= {"converters": {column: str}, "keep_default_na": False, "sep": "\t" if kind == "tsv" else ","}
-        loader = "csv" if kind == "tsv" else kind
         for file in files:
-            try:
-                table = datasets.load_dataset(loader, data_files={"train": [str(file)]}, **options)
+            with _readable(lambda error, file=file: _fault(file, kind, error)):
+                data = {"train": [str(file)]}
+                table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
                 yield from _rows(table, str(file), column, by_row)
-            except _TableError as error:
-                raise ConfigError(str(error)) from None
-            except Exception as error:  # the readers of datasets have no common error class
-                raise ConfigError(_fault(file, kind, error)) from None
 
-    size = None if kind == "parquet" else sum(file.stat().st_size for file in files)  # Parquet is compressed
-    return Corpus(key, chunks, by_row, size)
-
-
-class _TableError(Exception):
-    """A readable table without the requested text; its message is complete."""
-
-
-def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
-    """The texts in a column of a `datasets` table; empty ones are skipped."""
-    columns = list(next(iter(table), {column: None}))
-    if column not in columns:
-        raise _TableError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
-    for rows in table.select_columns([column]).iter(batch_size=TABLE_ROWS):  # type: ignore[attr-defined]
-        texts = [text for text in rows[column] if text is not None]
-        if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
-            raise _TableError(
-                f"data.column: in {name} the column {column!r} holds {', '.join(sorted(others))}, not text"
-            )
-        texts = [text for text in texts if text.strip()]
-        size = sum(map(len, texts))
-        yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
-
-
-def _fault(file: Path, kind: str, error: Exception) -> str:
-    """The message about a table that cannot be read."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"data.path: {file} is not UTF-8 text; convert it first"
-    if kind == "json" and (fault := _json_fault(file)):
-        return f"data.path: {file}, {fault}; if it is plain text, let its name end in .txt"
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return f"data.path: {file} cannot be read as {kind} ({reason})"
-
-
-def _json_fault(file: Path) -> str | None:
-    """The position of the first error in a file of JSON or JSON Lines."""
-    try:
-        with file.open(encoding="utf-8-sig") as stream:
-            if stream.read(CHUNK_BYTES).lstrip().startswith("["):
-                stream.seek(0)
-                json.load(stream)
-                return None
-            stream.seek(0)
-            for number, line in enumerate(stream, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    return f"line {number}, is not JSON ({error.msg})"
-                if not isinstance(row, dict):
-                    return f"line {number}, is not an object with a column for each key"
-    except json.JSONDecodeError as error:
-        return f"line {error.lineno}, is not JSON ({error.msg})"
-    except UnicodeDecodeError:
-        return "which should be JSON, is not UTF-8 text"
-    except RecursionError:
-        return "which should be JSON, is nested too deeply"
-    return None
+    compressed = kind == "parquet"
+    key = digest(files, f"{kind} {column} {by_row}", check=not compressed)
+    return Corpus(key, chunks, by_row, None if compressed else sum(file.stat().st_size for file in files))
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:
     """A column of a data set on the hub, stored on disk by `datasets` or streamed."""
-    datasets = _datasets()
-    size = None
-    try:
+    missing = f"data.path: {name} is neither a local file nor could it be loaded from the hub"
+    datasets, size = _datasets(), None
+    with _readable(lambda error: f"{missing} ({type(error).__name__}: {_first_line(error)})"):
         if streaming:
             builder = datasets.load_dataset_builder(name, subset)
             version = f"{name} {builder.config_id} {builder.hash}"  # the hash is the commit
@@ -228,23 +148,70 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
         else:
             table = datasets.load_dataset(name, subset, split="train")
             version, size = table._fingerprint, table.data.nbytes
-    except Exception as error:  # the library's errors for missing and unreachable data sets have no common class
-        reason = next(iter(str(error).strip().splitlines()), "")
-        raise ConfigError(
-            f"data.path: {name} is neither a local file nor could it be loaded from the hub "
-            f"({type(error).__name__}: {reason})"
-        ) from None
 
     def chunks() -> Iterator[Chunk]:
-        try:
+        with _readable(lambda error: f"data.path: reading {name} broke off ({type(error).__name__}: {error})"):
             yield from _rows(table, name, column, by_row)
-        except _TableError as error:
-            raise ConfigError(str(error)) from None
-        except Exception as error:
-            raise ConfigError(f"data.path: reading {name} broke off ({type(error).__name__}: {error})") from None
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
     return Corpus(key, chunks, by_row, size)
+
+
+@contextmanager
+def _readable(message: Callable[[Exception], str]) -> Iterator[None]:
+    """Raise any error of `datasets` as a ConfigError with this message: its readers have no common error class."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(message(error)) from None
+
+
+def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
+    """The texts in a column of a `datasets` table; empty ones are skipped."""
+    columns = list(next(iter(table), {column: None}))
+    if column not in columns:
+        raise ConfigError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
+    for rows in table.select_columns([column]).iter(batch_size=TABLE_ROWS):  # type: ignore[attr-defined]
+        texts = [text for text in rows[column] if text is not None]
+        if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
+            found = ", ".join(sorted(others))
+            raise ConfigError(f"data.column: in {name} the column {column!r} holds {found}, not text")
+        texts = [text for text in texts if text.strip()]
+        size = sum(map(len, texts))
+        yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
+
+
+def _fault(file: Path, kind: str, error: Exception) -> str:
+    """The message about a table that cannot be read."""
+    if kind == "json" and (fault := _json_fault(file)):
+        return f"data.path: {file}, {fault}; if it is plain text, let its name end in .txt"
+    return f"data.path: {file} cannot be read as {kind} ({_first_line(error) or type(error).__name__})"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
+def _json_fault(file: Path) -> str | None:
+    """The position of the first error in a file of JSON or JSON Lines."""
+    number = 1
+    try:
+        with file.open(encoding="utf-8-sig") as stream:
+            is_list = stream.read(CHUNK_BYTES).lstrip().startswith("[")
+            stream.seek(0)
+            if is_list:
+                json.load(stream)
+                return None
+            for number, line in enumerate(stream, start=1):
+                if line.strip() and not isinstance(json.loads(line.strip()), dict):
+                    return f"line {number}, is not an object with a column for each key"
+    except json.JSONDecodeError as error:
+        return f"line {number + error.lineno - 1}, is not JSON ({error.msg})"
+    except RecursionError:
+        return "which should be JSON, is nested too deeply"
+    return None
 
 
 def _datasets() -> Any:

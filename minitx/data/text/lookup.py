@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,20 +11,15 @@ from minitx.data.characters import code_points
 from minitx.data.tokenizers import Tokenizer
 
 
-class Lookup:
-    """The ids of a tokenizer that has one token for each character, or one for each byte.
+class Lookup(NamedTuple):
+    """The ids of a tokenizer that has one token for each character, or one for each byte."""
 
-    Args:
-        table: ids by code point, or by byte; the last entry is for all larger code points.
-        encoding: utf-32-le for a table by code point, utf-8 for a table by byte.
-    """
-
-    def __init__(self, table: np.ndarray, encoding: str) -> None:
-        self.table, self.encoding = table, encoding
+    table: np.ndarray  # by code point, or by byte; the last entry is for all larger code points
+    by_byte: bool
 
     def __call__(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The concatenated ids of texts, and the number of ids of each text."""
-        if self.encoding == "utf-8":
+        if self.by_byte:
             parts = [text.encode() for text in texts]
             return self.table[np.frombuffer(b"".join(parts), np.uint8)], np.array([*map(len, parts)], dtype=np.int64)
         indices = code_points("".join(texts))
@@ -39,12 +35,11 @@ def lookup(tokenizer: Tokenizer) -> Lookup | None:
         known = {ord(token): index for index, token in tokens if len(token) == 1}
         table = np.full(max([*known, 255]) + 2, tokenizer.special.unk, dtype=np.uint32)
         table[list(known)] = list(known.values())
-        return Lookup(table, "utf-32-le")
+        return Lookup(table, by_byte=False)
     if tokenizer.unit == "byte":
-        # A text with every byte that occurs in UTF-8: all continuation bytes, and all lead bytes of 2, 3 and 4.
-        points = [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x10000, 0x400)]
-        text = "".join(map(chr, [*points, *range(0x10000, 0x110000, 0x10000)]))
+        # A text with every byte that occurs in UTF-8: continuation bytes, and lead bytes of 2, 3 and 4; no surrogates.
+        text = "".join(map(chr, [*range(256), *range(256, 0xD800, 64), *range(0xE000, 0x110000, 64)]))
         table = np.full(256, tokenizer.special.unk, dtype=np.uint32)
         table[np.frombuffer(text.encode(), np.uint8)] = tokenizer.encode(text)
-        return Lookup(table, "utf-8")
+        return Lookup(table, by_byte=True)
     return None

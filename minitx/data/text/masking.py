@@ -23,8 +23,8 @@ def mask_tokens(ids: Tensor, special: SpecialIds, vocab_size: int, share: float,
 
     Args:
         ids: [N, T], padded on the right.
-        special: ids that are never chosen and never a random replacement.
-        vocab_size: number of tokens.
+        special: ids that are never chosen.
+        vocab_size: random tokens are below it.
         share: probability that a token is chosen. In a row without a chosen token, the one nearest to it is taken.
         generator: of random numbers.
     """

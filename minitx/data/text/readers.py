@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,27 +36,18 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text that can be read repeatedly.
+    """Text that can be read repeatedly."""
 
-    Args:
-        key: a hash of the text and its division into documents.
-        chunks: starts a new reading.
-        packed: whether the text is divided into documents; otherwise it is one running text.
-        size: of the text in bytes, where it is known.
-    """
-
-    key: str
-    chunks: Callable[[], Iterator[Chunk]]
-    packed: bool = False
-    size: int | None = None
+    key: str  # a hash of the text and its division into documents
+    chunks: Callable[[], Iterator[Chunk]]  # starts a new reading
+    packed: bool = False  # whether the text is divided into documents; otherwise it is one running text
+    size: int | None = None  # in bytes, where it is known
 
     def read(self, label: str, max_bytes: int | None = None) -> Iterator[Chunk]:
-        """The chunks, with progress on stderr.
+        """The chunks, with a progress bar of this label.
 
-        Args:
-            label: of the progress bar.
-            max_bytes: stop after about so many: chunks evenly spread over the text where its size is known, else the
-                first ones.
+        With `max_bytes`, about so many bytes only: chunks evenly spread over the text where its size is known, else the
+        first ones.
         """
         chunks = progress(self.chunks(), label, lambda chunk: chunk.bytes, self.size, "B")
         if max_bytes is None:
@@ -71,61 +63,37 @@ class Corpus:
                 yield chunk
 
 
-def text_files(files: Sequence[Path], documents: str) -> Corpus:
-    """Files of UTF-8 text in sequence; every line break becomes \\n.
+DIVISIONS = ("whole", "file", "paragraph", "line")
+"""Divisions of text files into documents, by data.documents; `whole` is one running text. Empty documents are
+skipped."""
 
-    Args:
-        files: in their order.
-        documents: a name in DIVISIONS.
+
+def text_files(files: Sequence[Path], documents: str) -> Corpus:
+    """Files of UTF-8 text in sequence, divided by one of DIVISIONS; every line break becomes \\n.
 
     Raises:
         ConfigError: a file that is empty, unreadable or not UTF-8.
     """
-    divide = DIVISIONS[documents]
-
-    def chunks() -> Iterator[Chunk]:
-        for file in files:
-            yield from divide(_parts(file))
-
     key = digest(files, documents, check=True)
-    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files))
+    size = sum(file.stat().st_size for file in files)
+    return Corpus(
+        key, lambda: chain.from_iterable(_chunks(file, documents) for file in files), documents != "whole", size
+    )
 
 
-def digest(files: Sequence[Path], settings: str, check: bool) -> str:
-    """A hash of the content of files and of how they are read.
-
-    Args:
-        files: in their order.
-        settings: everything else that changes the result.
-        check: whether to refuse files that are not UTF-8.
-
-    Raises:
-        ConfigError: a file that is empty, unreadable, or not UTF-8 if that is checked.
-    """
-    total = hashlib.sha256(settings.encode())
-    for file in files:
-        own, offset = hashlib.sha256(), 0
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        try:
-            size = file.stat().st_size
-            with file.open("rb") as stream:
-                blocks = iter(partial(stream.read, CHUNK_BYTES), b"")
-                for block in progress(blocks, f"reading {file}", len, size, "B"):
-                    own.update(block)
-                    if check:
-                        decoder.decode(block)
-                    offset += len(block)
-            decoder.decode(b"", final=True)
-        except OSError as error:
-            raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                f"data.path: {file} is not UTF-8 text (near byte {offset + error.start}); convert it first"
-            ) from None
-        if offset == 0:
-            raise ConfigError(f"data.path: {file} is empty")
-        total.update(own.digest())
-    return total.hexdigest()[:32]
+def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
+    space = ""  # white space at the end of a part: the next part shows whether a paragraph ends there
+    for text, size in _parts(file):
+        texts = [text]
+        if documents == "line":
+            texts = text.split("\n")
+        elif documents == "paragraph":
+            body = (space + text).rstrip()
+            space = (space + text)[len(body) :]
+            texts = _BLANK_LINES.split(body)
+        yield Chunk(texts, True, size)
+    if documents != "whole":
+        yield Chunk([""], False, 0)  # the end of the last document
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:
@@ -141,37 +109,31 @@ def _parts(file: Path) -> Iterator[tuple[str, int]]:
     yield rest + decoder.decode(b"", final=True), 0
 
 
-def _whole(parts: Iterator[tuple[str, int]]) -> Iterator[Chunk]:
-    for text, size in parts:
-        yield Chunk([text], True, size)
+def digest(files: Sequence[Path], settings: str, check: bool) -> str:
+    """A hash of the content of files, and of everything else that changes how they are read.
 
-
-def _files(parts: Iterator[tuple[str, int]]) -> Iterator[Chunk]:
-    yield from _whole(parts)
-    yield Chunk([""], False, 0)
-
-
-def _lines(parts: Iterator[tuple[str, int]]) -> Iterator[Chunk]:
-    for text, size in parts:
-        yield Chunk(text.split("\n"), True, size)
-    yield Chunk([""], False, 0)
-
-
-def _paragraphs(parts: Iterator[tuple[str, int]]) -> Iterator[Chunk]:
-    space = ""  # white space at the end of a part: the next part shows whether a paragraph ends there
-    for text, size in parts:
-        text = space + text
-        body = text.rstrip()
-        space = text[len(body) :]
-        yield Chunk(_BLANK_LINES.split(body), True, size)
-    yield Chunk([""], False, 0)
-
-
-DIVISIONS: dict[str, Callable[[Iterator[tuple[str, int]]], Iterator[Chunk]]] = {
-    "whole": _whole,
-    "file": _files,
-    "paragraph": _paragraphs,
-    "line": _lines,
-}
-"""Divisions of text files into documents, by data.documents. Empty documents are skipped; `whole` is one running
-text."""
+    Raises:
+        ConfigError: a file that is empty, unreadable, or not UTF-8 if that is to be checked.
+    """
+    total = hashlib.sha256(settings.encode())
+    for file in files:
+        own, offset = hashlib.sha256(), 0
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            with file.open("rb") as stream:
+                blocks = iter(partial(stream.read, CHUNK_BYTES), b"")
+                for block in progress(blocks, f"reading {file}", len, file.stat().st_size, "B"):
+                    own.update(block)
+                    if check:
+                        decoder.decode(block)
+                    offset += len(block)
+            decoder.decode(b"", final=True)
+        except OSError as error:
+            raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError as error:
+            position = f"near byte {offset + error.start}"
+            raise ConfigError(f"data.path: {file} is not UTF-8 text ({position}); convert it first") from None
+        if offset == 0:
+            raise ConfigError(f"data.path: {file} is empty")
+        total.update(own.digest())
+    return total.hexdigest()[:32]

@@ -29,13 +29,11 @@ FORMAT_VERSION = 2
 
 def cache_folder() -> Path:
     """The folder of cached tokenizers and encoded corpora: $MINITX_CACHE, or ~/.cache/minitx."""
-    return Path(os.environ.get("MINITX_CACHE", "~/.cache/minitx")).expanduser()
+    return Path(os.environ.get("MINITX_CACHE") or "~/.cache/minitx").expanduser()
 
 
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
-    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one.
-
-    It is cached under a key of the text and the options.
+    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it.
 
     Raises:
         ConfigError: options that do not fit, or text that cannot be read.
@@ -53,10 +51,7 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
 
 
 def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
-    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only.
-
-    The file is cached under a key of the text and the tokenizer.
-    """
+    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only; cached."""
     kind = np.min_scalar_type(tokenizer.vocab_size - 1)
     path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.{kind.name}"
     if not path.exists():
@@ -69,6 +64,7 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _key(corpus: Corpus, settings: dict) -> str:
+    """The name of a cache file: a hash of the text, and of the options or the tokenizer."""
     content = f"{FORMAT_VERSION} {corpus.key} {json.dumps(settings, sort_keys=True)}"
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 

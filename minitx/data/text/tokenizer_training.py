@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +16,10 @@ from minitx.config.errors import ConfigError
 from minitx.data.characters import code_points, pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+"""A printable character for each byte."""
 MAX_VOCAB_SIZE = MAX_SAMPLE_MEGABYTES = 2**20
 """Limits of the options: the library's trainers allocate for the whole vocabulary and the whole sample at once."""
-SAMPLE_MEGABYTES = 100
-"""Default amount of text that a tokenizer is trained on."""
 
 
 class CharTokenizer:
@@ -32,10 +33,7 @@ class CharTokenizer:
         seen = np.zeros(sys.maxunicode + 1, dtype=bool)
         for batch in texts:
             seen[code_points("".join(batch))] = True
-        backend = word_level([chr(number) for number in seen.nonzero()[0]])
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex(ANY_CHARACTER), "isolated")
-        backend.decoder = decoders.Fuse()
-        return Tokenizer(backend)
+        return _cut_by(ANY_CHARACTER, [chr(number) for number in seen.nonzero()[0]])
 
 
 class ByteTokenizer:
@@ -46,65 +44,64 @@ class ByteTokenizer:
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Return the fixed vocabulary."""
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        return Tokenizer(_byte_level(models.BPE(numbered_words(alphabet), []), split=False))
+        return Tokenizer(_byte_level(models.BPE(numbered_words(ALPHABET), []), split=False))
 
 
-class WordTokenizer:
-    """One token for each of the most frequent words, runs of punctuation and white spaces; others become <unk>.
+@dataclass
+class _Sampled:
+    """A tokenizer that is learned from a sample of the text."""
 
-    Args:
-        size: maximum number of words.
-        sample: megabytes of text to train on, at most; of a longer text evenly spread.
-    """
+    size: int
+    sample: int = 100  # megabytes at most, evenly spread over a longer text
+    smallest: ClassVar[int] = 1
 
-    def __init__(self, size: int = 10_000, sample: int = SAMPLE_MEGABYTES) -> None:
-        self.size, self.sample = _checked(size, 1), _checked(sample, 1, "sample")
+    def __post_init__(self) -> None:
+        for name, least, most in (("size", self.smallest, MAX_VOCAB_SIZE), ("sample", 1, MAX_SAMPLE_MEGABYTES)):
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(f"data.tokenizer.{name} must be at least {least}, got {value}")
+            if value > most:
+                raise ConfigError(f"data.tokenizer.{name} must be at most {most:,}, got {value}")
+
+
+@dataclass
+class WordTokenizer(_Sampled):
+    """One token for each of the most frequent words, runs of punctuation and white spaces; others become <unk>."""
+
+    size: int = 10_000  # words at most
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
+        pattern = r"\s|\w+|[^\w\s]+"
         backend = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
-        split = pre_tokenizers.Split(Regex(r"\s|\w+|[^\w\s]+"), "isolated")
-        backend.pre_tokenizer = split
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
         learned = _learned(backend, trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False), texts)
         words = sorted(learned["vocab"], key=learned["vocab"].get)
-        backend = word_level([word for word in words if word not in SPECIAL_TOKENS])
-        backend.pre_tokenizer = split
-        backend.decoder = decoders.Fuse()
-        return Tokenizer(backend)
+        return _cut_by(pattern, [word for word in words if word not in SPECIAL_TOKENS])
 
 
-class _Subwords:
-    """Pieces of words, learned from the text.
+@dataclass
+class _Subwords(_Sampled):
+    """Pieces of words, learned from the text."""
 
-    Args:
-        size: number of tokens, the 256 bytes and the special ones included.
-        sample: megabytes of text to train on, at most; of a longer text evenly spread.
-    """
+    size: int = 4096  # the 256 bytes and the special tokens included
+    smallest: ClassVar[int] = 256 + len(SPECIAL_TOKENS)
 
-    def __init__(self, size: int = 4096, sample: int = SAMPLE_MEGABYTES) -> None:
-        self.size = _checked(size, 256 + len(SPECIAL_TOKENS))
-        self.sample = _checked(sample, 1, "sample")
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        """Options of the library's trainer."""
-        return {
-            "vocab_size": self.size - len(SPECIAL_TOKENS),
-            "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
-            "show_progress": False,
-        }
+    def _train(self, trainer: Callable[..., Any], model: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
+        size = self.size - len(SPECIAL_TOKENS)
+        options = {"vocab_size": size, "initial_alphabet": ALPHABET, "show_progress": False}
+        return _learned(_byte_level(model), trainer(**options), texts)
 
 
+@dataclass
 class BPETokenizer(_Subwords):
     """Bytes, merged into the pairs that occur most often (byte pair encoding; Sennrich et al. 2016, GPT-2)."""
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the merges."""
-        trainer = trainers.BpeTrainer(**self._options)
-        learned = _learned(_byte_level(models.BPE()), trainer, texts)
+        learned = self._train(trainers.BpeTrainer, models.BPE(), texts)
         merges: list[tuple[str, str]] = []
-        known = set(pre_tokenizers.ByteLevel.alphabet())
+        known = set(ALPHABET)
         for left, right in learned["merges"]:
             # Text that spells a special token must not become one. Merges that need the dropped one are dropped too.
             if left in known and right in known and left + right not in SPECIAL_TOKENS:
@@ -114,20 +111,19 @@ class BPETokenizer(_Subwords):
         return Tokenizer(_byte_level(models.BPE(numbered_words(words), merges)))
 
 
+@dataclass
 class UnigramTokenizer(_Subwords):
     """The pieces under which the text is most probable (unigram language model; Kudo 2018, T5), on bytes."""
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the pieces."""
-        trainer = trainers.UnigramTrainer(**self._options)
-        learned = _learned(_byte_level(models.Unigram()), trainer, texts)
+        learned = self._train(trainers.UnigramTrainer, models.Unigram(), texts)
         # The trainer sums in an order that varies from run to run, so the last digits of the scores vary, and so do the
         # scores of unused bytes, which lie slightly above the lowest score.
         scores = {piece: round(score, 4) for piece, score in learned["vocab"] if piece not in SPECIAL_TOKENS}
         lowest = min(scores.values(), default=0.0)
         specials = [(token, lowest - 1000.0) for token in SPECIAL_TOKENS]  # never part of the best segmentation
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        single = [(byte, score if (score := scores.get(byte, lowest)) > lowest + 0.1 else lowest) for byte in alphabet]
+        single = [(byte, score if (score := scores.get(byte, lowest)) > lowest + 0.1 else lowest) for byte in ALPHABET]
         longer = [(piece, score) for piece, score in scores.items() if len(piece) > 1]
         longer.sort(key=lambda pair: (-pair[1], pair[0]))
         words = [*specials, *single, *longer[: self.size - len(specials) - len(single)]]
@@ -145,29 +141,26 @@ TOKENIZERS: dict[str, type[Trainer]] = {
 """Tokenizers by data.tokenizer.name."""
 
 
-def _checked(value: int, least: int, name: str = "size") -> int:
-    if value < least:
-        raise ConfigError(f"data.tokenizer.{name} must be at least {least}, got {value}")
-    if value > MAX_VOCAB_SIZE:
-        raise ConfigError(f"data.tokenizer.{name} must be at most {MAX_VOCAB_SIZE:,}, got {value}")
-    return value
-
-
 def _learned(backend: tokenizers.Tokenizer, trainer: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
-    """The model that a trainer learns from texts.
-
-    Special tokens are left out: the library would find them in text that spells them.
-    """
+    """The model that a trainer learns from texts."""
+    # Special tokens are added later: the library would find them in text that spells them.
     backend.train_from_iterator(([piece for text in batch for piece in pieces(text)] for batch in texts), trainer)
     learned: dict[str, Any] = json.loads(backend.to_str())["model"]
     return learned
 
 
-def _byte_level(model: Any, split: bool = True) -> tokenizers.Tokenizer:
-    """A library tokenizer on the bytes of the text, which decodes to the same text.
+def _cut_by(pattern: str, words: list[str]) -> Tokenizer:
+    """A tokenizer with one token for each of these words, which are the matches of a pattern."""
+    backend = word_level(words)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    backend.decoder = decoders.Fuse()
+    return Tokenizer(backend)
 
-    Text is cut into words first if `split`. No word spans a line break, so wherever a text is cut at line breaks, its
-    tokens are the same.
+
+def _byte_level(model: Any, split: bool = True) -> tokenizers.Tokenizer:
+    """A library tokenizer on the bytes of the text, cut into words first if `split`.
+
+    No word spans a line break, so wherever a text is cut at line breaks, its tokens are the same.
     """
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -21,16 +21,14 @@ class _Bar(tqdm):
 
 
 class _Lines:
-    """A file for tqdm that writes each update as a line of its own."""
+    """A file for tqdm that prints each update as a line of its own, without carriage returns and blanks."""
 
     def write(self, text: str) -> None:
-        """Write an update; tqdm's carriage returns and blanks are left out."""
         if text.strip():
-            print(text.strip(), file=sys.stderr)
+            print(text.strip(), file=sys.stderr, flush=True)
 
     def flush(self) -> None:
-        """Write out what is buffered."""
-        sys.stderr.flush()
+        pass
 
 
 def progress(
@@ -45,21 +43,14 @@ def progress(
         total: size of all parts, where it is known.
         unit: of sizes: "B" for bytes.
     """
-    terminal = sys.stderr.isatty()
-    options = {"mininterval": BAR_SECONDS} if terminal else {"mininterval": LINE_SECONDS, "file": _Lines()}
-    goal = f" of {{total_fmt}}{unit}" if total is not None else ""
-    layout = None if terminal else f"{{desc}}: {{n_fmt}}{unit}{goal}"
-    with _Bar(
-        total=total,
-        desc=label,
-        unit=unit,
-        unit_scale=True,
-        delay=DELAY_SECONDS,
-        leave=False,
-        miniters=1,
-        bar_format=layout,
-        **options,
-    ) as bar:
+    if sys.stderr.isatty():
+        options: dict[str, Any] = {"mininterval": BAR_SECONDS}
+    else:
+        goal = f" of {{total_fmt}}{unit}" if total is not None else ""
+        layout = f"{{desc}}: {{n_fmt}}{unit}{goal}"
+        options = {"mininterval": LINE_SECONDS, "file": _Lines(), "bar_format": layout}
+    options |= {"total": total, "desc": label, "unit": unit, "unit_scale": True}
+    with _Bar(delay=DELAY_SECONDS, leave=False, miniters=1, **options) as bar:
         for part in parts:
             yield part
             bar.update(size(part))
