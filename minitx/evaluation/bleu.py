@@ -24,32 +24,27 @@ def corpus_scores(
     Args:
         hypotheses: outputs of the model.
         references: one for each hypothesis.
-        metrics: bleu, chrf.
-        lowercase: compare in lower case, for models whose output is lowercase.
+        metrics: any of bleu and chrf; with bleu also bleu_lowercase.
+        lowercase: compare in lower case, for models whose output is lowercase; there is no bleu_lowercase then.
 
     Returns:
-        bleu, bleu_lowercase (without `lowercase`, which makes bleu lowercase), chrf, and their signatures by name.
+        Each score by its name, and `signatures`, the signature of each.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    scorers: dict[str, BLEU | CHRF] = {}
-    if "bleu" in metrics:
-        scorers["bleu"] = BLEU(lowercase=lowercase)
-        if not lowercase:
-            scorers["bleu_lowercase"] = BLEU(lowercase=True)
+    scorers: dict[str, BLEU | CHRF] = {"bleu": BLEU(lowercase=lowercase)} if "bleu" in metrics else {}
+    if scorers and not lowercase:
+        scorers["bleu_lowercase"] = BLEU(lowercase=True)
     if "chrf" in metrics:
         scorers["chrf"] = CHRF(lowercase=lowercase)
-    figures: dict[str, Any] = {
-        name: scorer.corpus_score(hypotheses, [references]).score for name, scorer in scorers.items()
-    }
-    figures["signatures"] = {name: str(scorer.get_signature()) for name, scorer in scorers.items()}
-    return figures
+    scores = {name: scorer.corpus_score(hypotheses, [references]).score for name, scorer in scorers.items()}
+    return {**scores, "signatures": {name: str(scorer.get_signature()) for name, scorer in scorers.items()}}
 
 
 def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
     """Generate the output for each text, greedily by default; texts of similar length share a batch.
 
-    An output ends at the model's <eos> or at the task's maximum length, whatever its reference.
+    An output ends at the model's <eos> or at the task's maximum length.
     """
     options = options or GenerationOptions()
     size = max(MAX_ROWS // options.num_beams, 1)
@@ -57,17 +52,16 @@ def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOp
     result = [""] * len(texts)
     for start in range(0, len(order), size):
         indices = order[start : start + size]
-        # Unlike a typed prompt, a corpus may have unknown characters: encode_batch makes them <unk>.
+        # Unlike a prompt, a corpus may have unknown characters: encode_batch makes them <unk>.
         ids = predictor.tokenizer.encode_batch([texts[index] for index in indices])
         questions = [predictor.tokenizer.special_tokens.question(row) for row in ids]
-        generations = predictor.generations(questions, options)
-        for index, (best, *_) in zip(indices, generations, strict=True):
+        for index, (best, *_) in zip(indices, predictor.generations(questions, options), strict=True):
             result[index] = best.text
     return result
 
 
 def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationOptions | None = None) -> dict[str, Any]:
-    """Scores of the model's outputs for held-out questions, against the answers in the file.
+    """Scores of the model's outputs for held-out sentences, against their translations in the file.
 
     Returns:
         exact_match, the share of outputs that equal their reference; the scores and signatures of corpus_scores; and
@@ -77,24 +71,19 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
     task, references = predictor.task, [target for _, target in sentences]
     hypotheses = translated(predictor, [source for source, _ in sentences], options)
     expected = [text.lower() for text in references] if task.caseless else references
-    same = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
+    matches = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
     scores = corpus_scores(hypotheses, references, task.metrics, task.caseless)
-    return {"exact_match": same / max(len(references), 1), **scores, "decoding": decoding_name(options)}
-
-
-def decoding_name(options: GenerationOptions) -> str:
-    """A description of the search: greedy, or beams with their length penalty."""
-    if options.num_beams == 1:
-        return "greedy"
     penalty = 1.0 if options.length_penalty is None else options.length_penalty
-    return f"{options.num_beams} beams, length penalty {penalty:g}"
+    beams = f"{options.num_beams} beams, length penalty {penalty:g}"
+    decoding = "greedy" if options.num_beams == 1 else beams
+    return {"exact_match": matches / max(len(references), 1), **scores, "decoding": decoding}
 
 
 def statistics(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[int]:
     """Sufficient statistics of BLEU, which add up over parts of a set: matches and n-grams of each order, lengths."""
     from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 
-    if not hypotheses:  # a process may have no texts of a small set
+    if not hypotheses:  # more processes than texts
         return [0] * (2 * MAX_NGRAM_ORDER + 2)
     score = BLEU(lowercase=lowercase).corpus_score(hypotheses, [references])
     return [*score.counts, *score.totals, score.sys_len, score.ref_len]
@@ -104,6 +93,7 @@ def bleu(statistics: Sequence[int]) -> float:
     """BLEU from 0 to 100 of summed statistics."""
     from sacrebleu.metrics import BLEU
 
-    orders = (len(statistics) - 2) // 2
-    counts, totals = list(statistics[:orders]), list(statistics[orders : 2 * orders])
-    return BLEU.compute_bleu(counts, totals, statistics[-2], statistics[-1], smooth_method="exp").score
+    *counts, hypothesis_length, reference_length = statistics
+    orders = len(counts) // 2
+    lengths = (hypothesis_length, reference_length)
+    return BLEU.compute_bleu(counts[:orders], counts[orders:], *lengths, smooth_method="exp").score

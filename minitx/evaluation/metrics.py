@@ -13,8 +13,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,15 +28,6 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly,
 
 EXAMPLES_AT_ONCE = 500
 """Batch size of evaluation."""
-
-
-TEXT_SCORERS = {"bleu": "minitx.evaluation.bleu", "chrf": "minitx.evaluation.bleu"}
-"""The module that computes a score of whole texts, by the name in Task.metrics; imported when a task asks for it."""
-
-
-def text_scorer(name: str) -> Any:
-    """The module in TEXT_SCORERS."""
-    return import_module(TEXT_SCORERS[name])
 
 
 @contextmanager
@@ -64,8 +53,8 @@ class Scores:
 
     def __add__(self, other: Scores) -> Scores:
         exact = None if self.exact is None and other.exact is None else (self.exact or 0) + (other.exact or 0)
-        sums = {name: getattr(self, name) + getattr(other, name) for name in ("examples", "tokens", "correct", "loss")}
-        return dataclasses.replace(self, exact=exact, **sums)
+        tokens, correct = self.tokens + other.tokens, self.correct + other.correct
+        return Scores(self.examples + other.examples, exact, tokens, correct, self.loss + other.loss)
 
     def means(self) -> dict[str, float]:
         """exact_match and token_accuracy as shares, loss in nats per token; for running text also bits per token."""
@@ -113,15 +102,8 @@ def greedy_decode(
     model: EncoderDecoder | DecoderOnly, prompt: Prompt, special: SpecialIds, max_new_tokens: int
 ) -> Tensor:
     """Greedy continuations of a prompt: [N, T], <eos> included, then padding."""
-    return generate(
-        model,
-        prompt.ids,
-        *prompt.source,
-        keep=prompt.keep,
-        max_new_tokens=max_new_tokens,
-        eos=special.eos,
-        pad=special.pad,
-    ).ids
+    stop = {"max_new_tokens": max_new_tokens, "eos": special.eos, "pad": special.pad}
+    return generate(model, prompt.ids, *prompt.source, keep=prompt.keep, **stop).ids
 
 
 def evaluate(

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
@@ -22,16 +22,10 @@ from minitx.models.transformers import Transformer
 
 
 def text_figures(scores: Scores, stream: Stream, tokenizer: Tokenizer) -> dict[str, float]:
-    """The loss per token, and per character and byte of the text, which do not depend on the tokenizer.
+    """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
 
-    Args:
-        scores: of the whole stream.
-        stream: its text gives the numbers of characters and bytes.
-        tokenizer: of the stream; an unknown character counts as one character and one byte.
-
-    Returns:
-        perplexity (per token), bits_per_character and bits_per_byte (UTF-8). The first token, which is never predicted,
-        is not counted.
+    The characters and bytes are those of the predicted tokens, all of the stream but the first; an unknown character
+    counts as one character and one byte.
     """
     predicted = stream.ids[:, 1:][stream.ids[:, 1:] != tokenizer.special.pad].tolist()
     text, unknown = tokenizer.decode(predicted), predicted.count(tokenizer.special.unk)
@@ -46,19 +40,12 @@ def text_figures(scores: Scores, stream: Stream, tokenizer: Tokenizer) -> dict[s
 def strided(model: Transformer, stream: Stream, stride: int, architecture: str, special: SpecialIds) -> Scores:
     """Scores with overlapping windows: each token counts once, in the window that gives it the longest context.
 
-    A window of one block begins every `stride` tokens; of each but the first, only the last `stride` tokens count,
-    which have a context of block - stride tokens or more. A stride of one block is evaluation in blocks; a stride of 1
+    A window of one block starts every `stride` tokens. In each but the first, only the last `stride` tokens count,
+    which have a context of at least block - stride tokens. A stride of one block is evaluation in blocks; a stride of 1
     gives every token the longest context of the model.
 
-    Args:
-        model: of running text.
-        stream: the held-out text in consecutive blocks.
-        stride: between 1 and the block.
-        architecture: of the model.
-        special: of the tokenizer.
-
     Raises:
-        ConfigError: a stride out of range, or blocks that are not consecutive.
+        ConfigError: a stride below 1 or above the block, or blocks that are not consecutive.
     """
     block = stream.ids.size(1) - 1
     if not 1 <= stride <= block:
@@ -66,22 +53,16 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     if not torch.equal(stream.ids[1:, 0], stream.ids[:-1, -1]):
         raise ConfigError("--stride needs one running text; these blocks are not consecutive")
     ids = torch.cat((stream.ids[0, :1], stream.ids[:, 1:].flatten()))
-    ids = ids[: int((ids != special.pad).sum())]  # padding is at the end only
-    total = Scores()
-    device = next(model.parameters()).device
+    length = int((ids != special.pad).sum())
+    ids = F.pad(ids[:length], (0, block + 1), value=special.pad)
+    starts = torch.arange(0, max(length - 1 - block, 0) + stride, stride)
+    in_overlap = torch.arange(block) < block - stride  # counted in the window before
+    total, device = Scores(), next(model.parameters()).device
     with evaluating(model), torch.inference_mode():
-        starts = torch.arange(0, max(len(ids) - 1 - block, 0) + stride, stride)
         for part in starts.split(EXAMPLES_AT_ONCE):
-            windows = moved(_windows(ids, part, block, special.pad), device)
-            batch = Stream(windows).frame(architecture, special)
-            overlap = torch.arange(block) < block - stride  # counted in an earlier window
-            counted = moved(overlap & (part > 0)[:, None], device)
+            windows = ids[part[:, None] + torch.arange(block + 1)]  # [N, T + 1]
+            batch = Stream(moved(windows, device)).frame(architecture, special)
+            counted = moved(in_overlap & (part > 0)[:, None], device)
             scores = teacher_forced(model, replace(batch, labels=batch.labels.masked_fill(counted, IGNORE)))
-            total += Scores(len(part), None, scores.tokens, scores.correct, scores.loss)
+            total += replace(scores, examples=len(part))
     return total
-
-
-def _windows(ids: Tensor, starts: Tensor, block: int, pad: int) -> Tensor:
-    """ids[start : start + block + 1] for each start, padded after the end: [N, T + 1]."""
-    padded = torch.nn.functional.pad(ids, (0, block + 1), value=pad)
-    return padded[starts[:, None] + torch.arange(block + 1)]

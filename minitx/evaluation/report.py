@@ -49,17 +49,15 @@ def evaluation_report(
         predictor = on_file(predictor, path)
     task = predictor.task
     if options not in (None, GenerationOptions()) and not task.metrics:
-        raise ConfigError(
-            f"--num_beams is for answers that are scored as texts (BLEU); this model was trained on {_registered(task)}"
-        )
+        raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
     if stride is None:
-        scores = _measure(predictor, examples)
+        scores = _scores(predictor, examples)
     elif isinstance(examples, Stream) and examples.documents is None:
         scores = strided(predictor.model, examples, stride, predictor.architecture, predictor.tokenizer.special)
     else:
-        raise ConfigError(f"--stride is for language models of text; this model was trained on {_registered(task)}")
+        raise _unsuitable(task, "--stride is for language models of text")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
     if isinstance(task, Text) and isinstance(examples, Stream) and examples.documents is None:
         report |= text_figures(scores, examples, predictor.tokenizer)
@@ -82,8 +80,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     """
     task = predictor.task.on_file(path)
     if task is None:
-        name = _registered(predictor.task)
-        raise ConfigError(f"--path is for language models and translation; this model was trained on {name}")
+        raise _unsuitable(predictor.task, "--path is for language models and translation")
     task.vocabulary = predictor.tokenizer
     other = copy.copy(predictor)
     other.task = task
@@ -104,25 +101,12 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             continue
         if limit is not None and positions(predictor.architecture, of_length.longest) > limit:
             break  # the end of a table of learned positions
-        figures[length] = _figures(_measure(predictor, examples))
+        figures[length] = _figures(_scores(predictor, examples))
     return figures
 
 
-def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> None:
-    """Plot the accuracies of a report by length."""
-    by_length = report["by_length"]
-    curves = [
-        Curve(
-            f"{name.replace('_', ' ')} ({_MEANINGS[name]})", [*by_length], [[part[name]] for part in by_length.values()]
-        )
-        for name in ("exact_match", "token_accuracy")
-    ]
-    title = f"{predictor.config.run.name}: accuracy by length"
-    accuracy_by_length(path, curves, title, predictor.task.trained_lengths)
-
-
 def length_range(lengths: str, task: Task) -> range:
-    """The lengths that "from:to" names, both included.
+    """Parse "from:to", both included.
 
     Raises:
         ConfigError: another format, or a task without questions of several lengths.
@@ -131,25 +115,8 @@ def length_range(lengths: str, task: Task) -> range:
     if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
         raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
     if not (isinstance(task, QuestionTask) and task.has_lengths):
-        raise ConfigError(
-            "--lengths is for tasks with questions and answers of several lengths; "
-            f"this model was trained on {_registered(task)}"
-        )
+        raise _unsuitable(task, "--lengths is for tasks with questions and answers of several lengths")
     return range(int(first), int(last) + 1)
-
-
-def _measure(predictor: Predictor, examples: Any) -> Scores:
-    special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates its own
-    return evaluate(predictor.model, examples, predictor.architecture, special, free)
-
-
-def _figures(scores: Scores) -> dict[str, Any]:
-    return {"examples": scores.examples, **scores.means()}
-
-
-def _registered(task: Task) -> str:
-    """The data.name of a task."""
-    return next(name for name, kind in TASKS.items() if kind is type(task))
 
 
 def held_out_split(task: Task, split: str | None) -> Split:
@@ -163,6 +130,39 @@ def held_out_split(task: Task, split: str | None) -> Split:
     if split not in SPLITS or split == "training":
         raise ConfigError(f"--split must be test or validation, got {split}")
     return split  # type: ignore[return-value]
+
+
+def _unsuitable(task: Task, sentence: str) -> ConfigError:
+    """An option that does not apply to the task."""
+    name = next(name for name, kind in TASKS.items() if kind is type(task))
+    return ConfigError(f"{sentence}; this model was trained on {name}")
+
+
+def _scores(predictor: Predictor, examples: Any) -> Scores:
+    special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates its own
+    return evaluate(predictor.model, examples, predictor.architecture, special, free)
+
+
+def _figures(scores: Scores) -> dict[str, Any]:
+    return {"examples": scores.examples, **scores.means()}
+
+
+# ---- as text and as a plot -------------------------------------------------------------------------------------------
+
+_MEANINGS = {
+    "bleu": "free-running, 0 to 100",
+    "bleu_lowercase": "the same in lower case",
+    "chrf": "free-running, 0 to 100",
+    "exact_match": "free-running, <eos> included",
+    "token_accuracy": "teacher-forced",
+    "loss": "nats per token, teacher-forced",
+    "bits_per_token": "the same in bits",
+    "bits_per_character": "of the text, for any tokenizer",
+    "bits_per_byte": "of the text in UTF-8",
+    "perplexity": "per token",
+    "stride": "tokens between overlapping windows",
+    "floor": "nats per token, the minimum for any model",
+}
 
 
 def table(report: dict[str, Any]) -> str:
@@ -181,20 +181,12 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_MEANINGS = {
-    "bleu": "free-running, 0 to 100",
-    "bleu_lowercase": "the same in lower case",
-    "chrf": "free-running, 0 to 100",
-    "exact_match": "free-running, <eos> included",
-    "token_accuracy": "teacher-forced",
-    "loss": "nats per token, teacher-forced",
-    "bits_per_token": "the same in bits",
-    "bits_per_character": "of the text, for any tokenizer",
-    "bits_per_byte": "of the text in UTF-8",
-    "perplexity": "per token",
-    "stride": "tokens between overlapping windows",
-    "floor": "nats per token, the minimum for any model",
-}
+def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> None:
+    """Plot the accuracies of a report by length."""
+    by_length, names = report["by_length"], ("exact_match", "token_accuracy")
+    curves = [Curve(_title(name), [*by_length], [[part[name]] for part in by_length.values()]) for name in names]
+    title = f"{predictor.config.run.name}: accuracy by length"
+    accuracy_by_length(path, curves, title, predictor.task.trained_lengths)
 
 
 def _title(name: str) -> str:
@@ -204,6 +196,6 @@ def _title(name: str) -> str:
 def _formatted(name: str, value: float) -> str:
     if name == "stride":
         return str(value)
-    if name in ("bleu", "bleu_lowercase", "chrf"):
-        return f"{value:.2f}"
-    return f"{100 * value:.2f} %" if name in ("exact_match", "token_accuracy") else f"{value:.4f}"
+    if name in ("exact_match", "token_accuracy"):
+        return f"{100 * value:.2f} %"
+    return f"{value:.2f}" if name in ("bleu", "bleu_lowercase", "chrf") else f"{value:.4f}"

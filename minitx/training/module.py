@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,7 +20,7 @@ from minitx.config.schema import Config
 from minitx.data.batch import Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks import Task, hash_seed
-from minitx.evaluation.metrics import Scores, score, text_scorer
+from minitx.evaluation.metrics import Scores, score
 from minitx.hardware.devices import widest_float
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
@@ -186,7 +187,7 @@ class TransformerModule(pl.LightningModule):
 
     def _bleu(self) -> float:
         """BLEU of the validation set; each process generates its share."""
-        bleu = text_scorer("bleu")
+        bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks that ask for it
         predictor = Predictor(self.model, self.task.vocabulary, self.config)
         sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
         texts = bleu.translated(predictor, [source for source, _ in sentences])

@@ -15,7 +15,7 @@ from minitx.config.errors import ConfigError
 Sentences = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = {".csv": ",", ".tsv": "\t"}  # a .tsv has no quoting
 TABLE_SUFFIXES = (*SEPARATORS, ".jsonl")
 """Suffixes of files with both sides."""
 
@@ -81,12 +81,10 @@ def _lines(file: Path, key: str) -> list[str]:
 
 
 def _table(file: Path, source: str, target: str, key: str) -> Sentences:
-    """Two columns of a table; a .tsv has no quoting."""
-    text, separator = io.StringIO(_text(file, key), newline=""), SEPARATORS[file.suffix]
-    if separator == "\t":
-        rows = csv.reader(text, delimiter=separator, quoting=csv.QUOTE_NONE)
-    else:
-        rows = csv.reader(text, delimiter=separator)
+    """Two columns of a table."""
+    separator = SEPARATORS[file.suffix]
+    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    rows = csv.reader(io.StringIO(_text(file, key), newline=""), delimiter=separator, quoting=quoting)
     columns = [column.strip() for column in next(rows, [])]
     for option, language in (("source", source), ("target", target)):
         if language not in columns:
@@ -95,9 +93,8 @@ def _table(file: Path, source: str, target: str, key: str) -> Sentences:
     pairs = []
     for row in rows:
         if row and len(row) != len(columns):
-            raise ConfigError(
-                f"data.{key}: line {rows.line_num:,} of {file} has {len(row)} columns instead of {len(columns)}"
-            )
+            found = f"has {len(row)} columns instead of {len(columns)}"
+            raise ConfigError(f"data.{key}: line {rows.line_num:,} of {file} {found}")
         pairs.append((row[first], row[second]) if row else ("", ""))
     return pairs
 
@@ -111,8 +108,7 @@ def _objects(file: Path, source: str, target: str, key: str) -> Sentences:
         except json.JSONDecodeError:
             entry = None
         if not isinstance(entry, dict) or not all(isinstance(entry.get(side), str) for side in (source, target)):
-            raise ConfigError(
-                f"data.{key}: line {number:,} of {file} is not an object with the texts {source} and {target}"
-            )
+            expected = f"is not an object with the texts {source} and {target}"
+            raise ConfigError(f"data.{key}: line {number:,} of {file} {expected}")
         pairs.append((entry[source], entry[target]))
     return pairs

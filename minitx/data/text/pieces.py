@@ -1,7 +1,6 @@
 """Texts assembled from a table of strings, many rows at once, without a loop over rows or characters.
 
-Legend: N examples, P pieces of one text, W characters of the longest text, R strings, C characters of the longest
-string.
+Legend: N texts, P pieces of each, W characters of the longest; R strings, C characters of the longest.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from minitx.data.text.lookup import lookup
 from minitx.data.tokenizers import Tokenizer
@@ -36,10 +36,9 @@ class Pieces:
                 vocabulary.encode(text)  # its error names the character
         rows = torch.from_numpy(ids.astype(np.int64)).split(lengths.tolist())
         self.pad = vocabulary.special.pad
-        self.table = torch.nn.utils.rnn.pad_sequence([*rows, torch.zeros(1, dtype=torch.long)], batch_first=True)
-        """[R + 1, C]; the additional row gives a column even where all strings are empty."""
-        self.lengths = torch.from_numpy(lengths)
-        """[R]."""
+        # One row more than there are strings, so that there is a column even where all are empty.
+        self.table = pad_sequence([*rows, torch.zeros(1, dtype=torch.long)], batch_first=True)  # [R + 1, C]
+        self.lengths = torch.from_numpy(lengths)  # [R]
 
     def joined(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Texts from the indices of their pieces, [N, P], without gaps: ids and keep [N, W] for a given width W."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +91,7 @@ def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarr
 def _encoded_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The concatenated ids of texts, and the number of ids of each text."""
     cut = [[*pieces(text)] for text in texts]
-    ids = tokenizer.encode_batch([*chain.from_iterable(cut)])
-    lengths = np.array([*map(len, ids)], dtype=np.int64)
-    owner = np.repeat(np.arange(len(cut)), [*map(len, cut)])
-    counts = np.bincount(owner, lengths, minlength=len(cut)).astype(np.int64)
-    return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), counts
+    encoded = iter(tokenizer.encode_batch([*chain.from_iterable(cut)]))
+    ids = [[*chain.from_iterable(islice(encoded, len(parts)))] for parts in cut]
+    counts = np.array([*map(len, ids)], dtype=np.int64)
+    return np.fromiter(chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
