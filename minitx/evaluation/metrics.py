@@ -66,7 +66,7 @@ class Scores:
 
 
 def score(model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True) -> Scores:
-    """Scores of one batch of examples in the model's current mode, without exact match if not `free`."""
+    """Scores of one batch of examples in the model's current mode; exact match only if `free`."""
     examples = examples.to(next(model.parameters()).device)
     with torch.inference_mode():
         scores = teacher_forced(model, examples.frame(architecture, special))

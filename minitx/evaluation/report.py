@@ -37,8 +37,8 @@ def evaluation_report(
         predictor: the model.
         split: test or validation; by default the task's final split.
         lengths: "from:to", both included.
-        path: another text, for a language model; other pairs in one file, for translation.
-        stride: tokens between overlapping windows, for a language model; see perplexity.strided.
+        path: another text for a language model; other pairs in one file for translation.
+        stride: for a language model: tokens between overlapping windows, see perplexity.strided.
         options: of generation, for tasks whose answers are scored as texts (BLEU); greedy by default.
 
     Raises:
@@ -52,15 +52,16 @@ def evaluation_report(
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
+    running_text = examples if isinstance(examples, Stream) and examples.documents is None else None
     if stride is None:
         scores = _scores(predictor, examples)
-    elif isinstance(examples, Stream) and examples.documents is None:
-        scores = strided(predictor.model, examples, stride, predictor.architecture, predictor.tokenizer.special)
+    elif running_text is not None:
+        scores = strided(predictor.model, running_text, stride, predictor.architecture, predictor.tokenizer.special)
     else:
         raise _unsuitable(task, "--stride is for language models of text")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
-    if isinstance(task, Text) and isinstance(examples, Stream) and examples.documents is None:
-        report |= text_figures(scores, examples, predictor.tokenizer)
+    if isinstance(task, Text) and running_text is not None:
+        report |= text_figures(scores, running_text, predictor.tokenizer)
     if stride is not None:
         report["stride"] = stride
     if task.metrics:

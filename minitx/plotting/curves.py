@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minitx.plotting.figures import COLOURS, INK, QUIET, SHADE, new_figure, save, style_axes
 
@@ -28,20 +28,12 @@ class Curve:
 
 
 def accuracy_by_length(
-    path: Path,
-    curves: Sequence[Curve],
-    title: str,
-    trained: tuple[int, int] | None = None,
-    legend: str = "",
+    path: Path, curves: Sequence[Curve], title: str, trained: tuple[int, int] | None = None, legend: str = ""
 ) -> Path:
     """Plot shares against length into a PNG file: the mean over seeds as a line, one standard deviation as a band.
 
-    Args:
-        path: of the file, which is also returned.
-        curves: the first on top.
-        title: of the plot.
-        trained: shortest and longest length in training, shaded.
-        legend: title of the legend.
+    The first curve is on top, the lengths in training (shortest, longest) are shaded, and `legend` is the title of the
+    legend. The path is returned.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -63,10 +55,8 @@ def accuracy_by_length(
     axes.set_xlabel("length of the question", fontsize=10.5, color=INK)
     axes.set_title(title, loc="left", pad=24, fontsize=12.5, color=INK, fontweight="bold")
     if len(curves) > 1:
-        axes.legend(
-            title=legend or None, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9.5,
-            title_fontsize=9, alignment="left",
-        )  # fmt: skip
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
+        axes.legend(title=legend or None, title_fontsize=9, fontsize=9.5, frameon=False, **place)
     seeds = max(len(values) for curve in curves for values in curve.values)
     if seeds > 1:
         note = f"mean of {seeds} seeds; band: one standard deviation"
@@ -79,21 +69,14 @@ def _draw(axes: Axes, curve: Curve, number: int, total: int) -> None:
     colour = COLOURS[number % len(COLOURS)]
     means = [100 * statistics.fmean(values) for values in curve.values]
     spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in curve.values]
-    every = math.ceil(len(means) / 30)
     if any(spread):
         low = [max(0.0, mean - deviation) for mean, deviation in zip(means, spread, strict=True)]
         high = [min(100.0, mean + deviation) for mean, deviation in zip(means, spread, strict=True)]
         axes.fill_between(curve.lengths, low, high, color=colour, alpha=0.14, linewidth=0, zorder=2)  # below all lines
-    axes.plot(
-        curve.lengths,
-        means,
-        color=colour,
-        linestyle=DASHES[number // len(COLOURS) % len(DASHES)],
-        linewidth=1.9,
-        marker=MARKERS[number % len(MARKERS)],
-        markersize=4.2,
-        markevery=(number % every, every),
-        markeredgewidth=0,
-        label=curve.label,
-        zorder=3 + total - number,
-    )
+    every = math.ceil(len(means) / 30)
+    style: dict[str, Any] = {
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+    }
+    style |= {"linewidth": 1.9, "markersize": 4.2, "markeredgewidth": 0, "markevery": (number % every, every)}
+    axes.plot(curve.lengths, means, color=colour, label=curve.label, zorder=3 + total - number, **style)

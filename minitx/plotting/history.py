@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.checkpoints.format import versions
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.plotting.panels import Lines, png
+from minitx.plotting.panels import Lines, png, sheet
 
 Points = list[tuple[int, float]]
 """Optimizer steps, and the value after each."""
@@ -50,8 +49,7 @@ class Curves:
 
     def save_png(self, path: str | Path) -> None:
         """Plot the curves: a statistic of several heads in one panel, every other curve in a panel of its own."""
-        with written_whole(path) as file:
-            file.write(self._repr_png_())
+        sheet(Path(path), self.run, self._panels())
 
     def _repr_png_(self) -> bytes:
         return png(self.run, self._panels())

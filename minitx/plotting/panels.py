@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minitx.checkpoints.atomic_files import written_whole
-from minitx.plotting.figures import COLOURS, INK, QUIET, new_figure, style_axes, style_colorbar
+from minitx.plotting.figures import COLOURS, INK, QUIET, new_figure, save, style_axes, style_colorbar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,13 +45,18 @@ class Lines:
 
 def sheet(path: Path, title: str, panels: Sequence[Heat | Lines]) -> Path:
     """Plot all panels into a PNG file; return its path."""
-    with written_whole(path) as file:
-        file.write(png(title, panels))
-    return path
+    return save(_figure(title, panels), path)
 
 
 def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
-    """All panels as a PNG, row by row."""
+    """All panels as a PNG."""
+    file = io.BytesIO()
+    _figure(title, panels).savefig(file, format="png")
+    return file.getvalue()
+
+
+def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
+    """All panels, row by row."""
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.4, title=title)
@@ -66,9 +70,7 @@ def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
             _heat(figure, axes, panel)
         else:
             _lines(axes, panel)
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+    return figure
 
 
 def _heat(figure: Figure, axes: Axes, panel: Heat) -> None:

@@ -19,7 +19,7 @@ RESERVED = {
     "config": "the files are the same for all runs",
 }
 MAX_FOLDER_CHARACTERS = 100
-"""Length from which a folder's name is cut and completed by a hash."""
+"""Longer names of folders are cut and completed by a hash."""
 
 
 def parse(texts: Sequence[str]) -> dict[str, list[str]]:

@@ -11,38 +11,13 @@ import torch
 
 from minitx.config.errors import ConfigError
 from minitx.config.parser import overridden
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import config_from_dict
 from minitx.evaluation.report import length_range
-from minitx.sweeps.grid import Settings, combinations, slug
+from minitx.sweeps.grid import combinations, slug
+from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import fingerprint
-from minitx.training.describe import Cost, cost, first_batch
+from minitx.training.describe import cost, first_batch
 from minitx.training.resolve import resolve
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run."""
-
-    settings: Settings
-    seed: int
-    config: Config  # resolved
-    cost: Cost
-
-    @property
-    def fingerprint(self) -> str:
-        """The hash that identifies its experiment."""
-        return fingerprint(self.config.to_dict())
-
-    def job(self, lengths: range | None) -> dict[str, Any]:
-        """The input of its worker, as plain JSON types."""
-        return {
-            "settings": self.settings,
-            "seed": self.seed,
-            "config": self.config.to_dict(),
-            "cost": self.cost._asdict(),
-            "lengths": None if lengths is None else [lengths[0], lengths[-1]],
-            "log": str(Path(self.config.run.folder) / f"{self.config.run.name}.log"),
-        }
 
 
 @dataclass(frozen=True)
@@ -52,7 +27,7 @@ class Plan:
     name: str
     folder: Path
     keys: tuple[str, ...]
-    points: tuple[Point, ...]
+    jobs: tuple[Job, ...]  # one for each run: the input of its worker
     lengths: range | None
     trained: tuple[int, int] | None  # the lengths of training, where all settings share them
 
@@ -73,7 +48,7 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
     base = config_from_dict(values)
     folder = Path(base.run.folder).expanduser() / f"{base.run.name}_sweep"
-    points: list[Point] = []
+    jobs: list[Job] = []
     measured: range | None = None
     trained: set[tuple[int, int] | None] = set()
     for settings in combinations(grid):
@@ -85,15 +60,18 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
         measured = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)  # raises if the task has too few different examples
-        run_cost = cost(config, model, first_batch(config, task))
+        parameters, _, flops = cost(config, model, first_batch(config, task))
         for seed in range(1, seeds + 1):
             run = replace(config.run, folder=str(folder / slug(settings)), name=f"seed{seed}", seed=seed)
-            points.append(Point(settings, seed, replace(config, run=run), run_cost))
+            resolved = replace(config, run=run).to_dict()
+            job = {"settings": settings, "seed": seed, "fingerprint": fingerprint(resolved), "config": resolved}
+            job |= {"parameters": parameters, "flops_per_step": flops, "log": f"{run.folder}/{run.name}.log"}
+            jobs.append(job | {"lengths": None if measured is None else [measured[0], measured[-1]]})
     shared = trained.pop() if len(trained) == 1 else None
-    return Plan(base.run.name, folder, tuple(grid), tuple(points), measured, shared)
+    return Plan(base.run.name, folder, tuple(grid), tuple(jobs), measured, shared)
 
 
 def gpu_count(plan: Plan) -> int:
     """The number of GPUs for these runs; 0 for runs on a CPU."""
-    on_cpu = all(point.config.trainer.accelerator == "cpu" for point in plan.points)
+    on_cpu = all(job["config"]["trainer"]["accelerator"] == "cpu" for job in plan.jobs)
     return 0 if on_cpu else torch.cuda.device_count()

@@ -25,15 +25,14 @@ STOP_SECONDS = 120.0
 """Time for a process to finish its step and save after SIGTERM."""
 
 Job = dict[str, Any]
+"""The input of a process, as plain JSON types; with the path of its "log"."""
 Answer = dict[str, Any]
 
 
 def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
-    """Environment variables of each of `jobs` parallel processes: its GPU in turn, or its share of the CPU cores.
+    """Environment variables of each of `jobs` parallel processes: one of the GPUs in turn, or a share of the CPU cores.
 
-    Args:
-        jobs: number of parallel processes.
-        gpus: number of GPUs visible to this process; 0 for runs on a CPU.
+    `gpus` is the number of GPUs that this process sees; 0 for runs on a CPU.
     """
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -52,10 +51,7 @@ def run_jobs(
 
     Ending the iteration early (Ctrl-C, an exception, a closed generator) stops all processes.
 
-    Args:
-        jobs: each with the path of its "log"; the rest is for the module.
-        environments: additional environment variables of each parallel process.
-        module: the module to run.
+    The number of `environments`, additional environment variables, is that of parallel processes.
     """
     free: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
     for environment in environments:
@@ -92,16 +88,12 @@ def run_jobs(
 def _start(module: str, environment: dict[str, str], log: Path) -> subprocess.Popen[str]:
     package = str(Path(minitx.__file__).parents[1])  # the worker imports the same copy of minitx
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    variables = {**os.environ, "PYTHONPATH": paths, **environment}
+    command, pipe = [sys.executable, "-m", module], subprocess.PIPE
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-            env={**os.environ, "PYTHONPATH": paths, **environment},
-            start_new_session=True,
+            command, stdin=pipe, stdout=pipe, stderr=file, text=True, env=variables, start_new_session=True
         )
 
 

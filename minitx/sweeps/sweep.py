@@ -21,7 +21,7 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
     Args:
         plan: of all runs.
         jobs: number of parallel runs, each in its own process.
-        out: folder of the tables and the figure; default: the sweep's own.
+        out: folder of the tables and the plot; default: the sweep's own.
 
     Returns:
         The recorded rows in the plan's order, and a sentence for each run that failed.
@@ -32,9 +32,9 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
-    file, total = plan.folder / "rows.jsonl", len(plan.points)
+    file, total = plan.folder / "rows.jsonl", len(plan.jobs)
     recorded = rows.read(file)
-    todo = [point for point in plan.points if rows.latest(recorded, point.fingerprint, plan.lengths) is None]
+    todo = [job for job in plan.jobs if rows.latest(recorded, job["fingerprint"], plan.lengths) is None]
     finished = total - len(todo)
     note = f", {finished} of them finished before" if finished else ""
     print(f"{plan.folder}: {total} runs{note}; each has a .log beside it", flush=True)
@@ -43,7 +43,7 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         processes = environments(min(jobs, max(len(todo), 1)), gpu_count(plan))
-        for done, (job, answer) in enumerate(run_jobs([point.job(plan.lengths) for point in todo], processes), 1):
+        for done, (job, answer) in enumerate(run_jobs(todo, processes), start=1):
             if "row" in answer:
                 rows.append(file, answer["row"])
             else:
@@ -56,7 +56,7 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
     finally:
         signal.signal(signal.SIGTERM, previous)
     recorded = rows.read(file)
-    found = [rows.latest(recorded, point.fingerprint, plan.lengths) for point in plan.points]
+    found = [rows.latest(recorded, job["fingerprint"], plan.lengths) for job in plan.jobs]
     available = [row for row in found if row is not None]
     if available:
         _report(plan, tables.lines(available, plan.lengths), out or plan.folder)
@@ -64,17 +64,13 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
 
 
 def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
-    """Write the tables and the figure, and print the table and the paths."""
+    """Write the tables and the plot, and print the table and the paths."""
     files = tables.write(out, plan.keys, table, plan.trained)
-    curves = [
-        Curve(
-            ", ".join(line.settings.values()) or plan.name,
-            list(line.by_length),
-            [part["exact_match"].values for part in line.by_length.values()],
-        )
-        for line in table
-        if line.by_length
-    ]
+    curves = []
+    for line in table:
+        shares = [part["exact_match"].values for part in line.by_length.values()]
+        if shares:
+            curves.append(Curve(", ".join(line.settings.values()) or plan.name, [*line.by_length], shares))
     if curves:
         title = f"{plan.name}: exact match by length"
         files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.keys)))

@@ -72,11 +72,6 @@ def _summaries(figures: list[dict[str, float]]) -> Figures:
     return {name: Summary.of(part[name] for part in figures) for name in shared}
 
 
-def _names(parts: Iterable[Figures]) -> list[str]:
-    """Every figure of a table, in order of appearance."""
-    return list(dict.fromkeys(name for part in parts for name in part))
-
-
 def shown(name: str, summary: Summary) -> str:
     """A mean with its standard deviation: "99.93 ± 0.05 %"."""
     scale, unit, form = (100, " %", ".2f") if name in PERCENTAGES else (1, "", FORMATS.get(name, ".4f"))
@@ -87,7 +82,7 @@ def shown(name: str, summary: Summary) -> str:
 
 def markdown(keys: Sequence[str], table: Sequence[Line], trained: tuple[int, int] | None = None) -> str:
     """A line for each setting; with figures by length also exact match within and beyond the trained lengths."""
-    names = _names(line.figures for line in table)
+    names = list(dict.fromkeys(name for line in table for name in line.figures))
     measured = sorted({length for line in table for length in line.by_length})
     parts = []
     if trained is not None:
@@ -111,33 +106,30 @@ def _over(line: Line, lengths: Sequence[int]) -> str:
 
 
 def write(folder: Path, keys: Sequence[str], table: Sequence[Line], trained: tuple[int, int] | None) -> list[Path]:
-    """Write table.csv, table.md, and lengths.csv if there are figures by length.
-
-    Returns:
-        The files.
-    """
-    per_length = [(line, [length], part) for line in table for length, part in line.by_length.items()]
+    """Write table.csv, table.md, and lengths.csv if there are figures by length; return their paths."""
     contents = {
-        "table.csv": _csv(keys, [], [(line, [], line.figures) for line in table]),
+        "table.csv": _csv([_record(line, line.figures) for line in table]),
         "table.md": markdown(keys, table, trained),
     }
-    if per_length:
-        contents["lengths.csv"] = _csv(keys, ["length"], per_length)
+    if by_length := [_record(line, part, length=n) for line in table for n, part in line.by_length.items()]:
+        contents["lengths.csv"] = _csv(by_length)
     for name, text in contents.items():
         with written_whole(folder / name) as file:
             file.write(text.encode())
     return [folder / name for name in contents]
 
 
-def _csv(keys: Sequence[str], extra: list[str], rows: Sequence[tuple[Line, list[int], Figures]]) -> str:
-    """CSV with mean and standard deviation of each figure, empty where there is none."""
-    names = _names(figures for *_, figures in rows)
+def _record(line: Line, figures: Figures, **more: int) -> dict[str, Any]:
+    """A line of CSV: the settings, then mean and standard deviation of each figure."""
+    record: dict[str, Any] = {**line.settings, **more, "seeds": len(line.seeds)}
+    for name, summary in figures.items():
+        record |= {f"{name}_mean": summary.mean, f"{name}_std": summary.deviation}
+    return record
+
+
+def _csv(records: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow([*keys, *extra, "seeds", *(f"{name}_{kind}" for name in names for kind in ("mean", "std"))])
-    for line, values, figures in rows:
-        row: list[Any] = [*(line.settings[key] for key in keys), *values, len(line.seeds)]
-        for name in names:
-            row += [figures[name].mean, figures[name].deviation] if name in figures else [None, None]
-        writer.writerow(row)
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for record in records for name in record)))
+    writer.writeheader()
+    writer.writerows(records)
     return text.getvalue()

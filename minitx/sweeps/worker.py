@@ -17,6 +17,7 @@ from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_report
 from minitx.hardware.devices import machine
 from minitx.inference.predictor import load
+from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import Row, fingerprint
 from minitx.training.api import train_config
 
@@ -25,7 +26,7 @@ NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 
 
 def main() -> None:
-    """Run the job (sweeps.plan.Point.job) and print {"row": ...}, or {"error": ...} with a traceback in the log."""
+    """Run the job and print {"row": ...}, or {"error": ...} with a traceback in the log."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # the output of libraries is not part of the answer
         try:
@@ -39,31 +40,22 @@ def main() -> None:
         print(json.dumps(answer), file=answers)
 
 
-def run(job: dict[str, Any]) -> Row:
+def run(job: Job) -> Row:
     """Train, resume or read a run, and measure it by length if the job has lengths."""
-    config = config_from_dict(job["config"])
-    folder = trained(config)
+    folder = trained(config_from_dict(job["config"]))
     results = json.loads((folder / "results.json").read_text())
     lengths, by_length = job["lengths"], None
     if lengths is not None:
         by_length = length_report(load(folder), range(lengths[0], lengths[1] + 1), results["split"])
-    cost = job["cost"]
+    metrics = {key: value for key, value in results.items() if key not in NOT_METRICS}
     return {
-        "settings": job["settings"],
-        "seed": job["seed"],
-        "fingerprint": fingerprint(config.to_dict()),
-        "folder": str(folder),
-        "lengths": lengths,
-        "figures": {
-            key: value for key, value in results.items() if key not in NOT_METRICS and isinstance(value, float | int)
-        },
-        "by_length": by_length,
+        **{key: value for key, value in job.items() if key != "log"},
         **{key: results[key] for key in NOT_METRICS},
-        "parameters": cost["parameters"],
-        "flops_per_step": cost["flops"],
-        "flops": cost["flops"] * results["steps"],
+        "folder": str(folder),
+        "figures": {key: value for key, value in metrics.items() if isinstance(value, float | int)},
+        "by_length": by_length,
+        "flops": job["flops_per_step"] * results["steps"],
         "machine": machine(),
-        "config": config.to_dict(),
     }
 
 

@@ -106,7 +106,7 @@ def test_another_config_in_the_same_folder_is_another_experiment(planned: Any, p
 
 
 def test_an_interrupted_run_is_resumed(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = planned().points[0].job(None)
+    job = planned().jobs[0]
     steps: list[int] = []
     original = TransformerModule.training_step
 

@@ -13,6 +13,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +63,19 @@ def python_code() -> list[Path]:
 def load(
     path: str, column: str = "text", documents: str = "auto", subset: str | None = None, streaming: bool = False
 ) -> Corpus:
-    """The corpus of a data.path.
+    """The corpus of a data.path: a name in CORPORA, a file, a folder of files of one kind, or owner/name on the hub.
 
-    Args:
-        path: a name in CORPORA, a file, a folder of files of one kind, or a data set on the hub (owner/name).
-        column: of a table, with the text.
-        documents: the division into documents: `row` for a table, a name in DIVISIONS for text files, `whole` for none;
-            `auto` is `row` for a table and `whole` for text files.
-        subset: of a data set on the hub, where it has several.
-        streaming: stream a data set of the hub instead of storing a copy on disk.
+    The other arguments are options of the task `text`.
 
     Raises:
-        ConfigError: no file, no text, or an unsupported division.
+        ConfigError: no file, no text, or a division into documents that this kind of file does not have.
     """
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     found = ("text", CORPORA[path]()) if path in CORPORA else _on_disk(path)
-    if found is None and re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
-        return _from_hub(path, subset, column, _by_row(documents), streaming)
     if found is None:
+        if re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
+            return _from_hub(path, subset, column, _by_row(documents), streaming)
         raise ConfigError(
             f"data.path: there is no file {path}; give a file of text, JSON, CSV or Parquet, a folder of them, "
             f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
@@ -126,7 +121,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
 
     def chunks() -> Iterator[Chunk]:
         for file in files:
-            with _readable(lambda error, file=file: _fault(file, kind, error)):
+            with _readable(partial(_fault, file, kind)):
                 data = {"train": [str(file)]}
                 table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
                 yield from _rows(table, str(file), column, by_row)

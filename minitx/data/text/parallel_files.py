@@ -9,14 +9,16 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 from minitx.config.errors import ConfigError
 
 Sentences = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}  # a .tsv has no quoting
-TABLE_SUFFIXES = (*SEPARATORS, ".jsonl")
+TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+"""Options of csv.reader by suffix."""
+TABLE_SUFFIXES = (*TABLES, ".jsonl")
 """Suffixes of files with both sides."""
 
 
@@ -27,9 +29,9 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
         folder: of the files.
         name: of the files without the language (`train` for train.de and train.en), or of one table: .tsv or .csv with
             a header, .jsonl with an object for each line.
-        source: the source language: the suffix of its file, or the name of its column.
-        target: the target language, likewise.
-        key: of the option with the name, for messages.
+        source: the source language: the suffix of its file, or the name of its column; `target` likewise.
+        target: the target language.
+        key: the option under data that gave the name, for messages.
 
     Raises:
         ConfigError: a file that is not there or not UTF-8, files of different lengths, no such column, no pair at all.
@@ -38,7 +40,7 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
     if not root.is_dir():
         raise ConfigError(f"data.path: there is no folder {folder}; give one with {_expected(name, source, target)}")
     file = root / name
-    if file.suffix in SEPARATORS:
+    if file.suffix in TABLES:
         pairs = _table(file, source, target, key)
     elif file.suffix == ".jsonl":
         pairs = _objects(file, source, target, key)
@@ -82,9 +84,7 @@ def _lines(file: Path, key: str) -> list[str]:
 
 def _table(file: Path, source: str, target: str, key: str) -> Sentences:
     """Two columns of a table."""
-    separator = SEPARATORS[file.suffix]
-    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
-    rows = csv.reader(io.StringIO(_text(file, key), newline=""), delimiter=separator, quoting=quoting)
+    rows = csv.reader(io.StringIO(_text(file, key), newline=""), **TABLES[file.suffix])
     columns = [column.strip() for column in next(rows, [])]
     for option, language in (("source", source), ("target", target)):
         if language not in columns:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitx.data.text.lookup import lookup
+from minitx.data.text.tokenizer_training import lookup
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -1,6 +1,6 @@
-"""A corpus as one flat, memory-mapped file of token ids: written once, then any block of it is one slice away.
+"""A cache of trained tokenizers and encoded corpora: one flat, memory-mapped file of token ids for each corpus.
 
-The tokenizer that was trained on the corpus is cached beside it. Memory holds one chunk of a corpus at a time.
+Memory holds one chunk of a corpus at a time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.registry import build, resolve
 from minitx.config.schema import Options
 from minitx.data.characters import pieces
-from minitx.data.text.lookup import lookup
 from minitx.data.text.readers import Chunk, Corpus
-from minitx.data.text.tokenizer_training import TOKENIZERS
+from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 
 FORMAT_VERSION = 2
-"""Part of every key; to be increased when the same text gives other ids or another tokenizer than before."""
+"""Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
 
 
 def cache_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -20,15 +21,13 @@ class _Bar(tqdm):
     monitor_interval = 0  # no thread: training may fork
 
 
-class _Lines:
+class _Lines(io.StringIO):
     """A file for tqdm that prints each update as a line of its own, without carriage returns and blanks."""
 
-    def write(self, text: str) -> None:
+    def write(self, text: str) -> int:
         if text.strip():
             print(text.strip(), file=sys.stderr, flush=True)
-
-    def flush(self) -> None:
-        pass
+        return len(text)
 
 
 def progress(
@@ -36,12 +35,7 @@ def progress(
 ) -> Iterator[T]:
     """Iterate over parts of long work and show how much of it is done: "encoding: 312MB of 1.02GB".
 
-    Args:
-        parts: of the work.
-        label: of the bar.
-        size: of a part, in units.
-        total: size of all parts, where it is known.
-        unit: of sizes: "B" for bytes.
+    `size` is that of one part in units ("B" for bytes), `total` that of all parts, where it is known.
     """
     if sys.stderr.isatty():
         options: dict[str, Any] = {"mininterval": BAR_SECONDS}

@@ -17,9 +17,8 @@ from minitx.data.characters import border, pieces
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
 from minitx.data.text import work_progress
-from minitx.data.text.lookup import lookup
 from minitx.data.text.readers import Chunk, Corpus, text_files
-from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer
+from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer, lookup
 from minitx.data.text.work_progress import progress
 from minitx.data.tokenizers import Tokenizer, symbols
 
