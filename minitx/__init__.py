@@ -37,21 +37,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "AttentionMaps",
-    "Config",
-    "Curves",
-    "DecoderOnly",
-    "EncoderDecoder",
-    "EncoderOnly",
-    "ModelConfig",
-    "Predictor",
-    "build_model",
-    "curves",
-    "head_mask",
-    "load",
-    "record_attention",
-    "train",
-]
+    "AttentionMaps", "Config", "Curves", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "ModelConfig", "Predictor",
+    "build_model", "curves", "head_mask", "load", "record_attention", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -21,12 +21,10 @@ def run_import(parsed: Namespace) -> None:
     out = writable(parsed.out)
     from minitx.huggingface.importing import import_model
 
-    imported = import_model(parsed.source, out)
-    model = imported.config.model
-    distinct = {tensor.data_ptr(): tensor.numel() for tensor in imported.weights.values()}
+    family, model, parameters = import_model(parsed.source, out)
     print(
-        f"{out}: {imported.family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
-        f"{sum(distinct.values()):,} parameters, {model.vocab_size:,} tokens\n"
+        f"{out}: {family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
+        f"{parameters:,} parameters, {model.vocab_size:,} tokens\n"
         f"minitx generate {out} TEXT"
     )
 

@@ -1,21 +1,22 @@
-"""`minitx export`: a checkpoint to a folder that `transformers` loads, or to plain safetensors."""
-
-from __future__ import annotations
+"""`minitx export`: a checkpoint to a folder that `transformers` loads, or to plain safetensors; with a model card."""
 
 import dataclasses
+import inspect
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import torch
+import yaml
 from safetensors.torch import save_file
-from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
+from minitx.config.schema import ModelConfig
 from minitx.data import framing
-from minitx.huggingface.card import card
-from minitx.huggingface.families import FAMILIES, Family
+from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import write_json
-from minitx.huggingface.rewriting import PlainModel, rewritten
+from minitx.huggingface.rewriting import Weights, rewritten
 from minitx.huggingface.tokenizer_files import generation_settings, special_ids, write_tokenizer
 from minitx.inference.predictor import Predictor, load
 from minitx.models.transformers import max_positions
@@ -24,18 +25,29 @@ MIN_TABLE_POSITIONS = 1024
 """Minimum length of a table that replaces sinusoids."""
 STREAM_TOKENS = 200
 """Default max_new_tokens of models of running text."""
+HF_USES = {
+    "decoder_only": ("text-generation", "AutoModelForCausalLM"),
+    "encoder_only": ("fill-mask", "AutoModelForMaskedLM"),
+    "encoder_decoder": ("text2text-generation", "AutoModelForSeq2SeqLM"),
+}
+"""Pipeline on the hub and class of transformers of each architecture."""
+METRICS = ("bleu", "chrf", "exact_match", "token_accuracy", "perplexity", "bits_per_character", "loss")
+"""Metrics on a card, where they were measured."""
+USAGE = """
+```python
+from transformers import AutoTokenizer, {model}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {model}.from_pretrained(".")
+```
+"""
 
 
 def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | Path) -> str:
-    """Write a trained model for other libraries.
+    """Write a checkpoint or the best of a run folder for other libraries, and return the model_type.
 
     Args:
-        source: a checkpoint file, or a run folder.
         to: hf, a folder that transformers loads; safetensors, weights under their minitx names and the config.
-        folder: empty, or created.
-
-    Returns:
-        The model_type of the folder, or minitx.
 
     Raises:
         ConfigError: a folder that is not empty, or a model that no family can express, with its settings.
@@ -51,10 +63,10 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         max_length = max(framing.positions(architecture, task.longest), MIN_TABLE_POSITIONS)
     name = "minitx"
     if to == "hf":
-        family, plain = choose(predictor, max_length)
+        family, config, weights = choose(predictor, max_length)
         name = family.model_type
-        settings = family.to_hf(plain.config, max_length) | special_ids(tokenizer, architecture)
-        weights = _convert(family, plain)
+        settings = family.to_hf(config, max_length) | special_ids(tokenizer, architecture)
+        weights = _convert(family, config, weights)
     else:
         settings = {"minitx": checkpoint.FORMAT, **predictor.config.to_dict()}
         weights = {name: part.detach() for name, part in predictor.model.named_parameters()}
@@ -62,47 +74,89 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be made ({error.strerror})") from None
-    tensors = {name: part.contiguous() for name, part in weights.items()}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: part.contiguous() for name, part in weights.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
     write_json(folder / "config.json", settings)
     write_tokenizer(tokenizer, folder, task.kind, architecture, max_length)
     if to == "hf" and architecture != "encoder_only":
         max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1
         write_json(folder / "generation_config.json", generation_settings(tokenizer, architecture, max_new_tokens))
-    (folder / "README.md").write_text(card(predictor, file, to == "hf"), encoding="utf-8")
+    (folder / "README.md").write_text(_card(predictor, file.parent / "results.json", to == "hf"), encoding="utf-8")
     return name
 
 
-def choose(predictor: Predictor, max_length: int) -> tuple[Family, PlainModel]:
-    """The first family that can express a model, and the model rewritten for it.
+def choose(predictor: Predictor, max_length: int) -> tuple[Family, ModelConfig, Weights]:
+    """The first family that can express a model, and the config and weights of the model rewritten for it.
 
     Raises:
         ConfigError: no family can; with the settings that each family of this architecture lacks.
     """
     model = predictor.model
-    config = dataclasses.replace(predictor.config.model, vocab_size=model.head.out_features)
+    config = resolved(dataclasses.replace(predictor.config.model, vocab_size=model.head.out_features))
     reasons = []
     for family in FAMILIES.values():
         if family.fixed["architecture"] != config.architecture:
             continue
-        plain = rewritten(model, config, family, max_length)
+        plain, weights = rewritten(model, config, family, max_length)
         try:
-            family.to_hf(plain.config, max_length)
+            family.to_hf(plain, max_length)
         except ConfigError as lacking:
             reasons.append(f"{family.model_type} has no {lacking}")
         else:
-            return family, plain
+            return family, plain, weights
     raise ConfigError(f"no Hugging Face family can express this model: {'; '.join(reasons)}")
 
 
-def _convert(family: Family, plain: PlainModel) -> dict[str, Tensor]:
+def _convert(family: Family, config: ModelConfig, weights: Weights) -> Weights:
     """The tensors by their Hugging Face names."""
-    left, tensors = set(plain.weights), dict[str, Tensor]()
-    for link in family.links(plain.config):
-        tensors |= zip(link.hf_names, link.to_hf([plain.weights[name] for name in link.names]), strict=True)
-        left -= set(link.names)
-    assert not left, left  # the links of a family have all parameters
+    tensors = {
+        hf_name: torch.cat([to_hf(weights[name]) for name in names], dim=-1)
+        for hf_name, names, (_, to_hf) in family.links(weights, config)
+    }
     for copy, original in family.copies.items():
-        if tensors[original].dim() == 1 or not plain.config.tie_embeddings:  # transformers restores tied tables
+        if tensors[original].dim() == 1 or not config.tie_embeddings:  # transformers restores tied tables
             tensors[copy] = tensors[original].clone()
-    return tensors
+    return tensors | {name: torch.zeros(2, config.d_model) for name in family.added}
+
+
+def _card(predictor: Predictor, results: Path, for_transformers: bool) -> str:
+    """The text of the model card of a folder, which transformers may load; results: results.json of the run."""
+    config, (pipeline, model) = predictor.config, HF_USES[predictor.architecture]
+    front: dict[str, Any] = {"tags": ["minitx"]}
+    if for_transformers:
+        front |= {"library_name": "transformers", "pipeline_tag": pipeline}
+    options = ", ".join(f"{name} {value}" for name, value in config.data.items() if name != "name")
+    return f"""---
+{_yaml(front)}
+---
+
+# {config.run.name}
+
+A Transformer ({predictor.architecture}, {sum(part.numel() for part in predictor.model.parameters()):,} parameters) \
+trained with minitx.
+
+- **Task**: `{config.data["name"]}`: {(inspect.getdoc(type(predictor.task)) or "").splitlines()[0]}
+- **Data**: {options or "the default options"}
+- **Metric**: {_metrics(results)}
+{USAGE.format(model=model) if for_transformers else ""}
+The config of the run:
+
+```yaml
+{_yaml(config.to_dict())}
+```
+"""
+
+
+def _yaml(value: dict[str, Any]) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).strip()
+
+
+def _metrics(path: Path) -> str:
+    try:
+        results = json.loads(path.read_text())
+        examples = f"{results['examples']:,} examples held out for {results['split']}"
+        values = [f"{name.replace('_', ' ')} {results[name]:.4g}" for name in METRICS if name in results]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "not measured"
+    return f"{', '.join(values)} ({examples})"

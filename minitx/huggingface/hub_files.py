@@ -1,7 +1,5 @@
 """A model folder in Hugging Face's format, local or on the hub: config.json, *.safetensors, tokenizer.json."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -40,16 +38,14 @@ def local_folder(source: str) -> Path:
         ) from None
 
 
-def read_json(folder: Path, name: str, required: bool = False) -> dict[str, Any]:
+def read_json(folder: Path, name: str) -> dict[str, Any]:
     """The object in a JSON file; empty if the file is missing.
 
     Raises:
-        ConfigError: a required file that is missing, or one without a JSON object.
+        ConfigError: a file without a JSON object.
     """
     path = folder / name
     if not path.is_file():
-        if required:
-            raise ConfigError(f"{folder} has no {name}: it is not a model folder")
         return {}
     try:
         value = json.loads(path.read_bytes())
@@ -66,11 +62,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
-    """The tensors of a folder in fp32.
-
-    Args:
-        folder: with model.safetensors, or several files and model.safetensors.index.json.
-        base: prefix of the names, added to files without it.
+    """The tensors of model.safetensors, or of the files in its index, in fp32; names get the prefix if all lack it.
 
     Raises:
         ConfigError: missing or damaged files.

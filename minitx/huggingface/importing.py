@@ -1,7 +1,5 @@
 """`minitx import`: a Hugging Face model folder to a checkpoint."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -14,34 +12,28 @@ from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import on_meta
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
-from minitx.data.tokenizers import Tokenizer
-from minitx.huggingface.families import FAMILIES, Family
+from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import local_folder, read_json, read_weights
 from minitx.huggingface.tokenizer_files import read_tokenizer
 
 
 class Imported(NamedTuple):
-    """An imported model."""
+    """A description of an imported model."""
 
     family: str
-    config: Config
-    tokenizer: Tokenizer
-    weights: dict[str, Tensor]
-    """By every name in the state dict."""
+    config: ModelConfig
+    parameters: int
 
 
 def import_model(source: str, out: str | Path) -> Imported:
-    """Read a Hugging Face model and write it as a checkpoint.
-
-    Args:
-        source: a folder, or a name on the hub.
-        out: the checkpoint file.
+    """Read a Hugging Face model, from a folder or the hub, and write it as a checkpoint.
 
     Raises:
         ConfigError: a missing or damaged file, an unknown family, or a setting that minitx lacks.
     """
     folder = local_folder(source)
-    hf = read_json(folder, "config.json", required=True)
+    if not (hf := read_json(folder, "config.json")):
+        raise ConfigError(f"{folder} has no config.json: it is not a model folder")
     name = hf.get("model_type")
     if name not in FAMILIES:
         raise ConfigError(f"model_type {name} is not supported; minitx imports {', '.join(FAMILIES)}")
@@ -53,46 +45,43 @@ def import_model(source: str, out: str | Path) -> Imported:
         raise ConfigError(
             f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
         )
-    max_length = hf.get(family.length.name) or family.length.default
+    max_length = hf.get(family.length[0]) or family.length[1]
     data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
     run = RunConfig(name=folder.resolve().name if Path(source).is_dir() else source)
-    imported = Imported(name, Config(run=run, data=data, model=config), tokenizer, tensors)
-    header = checkpoint.header(imported.config.to_dict(), tokenizer.to_dict())
+    header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
     checkpoint.write({"minitx": header, "state_dict": state}, out)
-    return imported
+    distinct = {tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}
+    return Imported(name, config, sum(distinct.values()))
 
 
 def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Convert the weights; the config returned has an untied head if the weights have one.
-
-    Raises:
-        ConfigError: a missing or unexpected tensor, or one of another shape, with its name.
-    """
-    if config.tie_embeddings and family.lm_head in weights:
-        # Some configs say tied although the file has two different tables.
-        tied = torch.equal(weights[family.lm_head], weights[family.table])
-        config = dataclasses.replace(config, tie_embeddings=tied)
-    links = [*family.links(config)]
-    needed = {name for link in links for name in link.hf_names}
+    """Convert the weights; the config returned has an untied head if the weights have one."""
+    head, table = (family.hf_name(f"{name}.weight", config) for name in ("head", "embedding.table"))
+    if config.tie_embeddings and head in weights:
+        # Some configs have tied tables where the file has two different ones.
+        config = dataclasses.replace(config, tie_embeddings=torch.equal(weights[head], weights[table]))
+    parameters = _parameters(config)
+    links = family.links(parameters, resolved(config))
+    needed = {link.hf_name for link in links} | family.added.keys()
     if missing := needed - weights.keys():
         raise ConfigError(f"the weights have no {_listed(missing)}, which {family.model} has")
     for copy, original in family.copies.items():
         if copy in weights and not torch.equal(weights[copy], weights[original]):
             raise ConfigError(f"{copy} and {original} differ; minitx has one tensor for both")
-    known = needed | set(family.copies) | ({family.lm_head} if config.tie_embeddings else set())
+    known = needed | family.copies.keys() | ({head} if config.tie_embeddings else set())
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
     if unexpected := {name for name in weights.keys() - known if not ignored.fullmatch(name)}:
         raise ConfigError(f"the weights have {_listed(unexpected)}, which {family.model} has not")
-    parameters = _parameters(config)
+    for name, other in family.added.items():
+        weights[other] = weights[other] + weights[name][0]
     tensors: dict[str, Tensor] = {}
-    for link in links:
-        for name, tensor in zip(link.names, link.from_hf([weights.pop(name) for name in link.hf_names]), strict=True):
-            shape, names = parameters.pop(name)
+    for hf_name, names, (from_hf, _) in links:
+        for name, part in zip(names, weights[hf_name].tensor_split(len(names), dim=-1), strict=True):
+            tensor, (shape, aliases) = from_hf(part), parameters[name]
             if tensor.shape != shape:
-                raise ConfigError(f"{', '.join(link.hf_names)}: expected {[*shape]} for {name}, got {[*tensor.shape]}")
-            tensors |= dict.fromkeys(names, tensor.contiguous())
-    assert not parameters, parameters  # the links of a family have all parameters
+                raise ConfigError(f"{hf_name}: expected {[*shape]} for {name}, got {[*tensor.shape]}")
+            tensors |= dict.fromkeys(aliases, tensor.contiguous())
     return config, tensors
 
 

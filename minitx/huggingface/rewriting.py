@@ -3,12 +3,9 @@
 Legend: D d_model, V vocabulary.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,81 +15,66 @@ from minitx.config.schema import ModelConfig
 from minitx.huggingface.families import Family
 from minitx.models.transformers import Transformer
 
-
-@dataclass
-class PlainModel:
-    """A model as its config and its weights, each under its first name."""
-
-    config: ModelConfig
-    weights: dict[str, Tensor]
-
-    def configure(self, **settings: Any) -> None:
-        """Change settings."""
-        self.config = dataclasses.replace(self.config, **settings)
+Weights = dict[str, Tensor]
+"""Each parameter under its first name."""
 
 
-def rewritten(model: Transformer, config: ModelConfig, family: Family, max_length: int) -> PlainModel:
-    """Rewrite a model towards the settings of a family, as far as its outputs stay the same.
+def rewritten(model: Transformer, config: ModelConfig, family: Family, max_length: int) -> tuple[ModelConfig, Weights]:
+    """Rewrite a model with a resolved config towards a family's settings, as far as its outputs stay the same.
 
-    Args:
-        model: the model.
-        config: its own.
-        family: the target.
-        max_length: positions of a table that replaces sinusoids.
+    A table that replaces sinusoids gets max_length positions.
     """
-    plain = PlainModel(config, {name: part.detach().cpu().float() for name, part in model.named_parameters()})
-    position, fixed = config.position, {"bias": True} | dict(family.fixed)
+    weights = {name: part.detach().cpu().float() for name, part in model.named_parameters()}
+    position, fixed = config.position, {"bias": True, **family.fixed}
+    changes: dict[str, Any] = {}
     added = position["name"] in ("sinusoidal", "none") and config.position_ids["name"] == "consecutive"
     if family.position == "learned" and added:
-        _tabulate_positions(plain, model, max_length)
+        weights |= _position_tables(model, config.d_model, max_length)
+        changes["position"] = {"name": "learned", "max_len": max_length}
     if family.position == position["name"] == "sinusoidal" and not position.get("halves"):
-        _reorder_sinusoids(plain)
+        _reorder_sinusoids(weights, config.d_model)
+        changes["position"] = {**position, "halves": True}
+    table = weights["embedding.table.weight"]
     if fixed.get("scale_embeddings") is False and config.scale_embeddings:
-        _apply_scale(plain)
+        if config.tie_embeddings:
+            weights["head.weight"] = table
+        weights["embedding.table.weight"] = table * math.sqrt(config.d_model)
+        changes |= {"scale_embeddings": False, "tie_embeddings": False}
     if fixed["bias"] and not config.bias:
-        _add_zero_biases(plain, r".*_proj")
-        plain.configure(bias=True, qkv_bias=None)
+        _add_zero_biases(weights, r".*_proj")
+        changes |= {"bias": True, "qkv_bias": True}
     elif fixed.get("qkv_bias") and not config.qkv_bias:
-        _add_zero_biases(plain, r".*self_attn\.[qkv]_proj")
-        plain.configure(qkv_bias=True)
+        _add_zero_biases(weights, r".*self_attn\.[qkv]_proj")
+        changes["qkv_bias"] = True
     if fixed.get("head_bias") and not config.head_bias:
-        plain.weights["head.bias"] = torch.zeros_like(plain.weights["embedding.table.weight"][:, 0])
-        plain.configure(head_bias=True)
-    return plain
+        weights["head.bias"] = torch.zeros_like(table[:, 0])
+        changes["head_bias"] = True
+    return dataclasses.replace(config, **changes), weights
 
 
-def _tabulate_positions(plain: PlainModel, model: Transformer, max_length: int) -> None:
-    """Replace a scheme that adds a vector at each position by a learned table of these vectors."""
-    for name in ("encoder", "decoder"):
-        if stack := getattr(model, name, None):
-            zeros, positions = torch.zeros(1, max_length, plain.config.d_model), torch.arange(max_length)[None]
-            plain.weights[f"{name}.position.table.weight"] = stack.position.cpu().embed(zeros, positions)[0]
-    plain.configure(position={"name": "learned", "max_len": max_length})
+def _position_tables(model: Transformer, d_model: int, max_length: int) -> Weights:
+    """A table for each stack of the vectors that its scheme adds at each position."""
+    zeros, positions = torch.zeros(1, max_length, d_model), torch.arange(max_length)[None]
+    stacks = {name: stack for name in ("encoder", "decoder") if (stack := getattr(model, name, None))}
+    return {
+        f"{name}.position.table.weight": stack.position.cpu().embed(zeros, positions)[0]
+        for name, stack in stacks.items()
+    }
 
 
-def _reorder_sinusoids(plain: PlainModel) -> None:
+def _reorder_sinusoids(weights: Weights, d_model: int) -> None:
     """Put sines before cosines by one permutation of D in the whole residual stream."""
-    order = torch.arange(plain.config.d_model).view(-1, 2).T.flatten()
-    for name, tensor in plain.weights.items():
+    order = torch.arange(d_model).view(-1, 2).T.flatten()
+    for name, tensor in weights.items():
         if name.rpartition(".")[0].endswith(("o_proj", "down_proj", "norm")):  # outputs of D
-            plain.weights[name] = tensor[order]
+            weights[name] = tensor[order]
         elif tensor.dim() == 2:  # inputs of D, or a table [V, D]
-            plain.weights[name] = tensor[:, order]
-    plain.configure(position={**plain.config.position, "halves": True})
+            weights[name] = tensor[:, order]
 
 
-def _apply_scale(plain: PlainModel) -> None:
-    """Multiply the embedding by its scale; a tied head keeps the table without it."""
-    table = plain.weights["embedding.table.weight"]
-    if plain.config.tie_embeddings:
-        plain.weights["head.weight"] = table
-    plain.weights["embedding.table.weight"] = table * math.sqrt(plain.config.d_model)
-    plain.configure(scale_embeddings=False, tie_embeddings=False)
-
-
-def _add_zero_biases(plain: PlainModel, pattern: str) -> None:
+def _add_zero_biases(weights: Weights, pattern: str) -> None:
     """Add biases of zero to the linear maps of layers whose names match."""
-    for name, tensor in [*plain.weights.items()]:
+    for name, tensor in [*weights.items()]:
         module, _, kind = name.rpartition(".")
         if kind == "weight" and ".layers." in name and re.fullmatch(pattern, module):
-            plain.weights.setdefault(f"{module}.bias", torch.zeros_like(tensor[:, 0]))
+            weights.setdefault(f"{module}.bias", torch.zeros_like(tensor[:, 0]))

@@ -1,7 +1,5 @@
 """Tokenizers in Hugging Face's files: tokenizer.json, tokenizer_config.json, generation_config.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,7 @@ NONE = -1
 
 
 def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -> Tokenizer:
-    """Read a tokenizer with the special tokens that its model was trained with.
-
-    Args:
-        folder: with tokenizer.json, and optionally tokenizer_config.json and generation_config.json.
-        architecture: of the imported model.
-        config: the config.json.
+    """Read a tokenizer with the special tokens that its model was trained with; config is the config.json.
 
     Raises:
         ConfigError: no tokenizer.json, a damaged one, or no special token that the architecture requires.
@@ -85,15 +78,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, max_length: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json for PreTrainedTokenizerFast.
-
-    Args:
-        tokenizer: of the model.
-        folder: an existing folder.
-        kind: kind of the task.
-        architecture: of the model.
-        max_length: tokens of an input.
-    """
+    """Write tokenizer.json and tokenizer_config.json for PreTrainedTokenizerFast; kind is that of the task."""
     backend, special = tokenizer.to_dict(), tokenizer.special._asdict()
     if tokenizer.imported:
         backend = backend["backend"]

@@ -1,14 +1,11 @@
 """Small transformers models of every family, with random weights and their own tokenizer, and comparisons with them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -30,36 +27,38 @@ TEXT = [
 # ---- tokenizers ------------------------------------------------------------------------------------------------------
 
 
+def trained(backend: Tokenizer, texts: list[str], pre_tokenizer: Any, decoder: Any, trainer: Any) -> Tokenizer:
+    backend.pre_tokenizer, backend.decoder = pre_tokenizer, decoder
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
 def byte_level(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """GPT-2, Llama 3, Qwen2, BART."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
-    backend.train_from_iterator(texts, trainers.BpeTrainer(initial_alphabet=alphabet, **options))
-    return backend
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=specials, show_progress=False, initial_alphabet=split.alphabet()
+    )
+    return trained(Tokenizer(models.BPE()), texts, split, decoders.ByteLevel(), trainer)
 
 
 def metaspace(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """Llama 2 and Mistral: a character replaces the spaces."""
-    backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=False))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
-    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
-    backend.train_from_iterator(texts, trainers.BpeTrainer(**options))
-    return backend
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    return trained(backend, texts, pre_tokenizers.Metaspace(), decoders.Metaspace(), trainer)
 
 
 def word_piece(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """BERT."""
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
-    backend.train_from_iterator(texts, trainers.WordPieceTrainer(**options))
-    return backend
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+    return trained(backend, texts, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), trainer)
+
+
+Trainer = Callable[[list[str], list[str], int], Tokenizer]
+"""Of special tokens, texts and a vocabulary size."""
 
 
 def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
@@ -78,38 +77,29 @@ def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     return backend
 
 
-def tokenizer_of(
-    train: Callable[[list[str], list[str], int], Tokenizer], specials: str, template: str = "$A"
-) -> Callable[[list[str], int], Tokenizer]:
+def tokenizer_of(train: Trainer, specials: str, template: str = "$A") -> Callable[[list[str], int], Tokenizer]:
     """A function of texts and vocabulary size that trains a tokenizer with special tokens around each text."""
 
-    def trained(texts: list[str], size: int) -> Tokenizer:
+    def tokenizer(texts: list[str], size: int) -> Tokenizer:
         backend = train(specials.split(), texts, size)
         around = [(token, backend.token_to_id(token)) for token in template.split() if token != "$A"]
         if around:
             backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=around)
         return backend
 
-    return trained
+    return tokenizer
 
 
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Case:
-    """One model."""
-
-    model: str
-    config: str
+class Case(NamedTuple):
+    model: str  # name of the class, with a space after the prefix of its config's class
     options: dict[str, Any]
     tokenizer: Callable[[list[str], int], Tokenizer]
-    special: dict[str, str]
-    """Special tokens by name."""
-    ids: dict[str, str]
-    """Keys of the config, and the name of the token whose id they have."""
-    untied: bool = False
-    """Whether the file has a separate head, as those of T5 1.1; the constructor of transformers ties it."""
+    special: dict[str, str]  # special tokens by name
+    ids: dict[str, str]  # keys of the config, and the name of the token whose id they have
+    untied: bool = False  # a separate head in the file, as of T5 1.1; the constructor of transformers ties it
 
 
 GPT2 = {
@@ -161,54 +151,52 @@ FORCED = {"forced_eos_token_id": "eos_token"}
 BART_IDS = PAD | IDS | FORCED | {"decoder_start_token_id": "eos_token"}
 
 
-def case(model: str, *args: Any, **options: Any) -> Case:
-    """A case by the names of its classes: "Llama ForCausalLM"."""
-    return Case(model.replace(" ", ""), f"{model.split()[0]}Config", *args, **options)
-
-
 CASES = {
-    "gpt2": case("GPT2 LMHeadModel", GPT2, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gpt2-untied": case(
+    "gpt2": Case("GPT2 LMHeadModel", GPT2, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "gpt2-untied": Case(
         "GPT2 LMHeadModel", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"},
         GPT2_TOKENS, GPT2_SPECIAL, IDS,
     ),
-    "llama": case("Llama ForCausalLM", LLAMA, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
-    "llama3": case(
+    "llama": Case("Llama ForCausalLM", LLAMA, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
+    "llama3": Case(
         "Llama ForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12},
         LLAMA3_TOKENS, LLAMA3_SPECIAL, IDS,
     ),
-    "mistral": case("Mistral ForCausalLM", LLAMA | {"sliding_window": 5}, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
-    "qwen2": case("Qwen2 ForCausalLM", LLAMA, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "qwen2-window": case(
+    "mistral": Case("Mistral ForCausalLM", LLAMA | {"sliding_window": 5}, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
+    "qwen2": Case("Qwen2 ForCausalLM", LLAMA, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "qwen2-window": Case(
         "Qwen2 ForCausalLM", LLAMA | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
         GPT2_TOKENS, GPT2_SPECIAL, IDS,
     ),
-    "bert": case("Bert ForMaskedLM", BERT, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "bert-pretraining": case("Bert ForPreTraining", BERT | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "t5": case("T5 ForConditionalGeneration", T5, T5_TOKENS, T5_SPECIAL, PAD_START),
-    "t5-1.1": case(
+    "bert": Case("Bert ForMaskedLM", BERT, BERT_TOKENS, BERT_SPECIAL, PAD),
+    "bert-pretraining": Case("Bert ForPreTraining", BERT | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
+    "t5": Case("T5 ForConditionalGeneration", T5, T5_TOKENS, T5_SPECIAL, PAD_START),
+    "t5-1.1": Case(
         "T5 ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
         T5_TOKENS, T5_SPECIAL, PAD_START, untied=True,
     ),
-    "bart": case("Bart ForConditionalGeneration", BART, BART_TOKENS, BART_SPECIAL, BART_IDS),
-    "bart-forced": case(
+    "bart": Case("Bart ForConditionalGeneration", BART, BART_TOKENS, BART_SPECIAL, BART_IDS),
+    "bart-forced": Case(
         "Bart ForConditionalGeneration", BART | {"scale_embedding": True}, BART_TOKENS, BART_SPECIAL,
         BART_IDS | {"forced_bos_token_id": "bos_token"},
     ),
-    "marian": case(
+    "marian": Case(
         "Marian MTModel", BART | {"activation_function": "swish", "scale_embedding": True},
         MARIAN_TOKENS, T5_SPECIAL, PAD_START | FORCED,
     ),
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class HFModel:
+class HFModel(NamedTuple):
     """A model of transformers, its folder, and its tokenizer as transformers loads it."""
 
     model: Any
     folder: Path
     tokenizer: Any
+
+
+def hf_class(name: str) -> Any:
+    return getattr(pytest.importorskip("transformers"), CASES[name].model.replace(" ", ""))
 
 
 @cache
@@ -219,11 +207,13 @@ def _built(name: str) -> tuple[Any, Any]:
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **case.special)
     ids = {key: backend.token_to_id(case.special[token]) for key, token in case.ids.items()}
     # More rows than tokens, as in many models whose table is padded for the GPU.
-    config = getattr(transformers, case.config)(vocab_size=len(fast) + 3, **{**ids, **case.options})
+    config = getattr(transformers, f"{case.model.split()[0]}Config")(
+        vocab_size=len(fast) + 3, **{**ids, **case.options}
+    )
     config._attn_implementation = "eager"
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = getattr(transformers, case.model)(config).eval()
+        model = hf_class(name)(config).eval()
         _roughen(model)
         if case.untied:
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
@@ -241,14 +231,19 @@ def _roughen(model: nn.Module) -> None:
             part.add_(torch.randn_like(part), alpha=0.1)
 
 
-def saved(name: str, folder: Path) -> HFModel:
-    """The model of a case, saved in a folder with its tokenizer."""
-    import transformers
-
+def save(name: str, folder: Path) -> None:
+    """Write the model and the tokenizer of a case."""
     model, fast = _built(name)
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
-    model = getattr(transformers, CASES[name].model).from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def saved(name: str, folder: Path) -> HFModel:
+    """The model of a case, saved in a folder with its tokenizer and loaded again."""
+    import transformers
+
+    save(name, folder)
+    model = hf_class(name).from_pretrained(folder, attn_implementation="eager").eval()
     return HFModel(model, folder, transformers.AutoTokenizer.from_pretrained(folder))
 
 

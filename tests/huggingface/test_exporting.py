@@ -1,7 +1,5 @@
 """Exported models in transformers: equal logits, tokens and text; settings that no family has are named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
 from minitx.data.text.tokenizer_training import BPETokenizer
+from minitx.huggingface.exporting import HF_USES
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 
@@ -67,21 +66,18 @@ EXPORTED = {
         {"norm_first": False, "position": {"name": "sinusoidal", "halves": True}, "activation": "silu"}, "marian",
     ),
 }  # fmt: skip
-AUTO = {
-    "decoder_only": "AutoModelForCausalLM", "encoder_only": "AutoModelForMaskedLM",
-    "encoder_decoder": "AutoModelForSeq2SeqLM",
-}  # fmt: skip
 
 
 TEXTS = {"name": "imported_text", "block": 24}
 PAIRS = {"name": "reverse", "length": [1, 9]}
+BPE = BPETokenizer(300).train([TEXT])
 DATA = {"decoder_only": TEXTS, "encoder_only": TEXTS | {"name": "imported_masked_text"}, "encoder_decoder": PAIRS}
 
 
 def trained(path: Path, changes: dict[str, Any], data: dict[str, Any] | None = None) -> Predictor:
     """A checkpoint with random weights."""
     data = data or DATA[changes.get("architecture", "encoder_decoder")]
-    tokenizer = Reverse().vocabulary if data is PAIRS else BPETokenizer(300).train([TEXT])
+    tokenizer = Reverse().vocabulary if data is PAIRS else BPE
     config = Config(run=RunConfig(name="one"), data=data, model=ModelConfig(**SIZES | changes))
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -92,14 +88,17 @@ def trained(path: Path, changes: dict[str, Any], data: dict[str, Any] | None = N
     return minitx.load(path)
 
 
+def hf_class(ours: Predictor) -> Any:
+    return getattr(transformers, HF_USES[ours.architecture][1])
+
+
 @pytest.mark.parametrize("name", EXPORTED)
 def test_logits_are_equal(name: str, tmp_path: Path) -> None:
     changes, family = EXPORTED[name]
     ours = trained(tmp_path / "one.ckpt", changes)
     main(["export", str(tmp_path / "one.ckpt"), "--to", "hf", str(tmp_path / "hf")])
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == family
-    kind = getattr(transformers, AUTO[ours.architecture])
-    hf, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    hf, loading = hf_class(ours).from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not any(loading.values()), loading  # no missing and no unexpected weights
     check_logits(hf.eval(), ours)
 
@@ -114,7 +113,7 @@ def test_logits_are_equal(name: str, tmp_path: Path) -> None:
 def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts: list[str], tmp_path: Path) -> None:
     ours = trained(tmp_path / "one.ckpt", changes, data)
     main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
-    hf = getattr(transformers, AUTO[ours.architecture]).from_pretrained(tmp_path / "hf").eval()
+    hf = hf_class(ours).from_pretrained(tmp_path / "hf").eval()
     check_text(hf, transformers.AutoTokenizer.from_pretrained(tmp_path / "hf"), ours, prompts)
 
 

@@ -1,7 +1,5 @@
 """Imported models of every family are fine-tuned with --init_from and exported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -37,7 +35,11 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", CASES)
+EVERYDAY_CASES = ("llama3", "bert", "t5-1.1", "bart-forced")
+"""Those of the fast suite: every architecture, and a family with scaled tables."""
+
+
+@pytest.mark.parametrize("name", [n if n in EVERYDAY_CASES else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_every_family_is_fine_tuned_and_exported(name: str, away: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import transformers
 
@@ -49,10 +51,8 @@ def test_every_family_is_fine_tuned_and_exported(name: str, away: Path, capsys: 
     assert tuned.tokenizer.to_dict() == ours.tokenizer.to_dict()
     pairs = zip(tuned.model.state_dict().values(), ours.model.state_dict().values(), strict=True)
     assert 0.0 < max(float((after - before).abs().max()) for after, before in pairs) < 0.1
-    if ours.architecture == "encoder_only":
-        assert isinstance(minitx.load("runs/tuned", device="cpu").generate("or <mask> to be"), str)
-    else:
-        assert isinstance(minitx.load("runs/tuned", device="cpu").generate("or not", max_new_tokens=5), str)
+    options = {} if ours.architecture == "encoder_only" else {"max_new_tokens": 5}
+    assert isinstance(minitx.load("runs/tuned", device="cpu").generate("or <mask> to be", **options), str)
     assert "nan" not in capsys.readouterr().out
     main(["export", "runs/tuned/v0/last.ckpt", "back"])
     exported = type(hf.model).from_pretrained("back").eval()
@@ -63,8 +63,7 @@ def test_every_family_is_fine_tuned_and_exported(name: str, away: Path, capsys: 
     for text in TEXT[:4]:
         assert tokenizer(text)["input_ids"] == hf.tokenizer(text)["input_ids"]
     if ours.architecture == "encoder_decoder":
-        keys = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id")
-        for key in keys:
+        for key in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
             assert getattr(exported.generation_config, key) == getattr(hf.model.generation_config, key)
 
 

@@ -1,7 +1,5 @@
 """Imported models of every family: logits, attention maps, texts and scores equal those of transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import minitx
-from huggingface.hf_models import CASES, TEXT, HFModel, check_logits, check_text, hf_logits, saved
+from huggingface.hf_models import CASES, TEXT, HFModel, check_logits, check_text, hf_logits, save, saved
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.evaluation.bleu import corpus_scores
@@ -64,65 +62,6 @@ def test_greedy_texts_are_equal(both: tuple[HFModel, Predictor]) -> None:
     check_text(both[0].model, both[0].tokenizer, both[1], PROMPTS)
 
 
-# ---- evaluation ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("both", ["gpt2", "llama", "bert"], indirect=True)
-def test_evaluation_on_a_text(
-    both: tuple[HFModel, Predictor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    file, text = str(both[0].folder / "ours.ckpt"), tmp_path / "text.txt"
-    text.write_text("\n".join(TEXT * 12))
-    main(["evaluate", file, "--path", str(text), "--json", str(tmp_path / "out.json")])
-    figures = json.loads((tmp_path / "out.json").read_text())
-    assert 0.0 < figures["loss"] < 20.0
-    main(["ablate", file, "--path", str(text), "--examples", "2"])
-    assert "encoder.1.1" in (output := capsys.readouterr().out) or "decoder.1.1" in output
-    with pytest.raises(SystemExit):
-        main(["evaluate", file])
-    assert "an imported model brings no data of its own: give a text" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("both", ["t5", "bart", "marian"], indirect=True)
-def test_evaluation_on_pairs(
-    both: tuple[HFModel, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, out, pairs = str(both[0].folder / "ours.ckpt"), tmp_path / "out.json", tmp_path / "pairs.tsv"
-    hf, ours = both
-    asked, answers = TEXT[:3], TEXT[3:6]
-    pairs.write_text("source\ttarget\n" + "".join(f"{one}\t{two}\n" for one, two in zip(asked, answers, strict=True)))
-    main(["evaluate", file, "--path", str(pairs), "--json", str(out)])
-    figures = json.loads(out.read_text())
-    assert figures["examples"] == 3
-    expected = corpus_scores(ours.generate(asked), answers, ["chrf"])
-    assert figures["chrf"] == pytest.approx(expected["chrf"])
-    losses = []
-    for text, answer in zip(asked, answers, strict=True):
-        labels = torch.tensor([[*ours.tokenizer.encode_answer(answer), ours.tokenizer.special.eos]])
-        logits = hf_logits(hf.model, **hf.tokenizer(text, return_tensors="pt"), labels=labels)
-        losses += logits.log_softmax(-1).gather(2, labels[..., None])
-    assert figures["loss"] == pytest.approx(-float(torch.cat(losses).mean()), abs=1e-4)
-    main(["ablate", file, "--path", str(pairs), "--examples", "1"])
-    assert "cross.1.1" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("both", ["t5", "bart"], indirect=True)
-def test_evaluation_needs_pairs(
-    both: tuple[HFModel, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, other = str(both[0].folder / "ours.ckpt"), tmp_path / "other.tsv"
-    other.write_text("de\ten\nHund\tdog\n")
-    for words, message in (
-        ([], "an imported model brings no data of its own: give questions and answers"),
-        (["--path", "text.txt"], "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"),
-        (["--path", str(other)], "has no column source, only de, en"),
-    ):
-        with pytest.raises(SystemExit):
-            main(["evaluate", file, *words])
-        assert message in capsys.readouterr().err
-
-
 @every_case
 def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -> None:
     hf, ours = both
@@ -149,6 +88,56 @@ def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -
         scored = (torch.arange(labels.size(1)) >= first.size(1) - 1)[None]
     logs = hf_logits(hf.model, **inputs).log_softmax(dim=-1).gather(-1, labels[..., None])[..., 0]
     assert found == pytest.approx(float(logs[scored].sum()), abs=1e-3)
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("both", ["gpt2", "bert"], indirect=True)
+def test_evaluation_on_a_text(
+    both: tuple[HFModel, Predictor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    file, text = str(both[0].folder / "ours.ckpt"), tmp_path / "text.txt"
+    text.write_text("\n".join(TEXT * 12))
+    main(["evaluate", file, "--path", str(text), "--json", str(tmp_path / "out.json")])
+    assert 0.0 < json.loads((tmp_path / "out.json").read_text())["loss"] < 20.0
+    main(["ablate", file, "--path", str(text), "--examples", "2"])
+    assert "coder.1.1" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["evaluate", file])
+    assert "an imported model brings no data of its own: give a text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("both", ["t5", "marian"], indirect=True)
+def test_evaluation_on_pairs(
+    both: tuple[HFModel, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hf, ours = both
+    file, out, pairs, other = str(hf.folder / "ours.ckpt"), *(tmp_path / name for name in ("out", "p.tsv", "other.tsv"))
+    questions, answers = TEXT[:3], TEXT[3:6]
+    pairs.write_text("\n".join(["source\ttarget", *map("\t".join, zip(questions, answers, strict=True))]))
+    main(["evaluate", file, "--path", str(pairs), "--json", str(out)])
+    figures = json.loads(out.read_text())
+    assert figures["examples"] == 3
+    assert figures["chrf"] == pytest.approx(corpus_scores(ours.generate(questions), answers, ["chrf"])["chrf"])
+    losses = []
+    for text, answer in zip(questions, answers, strict=True):
+        labels = torch.tensor([[*ours.tokenizer.encode_answer(answer), ours.tokenizer.special.eos]])
+        logits = hf_logits(hf.model, **hf.tokenizer(text, return_tensors="pt"), labels=labels)
+        losses += logits.log_softmax(-1).gather(2, labels[..., None])
+    assert figures["loss"] == pytest.approx(-float(torch.cat(losses).mean()), abs=1e-4)
+    main(["ablate", file, "--path", str(pairs), "--examples", "1"])
+    assert "cross.1.1" in capsys.readouterr().out
+    other.write_text("de\ten\nHund\tdog\n")
+    for words, message in (
+        ([], "an imported model brings no data of its own: give questions and answers"),
+        (["--path", "text.txt"], "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"),
+        (["--path", str(other)], "has no column source, only de, en"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["evaluate", file, *words])
+        assert message in capsys.readouterr().err
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -190,41 +179,69 @@ def test_names_of_a_model_without_its_head(tmp_path: Path) -> None:
     check_logits(hf.model, imported(tmp_path))
 
 
+REFUSED_CONFIGS = [
+    ("gpt2", {"model_type": "mamba"}, "model_type mamba is not supported"),
+    ("gpt2", {"activation_function": "quick_gelu"}, "activation_function quick_gelu is not supported"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True is not supported"),
+    ("gpt2", {"n_layer": 3}, "the weights have no transformer.h.2."),
+    ("gpt2", {"n_layer": 1}, "the weights have transformer.h.1."),
+    ("gpt2", {"n_inner": 57}, "expected [57, 32]"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_scaling of type yarn is not supported"),
+    ("llama", {"rope_scaling": {"type": "dynamic"}, "rope_parameters": None}, "rope_scaling of type dynamic"),
+    ("llama", {"attention_bias": True}, "attention_bias True is not supported"),
+    ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+    ("llama", {"hidden_act": "relu2"}, "hidden_act relu2 is not supported"),
+    ("llama", {"num_attention_heads": 5}, "model.n_heads must be divisible by model.n_kv_heads"),
+    (
+        "qwen2-window", {"max_window_layers": 1, "layer_types": None},
+        "layer_types: a window in some layers only",
+    ),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type relative_key"),
+    ("bert", {"is_decoder": True}, "is_decoder True"),
+    ("t5", {"feed_forward_proj": "gated-quick_gelu"}, "feed_forward_proj gated-quick_gelu is not supported"),
+    ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
+    ("bart", {"normalize_before": True}, "normalize_before True is not supported"),
+    ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings False"),
+    ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'"),
+    ("gpt2", {"vocab_size": 100}, "transformer.wte.weight: expected [100, 32]"),
+]  # fmt: skip
+REFUSED_FILES: list[tuple[str, str, Any, str]] = [
+    ("gpt2", "model.safetensors", {"transformer.adapter.weight": torch.ones(2)},
+     "have transformer.adapter.weight, which GPT2LMHeadModel"),
+    ("bart", "model.safetensors", {"model.decoder.embed_tokens.weight": torch.ones(2)},
+     "embed_tokens.weight and model.shared.weight differ"),
+    ("gpt2", "config.json", None, "has no config.json"),
+    ("gpt2", "config.json", b"{", "config.json is damaged"),
+    ("gpt2", "config.json", b"[]", "config.json is damaged"),
+    ("gpt2", "tokenizer.json", None, "has no tokenizer.json"),
+    ("gpt2", "tokenizer.json", b"{}", "tokenizer.json"),
+    ("gpt2", "tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),
+    ("gpt2", "model.safetensors", None, "has no model.safetensors; weights in other formats (*.bin) are not read"),
+    ("gpt2", "model.safetensors", b"\x00" * 20, "model.safetensors is damaged"),
+    ("gpt2", "model.safetensors.index.json", b'{"weight_map": {"a": "../other.safetensors"}}', "has no ../other"),
+    ("gpt2", "model.safetensors.index.json", b'{"weight_map": {"a": "part-1.safetensors"}}', "has no part-1.safe"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("name", "changes", "expected"),
-    [
-        ("gpt2", {"model_type": "mamba"}, "model_type mamba is not supported"),
-        ("gpt2", {"activation_function": "quick_gelu"}, "activation_function quick_gelu is not supported"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True is not supported"),
-        ("gpt2", {"n_layer": 3}, "the weights have no transformer.h.2."),
-        ("gpt2", {"n_layer": 1}, "the weights have transformer.h.1."),
-        ("gpt2", {"n_inner": 57}, "expected [57, 32]"),
-        ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_scaling of type yarn is not supported"),
-        ("llama", {"rope_scaling": {"type": "dynamic"}, "rope_parameters": None}, "rope_scaling of type dynamic"),
-        ("llama", {"attention_bias": True}, "attention_bias True is not supported"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
-        ("llama", {"hidden_act": "relu2"}, "hidden_act relu2 is not supported"),
-        ("llama", {"num_attention_heads": 5}, "model.n_heads must be divisible by model.n_kv_heads"),
-        (
-            "qwen2-window", {"max_window_layers": 1, "layer_types": None},
-            "layer_types: a window in some layers only",
-        ),
-        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type relative_key"),
-        ("bert", {"is_decoder": True}, "is_decoder True"),
-        ("t5", {"feed_forward_proj": "gated-quick_gelu"}, "feed_forward_proj gated-quick_gelu is not supported"),
-        ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
-        ("bart", {"normalize_before": True}, "normalize_before True is not supported"),
-        ("marian", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings False"),
-        ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'"),
-        ("gpt2", {"vocab_size": 100}, "transformer.wte.weight: expected [100, 32]"),
-    ],
-)  # fmt: skip
-def test_unsupported_settings_are_named(
-    name: str, changes: dict[str, Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ("name", "file", "change", "expected"),
+    [*((name, "config.json", change, expected) for name, change, expected in REFUSED_CONFIGS), *REFUSED_FILES],
+)
+def test_what_cannot_be_imported_is_named(
+    name: str, file: str, change: Any, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved(name, tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    """A change of values or tensors, other bytes, or a missing file."""
+    save(name, tmp_path)
+    path = tmp_path / file
+    (tmp_path.parent / "other.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    if change is None:
+        path.unlink()
+    elif isinstance(change, bytes):
+        path.write_bytes(change)
+    elif file == "config.json":
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    else:
+        save_file(load_file(path) | change, path)
     assert expected in message_about(tmp_path, capsys)
 
 
@@ -233,48 +250,6 @@ def test_more_tokens_than_rows_are_refused(tmp_path: Path, capsys: pytest.Captur
     hf.tokenizer.add_tokens([f"<more-{number}>" for number in range(9)])
     hf.tokenizer.save_pretrained(tmp_path)
     assert "tokens, more than its model" in message_about(tmp_path, capsys)
-
-
-@pytest.mark.parametrize(
-    ("name", "tensor", "expected"),
-    [
-        ("gpt2", "transformer.adapter.weight", "have transformer.adapter.weight, which GPT2LMHeadModel"),
-        ("bart", "model.decoder.embed_tokens.weight", "embed_tokens.weight and model.shared.weight differ"),
-    ],
-)  # fmt: skip
-def test_unexpected_weights_are_named(
-    name: str, tensor: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved(name, tmp_path)
-    file = tmp_path / "model.safetensors"
-    save_file(load_file(file) | {tensor: torch.ones(2)}, file)
-    assert expected in message_about(tmp_path, capsys)
-
-
-@pytest.mark.parametrize(
-    ("file", "contents", "expected"),
-    [
-        ("config.json", None, "has no config.json"),
-        ("config.json", b"{", "config.json is damaged"),
-        ("config.json", b"[]", "config.json is damaged"),
-        ("tokenizer.json", None, "has no tokenizer.json"),
-        ("tokenizer.json", b"{}", "tokenizer.json"),
-        ("tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),
-        ("model.safetensors", None, "has no model.safetensors; weights in other formats (*.bin) are not read"),
-        ("model.safetensors", b"\x00" * 20, "model.safetensors is damaged"),
-        ("model.safetensors.index.json", b'{"weight_map": {"a": "../other.safetensors"}}', "has no ../other"),
-        ("model.safetensors.index.json", b'{"weight_map": {"a": "part-1.safetensors"}}', "has no part-1.safetensors"),
-    ],
-)
-def test_damaged_folders(
-    file: str, contents: bytes | None, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved("gpt2", tmp_path)
-    (tmp_path.parent / "other.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
-    (tmp_path / file).unlink(missing_ok=True)
-    if contents is not None:
-        (tmp_path / file).write_bytes(contents)
-    assert expected in message_about(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("source", ["nowhere/at/all", "nobody/nothing"])

@@ -1,7 +1,5 @@
 """Imported tokenizers: the ids and texts of AutoTokenizer from the same folder, and back."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -36,8 +34,8 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
     hf = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ids = {key: backend.token_to_id(case.special[token]) for key, token in case.ids.items()}
     ours = read_tokenizer(tmp_path, KINDS[name], ids)
-    lines = real_lines()[::3]
-    assert len(lines) > 900
+    lines = real_lines()[::6]
+    assert len(lines) > 450
     unchanged = 0
     for line in lines:
         ids = hf(line)["input_ids"]
@@ -46,10 +44,8 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
         assert ours.encode(line) == hf(line, add_special_tokens=False)["input_ids"]
         assert ours.decode(ids) == text
         unchanged += text == line
-    if name in ("gpt2", "llama3", "bart"):  # of bytes
-        assert unchanged == len(lines)
-    elif name != "bert":  # of lower case
-        assert unchanged > 0.95 * len(lines)
+    least = {"gpt2": 1.0, "llama3": 1.0, "bart": 1.0, "bert": 0.0}  # of bytes, and of lower case
+    assert unchanged >= least.get(name, 0.95) * len(lines)
     assert ours.encode_batch(lines) == hf(lines, add_special_tokens=False)["input_ids"]
 
     copy = Tokenizer.from_dict(ours.to_dict())  # as in a checkpoint

@@ -1,6 +1,15 @@
-"""Supported model families, one file each, imported here."""
+"""Supported model families, one file each."""
 
-from minitx.huggingface.families import bart, bert, gpt2, llama, t5
-from minitx.huggingface.families.family import FAMILIES, Family
+from minitx.huggingface.families.bart import Bart, Marian
+from minitx.huggingface.families.bert import Bert
+from minitx.huggingface.families.family import Family, resolved
+from minitx.huggingface.families.gpt2 import GPT2
+from minitx.huggingface.families.llama import Llama, Mistral, Qwen2
+from minitx.huggingface.families.t5 import T5
 
-__all__ = ["FAMILIES", "Family", "bart", "bert", "gpt2", "llama", "t5"]
+__all__ = ["FAMILIES", "Family", "resolved"]
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family() for family in (Bart, Marian, Bert, GPT2, Llama, Mistral, Qwen2, T5)
+}
+"""Every family by its model_type."""

@@ -4,43 +4,57 @@ BART has learned positions, in a table with two unused first rows, and a norm of
 all sines before all cosines.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch.nn.functional import pad
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.families.family import Family, Key, register
-from minitx.huggingface.links import Link, layers, module, single
+from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in_layers
 
 UNUSED_ROWS = 2
 """First rows of BART's tables of positions."""
+_LAYER = {
+    **{f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}, "self_attn.o_proj": "self_attn.out_proj",
+    "ffn.up_proj": "fc1", "ffn.down_proj": "fc2", "add_norm_ffn.norm": "final_layer_norm",
+}  # fmt: skip
+_CROSS = {
+    **{f"cross_attn.{part}_proj": f"encoder_attn.{part}_proj" for part in "qkv"},
+    "cross_attn.o_proj": "encoder_attn.out_proj", "add_norm_cross.norm": "encoder_attn_layer_norm",
+}  # fmt: skip
 
 
-class _Seq2Seq(Family):
-    """Settings and weights of both."""
+def _stack(name: str, layer: dict[str, str]) -> dict[str, str]:
+    """The modules of a stack; position table and norm of the embeddings are BART's alone."""
+    ends = {"position.table": "embed_positions", "embedding_norm": "layernorm_embedding"}
+    layers = in_layers(f"{name}.layers", f"model.{name}.layers", layer)
+    return {f"{name}.{module}": f"model.{name}.{hf_module}" for module, hf_module in ends.items()} | layers
 
-    base, task, length = "model.", "imported_pairs", Key("max_position_embeddings", 1024)
+
+class Bart(Family):
+    """BartForConditionalGeneration."""
+
+    model_type, model, base = "bart", "BartForConditionalGeneration", "model."
+    task, length, activation = "imported_pairs", ("max_position_embeddings", 1024), ("activation_function", "gelu")
     keys: ClassVar = {
-        "d_model": Key("d_model", 1024),
-        "encoder_attention_heads": Key("n_heads", 16),
-        "encoder_layers": Key("n_layers", 12),
-        "decoder_layers": Key("n_decoder_layers", 12),
-        "encoder_ffn_dim": Key("d_ff", 4096),
-        "scale_embedding": Key("scale_embeddings", False),
-        "dropout": Key("dropout", 0.1),
-        "attention_dropout": Key("attention_dropout", 0.0),
-        "tie_word_embeddings": Key("tie_embeddings", True),
-    }
-    fixed: ClassVar = {"architecture": "encoder_decoder", "norm_first": False, "norm_eps": 1e-5, "head_bias": True}
-    activations: ClassVar = {
-        "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "swish": "silu", "silu": "silu",
+        "d_model": ("d_model", 1024), "encoder_attention_heads": ("n_heads", 16), "encoder_layers": ("n_layers", 12),
+        "decoder_layers": ("n_decoder_layers", 12), "encoder_ffn_dim": ("d_ff", 4096),
+        "scale_embedding": ("scale_embeddings", False), "tie_word_embeddings": ("tie_embeddings", True),
+        "dropout": ("dropout", 0.1), "attention_dropout": ("attention_dropout", 0.0),
     }  # fmt: skip
-    activation_key = Key("activation_function", "gelu")
-    table = "model.shared.weight"
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "architecture": "encoder_decoder", "norm_first": False, "norm_eps": 1e-5, "head_bias": True,
+        "embedding_norm": True,
+    }  # fmt: skip
+    position = "learned"
+    required: ClassVar = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True}
+    activations: ClassVar = {"swish": "silu", **Family.activations}
+    modules: ClassVar = {
+        "embedding.table": "model.shared", "head": "lm_head", "head.bias": "final_logits_bias",
+        **_stack("encoder", _LAYER | {"add_norm_attn.norm": "self_attn_layer_norm"}),
+        **_stack("decoder", _LAYER | _CROSS | {"add_norm_self.norm": "self_attn_layer_norm"}),
+    }  # fmt: skip
     copies: ClassVar = {f"model.{stack}.embed_tokens.weight": "model.shared.weight" for stack in ("encoder", "decoder")}
     ignored = r"(en|de)coder\.version"
 
@@ -57,56 +71,25 @@ class _Seq2Seq(Family):
             "activation_dropout": config.dropout,
         }  # fmt: skip
 
-    def _links(self, config: ModelConfig) -> Iterator[Link]:
-        yield from super()._links(config)
-        yield single("head.bias", "final_logits_bias", lambda bias: bias[0], lambda bias: bias[None])
-        shared = {f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}
-        shared |= {
-            "self_attn.o_proj": "self_attn.out_proj", "ffn.up_proj": "fc1", "ffn.down_proj": "fc2",
-            "add_norm_ffn.norm": "final_layer_norm",
-        }  # fmt: skip
-        encoder = shared | {"add_norm_attn.norm": "self_attn_layer_norm"}
-        decoder = shared | {f"cross_attn.{part}_proj": f"encoder_attn.{part}_proj" for part in "qkv"}
-        decoder |= {
-            "cross_attn.o_proj": "encoder_attn.out_proj", "add_norm_cross.norm": "encoder_attn_layer_norm",
-            "add_norm_self.norm": "self_attn_layer_norm",
-        }  # fmt: skip
-        yield from layers(config.n_layers, "encoder.layers", "model.encoder.layers", encoder)
-        yield from layers(config.n_decoder_layers, "decoder.layers", "model.decoder.layers", decoder)
+    def _conversion(self, name: str, config: ModelConfig) -> Conversion:
+        if name == "head.bias":
+            return Conversion(lambda bias: bias[0], lambda bias: bias[None])
+        if name.endswith("position.table.weight"):
+            return Conversion(lambda table: table[UNUSED_ROWS:], lambda table: pad(table, (0, 0, UNUSED_ROWS, 0)))
+        return UNCHANGED
 
 
-@register
-class Bart(_Seq2Seq):
-    """BartForConditionalGeneration."""
-
-    model_type, model = "bart", "BartForConditionalGeneration"
-    fixed: ClassVar = _Seq2Seq.fixed | {"embedding_norm": True}
-    position = "learned"
-    required: ClassVar = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True}
-
-    def _links(self, config: ModelConfig) -> Iterator[Link]:
-        yield from super()._links(config)
-        for stack in ("encoder", "decoder"):
-            yield single(
-                f"{stack}.position.table.weight",
-                f"model.{stack}.embed_positions.weight",
-                lambda table: table[UNUSED_ROWS:],
-                lambda table: pad(table, (0, 0, UNUSED_ROWS, 0)),
-            )
-            yield from module(f"{stack}.embedding_norm", f"model.{stack}.layernorm_embedding")
-
-
-@register
-class Marian(_Seq2Seq):
+class Marian(Bart):
     """MarianMTModel."""
 
     model_type, model = "marian", "MarianMTModel"
+    fixed: ClassVar = {**Bart.fixed, "embedding_norm": False}
     position = "sinusoidal"
     required: ClassVar = {
         "normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": False,
         "share_encoder_decoder_embeddings": True, "static_position_embeddings": True,
     }  # fmt: skip
-    ignored = _Seq2Seq.ignored + r"|(en|de)coder\.embed_positions\.weight"
+    ignored = Bart.ignored + r"|(en|de)coder\.embed_positions\.weight"
 
     def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": "sinusoidal", "halves": True}

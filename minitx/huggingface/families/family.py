@@ -1,38 +1,41 @@
-"""The base class of model families: settings and weights in both formats, written once for import and export."""
-
-from __future__ import annotations
+"""The base class of model families: tables of settings and of weights in both formats, for import and export."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import torch
+from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.links import Link, single
-
-FAMILIES: dict[str, Family] = {}
-"""Every family by its model_type."""
-
-Kind = TypeVar("Kind", bound="type[Family]")
-
-
-def register(kind: Kind) -> Kind:
-    """Add a family to FAMILIES."""
-    FAMILIES[kind.model_type] = kind()
-    return kind
-
-
-class Key(NamedTuple):
-    """A setting's name in the other format, and its value if a config.json omits it."""
-
-    name: str
-    default: Any
-
 
 ANY_VALUE = {"dropout", "attention_dropout", "scale_residual", "vocab_size"}
 """Keys of ModelConfig that do not change the outputs of a trained model."""
+
+
+class Conversion(NamedTuple):
+    """The change of a tensor from Hugging Face's format to that of minitx, and back."""
+
+    from_hf: Callable[[Tensor], Tensor]
+    to_hf: Callable[[Tensor], Tensor]
+
+
+UNCHANGED = Conversion(lambda tensor: tensor, lambda tensor: tensor)
+
+
+class Link(NamedTuple):
+    """A tensor of Hugging Face, and the weights of minitx with its content: several are its columns, in this order."""
+
+    hf_name: str
+    names: list[str]
+    conversion: Conversion
+
+
+def in_layers(name: str, hf_name: str, modules: Mapping[str, str]) -> dict[str, str]:
+    """A table of the modules in numbered layers; # stands for the number."""
+    return {f"{name}.#.{module}": f"{hf_name}.#.{hf_module}" for module, hf_module in modules.items()}
 
 
 class Family:
@@ -42,18 +45,21 @@ class Family:
     model: ClassVar[str]  # class of transformers
     base: ClassVar[str]  # prefix of weight names, absent from files of the model without its head
     task: ClassVar[str]  # task of an imported model
-    length: ClassVar[Key]  # Hugging Face name of the maximum length, and its default
-    keys: ClassVar[Mapping[str, Key]]  # settings by their Hugging Face name
+    length: ClassVar[tuple[str, int]]  # Hugging Face name of the maximum length, and its default
+    # Hugging Face name of each setting, its key in ModelConfig, and its value if a config.json omits it.
+    keys: ClassVar[Mapping[str, tuple[str, Any]]]
     fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, where not the default
     position: ClassVar[str]  # position scheme
     handled: ClassVar[frozenset[str]] = frozenset()  # keys of ModelConfig that the _extra methods convert
     required: ClassVar[Mapping[str, Any]] = {}  # Hugging Face settings with the one supported value, their default
-    activations: ClassVar[Mapping[str, str]]  # Hugging Face to minitx
-    activation_key: ClassVar[Key]  # Hugging Face name of the activation, and its default
+    activation: ClassVar[tuple[str, str]]  # Hugging Face name of the activation, and its default
+    activations: ClassVar[Mapping[str, str]] = {  # Hugging Face to minitx
+        "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu",
+    }  # fmt: skip
+    modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: modules, or single weights
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
-    table: ClassVar[str]  # name of the embedding's weight
-    lm_head: ClassVar[str] = "lm_head.weight"  # name of the head's weight
+    added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
         """The ModelConfig of a config.json.
@@ -64,31 +70,28 @@ class Family:
         for key, value in self.required.items():
             if hf.get(key, value) != value:
                 raise ConfigError(f"{key} {hf[key]} is not supported; minitx imports {self.model_type} with {value}")
-        key, default = self.activation_key
-        activation = hf.get(key, default)
+        activation = hf.get(*self.activation)
         if activation not in self.activations:
-            known = ", ".join(self.activations)
-            raise ConfigError(f"{key} {activation} is not supported; minitx imports {self.model_type} with {known}")
+            known = f"{self.model_type} with {', '.join(self.activations)}"
+            raise ConfigError(f"{self.activation[0]} {activation} is not supported; minitx imports {known}")
         settings = {name: hf.get(key, default) for key, (name, default) in self.keys.items()}
         settings |= {"activation": self.activations[activation], "vocab_size": hf.get("vocab_size")}
         return ModelConfig(**{**self.fixed, **settings, "position": self._position(hf), **self._extra_settings(hf)})
 
     def to_hf(self, config: ModelConfig, max_length: int) -> dict[str, Any]:
-        """The config.json of a ModelConfig.
+        """The config.json of a resolved ModelConfig.
 
         Raises:
             ConfigError: every setting that the family lacks, with its name.
         """
-        config = resolved(config)
         if lacking := self._unsupported(config):
             raise ConfigError(", ".join(lacking))
         activation = {name: hf_name for hf_name, name in self.activations.items()}[config.activation]
         return {
             "model_type": self.model_type, "architectures": [self.model], "dtype": "float32",
-            self.length.name: max_length, "tie_word_embeddings": config.tie_embeddings,
+            self.length[0]: max_length, "tie_word_embeddings": config.tie_embeddings,
             **{key: getattr(config, name) for key, (name, _) in self.keys.items()},
-            self.activation_key.name: activation, "vocab_size": config.vocab_size, **self.required,
-            **self._extra_hf(config),
+            self.activation[0]: activation, "vocab_size": config.vocab_size, **self.required, **self._extra_hf(config),
         }  # fmt: skip
 
     def _unsupported(self, config: ModelConfig) -> list[str]:
@@ -125,15 +128,24 @@ class Family:
         """Hugging Face keys that need more than another name."""
         return {}
 
-    def links(self, config: ModelConfig) -> Iterator[Link]:
-        """All weights of a model with this config."""
-        return self._links(resolved(config))
+    def hf_name(self, name: str, config: ModelConfig) -> str:
+        """The Hugging Face name of a weight."""
+        number = re.search(r"\d+", name)
+        template = re.sub(r"\d+", "#", name)
+        module, _, kind = template.rpartition(".")
+        hf_template = self.modules.get(template) or f"{self.modules[module]}.{kind}"
+        return hf_template.replace("#", number[0]) if number else hf_template
 
-    def _links(self, config: ModelConfig) -> Iterator[Link]:
-        """The embedding, and an untied head; families add their layers."""
-        yield single("embedding.table.weight", self.table)
-        if not config.tie_embeddings:
-            yield single("head.weight", self.lm_head)
+    def _conversion(self, name: str, config: ModelConfig) -> Conversion:
+        """How a weight is converted."""
+        return UNCHANGED
+
+    def links(self, names: Iterable[str], config: ModelConfig) -> list[Link]:
+        """The correspondence of all weights of a model, given their names and the resolved config."""
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(self.hf_name(name, config), []).append(name)
+        return [Link(hf_name, group, self._conversion(group[0], config)) for hf_name, group in groups.items()]
 
 
 def resolved(config: ModelConfig) -> ModelConfig:

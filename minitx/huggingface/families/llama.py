@@ -3,52 +3,47 @@
 minitx and Hugging Face rotate the same pairs (j, j + K / 2) of each head, so rows of q and k keep their order.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.families.family import Family, Key, register
-from minitx.huggingface.links import Link, layers, module
+from minitx.huggingface.families.family import Family, in_layers
 
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 """Scalings of the frequencies, Hugging Face to minitx."""
 SCALING_OPTIONS = {
-    "factor": Key("factor", 1.0), "low_freq_factor": Key("low_freq_factor", 1.0),
-    "high_freq_factor": Key("high_freq_factor", 4.0),
-    "original_max_position_embeddings": Key("original_max_len", 8192),
+    "factor": ("factor", 1.0), "low_freq_factor": ("low_freq_factor", 1.0),
+    "high_freq_factor": ("high_freq_factor", 4.0), "original_max_position_embeddings": ("original_max_len", 8192),
 }  # fmt: skip
 """Options of a scaling, Hugging Face to minitx, with the defaults of minitx."""
 
 
-@register
 class Llama(Family):
     """LlamaForCausalLM."""
 
     model_type, model, base = "llama", "LlamaForCausalLM", "model."
-    task, length = "imported_text", Key("max_position_embeddings", 512)
+    task, length, activation = "imported_text", ("max_position_embeddings", 512), ("hidden_act", "silu")
     keys: ClassVar = {
-        "hidden_size": Key("d_model", 4096),
-        "num_attention_heads": Key("n_heads", 32),
-        "num_hidden_layers": Key("n_layers", 32),
-        "num_key_value_heads": Key("n_kv_heads", None),
-        "head_dim": Key("d_head", None),
-        "intermediate_size": Key("d_ff", 11008),
-        "rms_norm_eps": Key("norm_eps", 1e-6),
-        "tie_word_embeddings": Key("tie_embeddings", False),
-        "attention_dropout": Key("attention_dropout", 0.0),
-    }
+        "hidden_size": ("d_model", 4096), "num_attention_heads": ("n_heads", 32), "num_hidden_layers": ("n_layers", 32),
+        "num_key_value_heads": ("n_kv_heads", None), "head_dim": ("d_head", None), "intermediate_size": ("d_ff", 11008),
+        "rms_norm_eps": ("norm_eps", 1e-6), "tie_word_embeddings": ("tie_embeddings", False),
+        "attention_dropout": ("attention_dropout", 0.0),
+    }  # fmt: skip
     fixed: ClassVar = {
         "architecture": "decoder_only", "norm": "rmsnorm", "bias": False, "qkv_bias": False, "scale_embeddings": False,
     }  # fmt: skip
     position = "rope"
     required: ClassVar = {"attention_bias": False, "mlp_bias": False}
     activations: ClassVar = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
-    activation_key = Key("hidden_act", "silu")
+    modules: ClassVar = {
+        "embedding.table": "model.embed_tokens", "decoder.norm": "model.norm", "head": "lm_head",
+    } | in_layers("decoder.layers", "model.layers", {
+        "add_norm_self.norm": "input_layernorm", "add_norm_ffn.norm": "post_attention_layernorm",
+        **{f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkvo"},
+        **{f"ffn.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+    })  # fmt: skip
     ignored = r".*rotary_emb\.inv_freq"
-    table = "model.embed_tokens.weight"
 
     def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         # Versions of transformers differ in where they store these options.
@@ -64,7 +59,7 @@ class Llama(Family):
         if kind == "default":
             return position
         used = SCALING_OPTIONS if kind == "llama3" else ["factor"]
-        scaling = {SCALING_OPTIONS[key].name: options[key] for key in used if options.get(key) is not None}
+        scaling = {SCALING_OPTIONS[key][0]: options[key] for key in used if options.get(key) is not None}
         return position | {"scaling": SCALINGS[kind]} | scaling
 
     def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
@@ -80,36 +75,23 @@ class Llama(Family):
             options |= {key: position.get(name, default) for key, (name, default) in SCALING_OPTIONS.items()}
         return {"rope_parameters": options}
 
-    def _links(self, config: ModelConfig) -> Iterator[Link]:
-        yield from super()._links(config)
-        yield from module("decoder.norm", "model.norm", bias=False)
-        modules = {f"ffn.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-        modules |= {"add_norm_self.norm": "input_layernorm", "add_norm_ffn.norm": "post_attention_layernorm"}
-        modules["self_attn.o_proj"] = "self_attn.o_proj"
-        qkv = {f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}
-        yield from layers(config.n_layers, "decoder.layers", "model.layers", modules, bias=False)
-        yield from layers(config.n_layers, "decoder.layers", "model.layers", qkv, bias=bool(config.qkv_bias))
 
-
-@register
 class Mistral(Llama):
     """MistralForCausalLM: a token attends to the last sliding_window tokens, itself included, as in minitx."""
 
     model_type, model = "mistral", "MistralForCausalLM"
     keys = Llama.keys | {
-        "num_key_value_heads": Key("n_kv_heads", 8),
-        "intermediate_size": Key("d_ff", 14336),
-        "sliding_window": Key("window", 4096),
-    }
+        "num_key_value_heads": ("n_kv_heads", 8), "intermediate_size": ("d_ff", 14336),
+        "sliding_window": ("window", 4096),
+    }  # fmt: skip
     required: ClassVar = {}
 
 
-@register
 class Qwen2(Llama):
     """Qwen2ForCausalLM."""
 
     model_type, model = "qwen2", "Qwen2ForCausalLM"
-    keys = Llama.keys | {"num_key_value_heads": Key("n_kv_heads", 32), "intermediate_size": Key("d_ff", 22016)}
+    keys = Llama.keys | {"num_key_value_heads": ("n_kv_heads", 32), "intermediate_size": ("d_ff", 22016)}
     fixed = Llama.fixed | {"qkv_bias": True}
     handled = frozenset({"window"})
     required: ClassVar = {}
