@@ -1,7 +1,7 @@
-"""A GPU that computes on the CPU: real numbers, an error for a tensor on the wrong device, a log of what waits for it.
+"""A simulated GPU that computes on the CPU, raises an error for tensors on different devices and logs synchronizations.
 
-It simulates neither kernels nor streams. As `meta`, a device that every build of torch has, it stands for an Apple GPU
-and is enough to generate with; as `cuda` it trains too, once cuda.cpp is loaded, before torch.
+It simulates neither kernels nor streams. As `meta`, a device that every build of torch has, it replaces an Apple GPU
+and can generate; as `cuda` it can also train, once cuda.cpp is loaded, before torch.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ WAIT = {
     aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
     aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default, aten.bincount.default,
 }  # fmt: skip
-"""What needs a number from the device, most of them to know a size."""
+"""Operators that need a number from the device, most of them for a size."""
 INDEX = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 LOG: list[tuple[str, str, int]] = []
-"""Each synchronization: what, at which line of the project, and in which step."""
+"""Each synchronization: the operator, the line of the project, and the step."""
 
 
 class WrongDevice(RuntimeError):
-    """Tensors on different devices, as CUDA would refuse them."""
+    """Tensors on different devices, which CUDA refuses."""
 
 
 class OnDevice(Tensor):
-    """A tensor whose numbers lie on the CPU and which says that it lies on the device."""
+    """A tensor with the device of a GPU and its numbers on the CPU."""
 
     numbers: Tensor
 
@@ -48,34 +48,29 @@ class OnDevice(Tensor):
         return self.cpu().tolist()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.numbers.__reduce_ex__(protocol)  # a file knows no device
+        return self.numbers.__reduce_ex__(protocol)  # saved without its device
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-        assert GPU.there is not None
-        return GPU.there.call(function, given, options or {})
+        assert GPU.active is not None
+        return GPU.active.call(function, given, options or {})
 
 
 class GPU(TorchDispatchMode):
-    """Within this context the device is there.
+    """A context in which a device of this kind, cuda or meta, exists, with or without float64."""
 
-    Args:
-        kind: cuda or meta.
-        float64: whether it has that type.
-    """
-
-    there: GPU | None = None
+    active: GPU | None = None
 
     def __init__(self, kind: str, float64: bool = True) -> None:
         super().__init__()
         self.kind, self.float64, self.step = kind, float64, 0
-        GPU.there = self
+        GPU.active = self
 
     def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
         return self.call(function, given, options or {})
 
     def waits(self, what: Any) -> None:
-        """Log a synchronization with the line that it comes from."""
+        """Log a synchronization with the line that causes it."""
         frame: Any = sys._getframe(1)
         while frame is not None and not frame.f_globals.get("__name__", "").startswith("minitx"):
             frame = frame.f_back
@@ -83,7 +78,7 @@ class GPU(TorchDispatchMode):
         LOG.append((str(what), place, self.step))
 
     def call(self, function: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """An operator, on whichever device its arguments lie or its result is to lie."""
+        """Run an operator on the device of its arguments, or of its result."""
         flat, shape = tree_flatten((given, options))
         here = any(isinstance(part, OnDevice) for part in flat)
         elsewhere = [part for part in flat if isinstance(part, Tensor) and not isinstance(part, OnDevice)]
@@ -127,7 +122,7 @@ def simulated(kind: str, float64: bool = True) -> Iterator[GPU]:
     """A device of this kind, with an empty log."""
     LOG.clear()
     with pytest.MonkeyPatch.context() as patch:
-        # Inference mode knows no tensors of other classes.
+        # Inference mode does not support tensor subclasses.
         patch.setattr(torch, "inference_mode", lambda mode=True: torch.no_grad() if mode else nullcontext())
         if kind == "cuda":
             _cuda(patch)
@@ -136,10 +131,10 @@ def simulated(kind: str, float64: bool = True) -> Iterator[GPU]:
 
 
 def _cuda(patch: pytest.MonkeyPatch) -> None:
-    """What torch and Lightning ask about CUDA before they use it."""
+    """Answer the questions of torch and Lightning about CUDA."""
     answers: dict[str, Any] = {
         "is_available": True, "device_count": 1, "current_device": 0, "get_device_capability": (9, 0),
-        "is_bf16_supported": True, "get_device_name": "a stand-in", "_lazy_init": None, "set_device": None,
+        "is_bf16_supported": True, "get_device_name": "a simulated GPU", "_lazy_init": None, "set_device": None,
         "manual_seed_all": None, "empty_cache": None, "is_current_stream_capturing": False, "_is_in_bad_fork": False,
     }  # fmt: skip
     for name, answer in answers.items():

@@ -1,6 +1,4 @@
-"""Training on a GPU, without one: no tensor on the wrong device, and no synchronization between steps that log."""
-
-from __future__ import annotations
+"""Training on a simulated GPU: no tensor on the wrong device, and no synchronization between steps that log."""
 
 import json
 import os
@@ -61,7 +59,7 @@ QUIET = (1, 2, 4, 5, 7)
 
 
 def waits(library: Path, folder: Path, *runs: dict[str, Any], fused: bool = True) -> list[Any]:
-    """What waited in the quiet steps of each run; one of the same name resumes. Not fused: AdamW in the first."""
+    """Synchronizations in the quiet steps of each run; one of the same name resumes. The first may not be fused."""
     asked = [
         ({**SMALL, "run.folder": str(folder), "run.name": f"run{number}", **run}, fused or number, "run.name" in run)
         for number, run in enumerate(runs)
