@@ -114,9 +114,8 @@ def _convert(family: Family, config: ModelConfig, weights: Weights) -> Weights:
         hf_name: torch.cat([to_hf(weights[name]) for name in names], dim=-1)
         for hf_name, names, (_, to_hf) in family.links(weights, config)
     }
-    for copy, original in family.copies.items():
-        if tensors[original].dim() == 1 or not config.tie_embeddings:  # transformers restores tied tables
-            tensors[copy] = tensors[original].clone()
+    if not config.tie_embeddings:  # otherwise transformers restores the copies
+        tensors |= {copy: tensors[original].clone() for copy, original in family.copies.items()}
     return tensors | {name: torch.zeros(2, config.d_model) for name in family.added}
 
 
