@@ -26,7 +26,7 @@ CORE = {
     "checkpoints": None,
     "config": None,
     "data": {
-        "batch", "characters", "examples", "framing", "loader", "prompts", "special_tokens", "splits", "tokenizers",
+        "batch", "examples", "loader", "prompts", "splits", "tokenizers",
     },
     "data/tasks": {"base", "sequences"},
     "evaluation": {"metrics"},

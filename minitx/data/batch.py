@@ -6,7 +6,7 @@ Legend: N examples, S source tokens, T target tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -24,7 +24,7 @@ class TensorRecord:
 
     def __iter__(self) -> Iterator[Tensor]:
         """The tensors that are present, in the order of the fields."""
-        return (part for field in fields(self) if (part := getattr(self, field.name)) is not None)
+        return (part for part in vars(self).values() if part is not None)
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -32,8 +32,7 @@ class TensorRecord:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The same record with a function applied to every tensor."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return type(self)(**{name: None if part is None else function(part) for name, part in parts.items()})
+        return type(self)(**{name: None if part is None else function(part) for name, part in vars(self).items()})
 
     def to(self, device: torch.device | str) -> Self:
         """The same record on a device. A GPU copies from pinned memory while the CPU continues."""
@@ -43,13 +42,9 @@ class TensorRecord:
         """The same record in memory from which the device copies by itself, if it can."""
         return self.map(lambda part: pinned(part, device))
 
-    def select(self, rows: Tensor | slice) -> Self:
-        """Some of the examples: a slice, indices, or a mask [N]. A scalar belongs to the batch and stays."""
-        return self.map(lambda part: part[rows] if part.dim() else part)
-
     def slice(self, start: int, end: int) -> Self:
-        """Examples from start to end."""
-        return self.select(slice(start, end))
+        """Examples from start to end. A scalar belongs to the whole batch and stays."""
+        return self.map(lambda part: part[start:end] if part.dim() else part)
 
 
 @dataclass(eq=False)
@@ -72,10 +67,5 @@ class Batch(TensorRecord):
         elif self.tgt is None:
             inputs = {"ids": self.src, "keep": self.src_keep, "documents": self.documents}
         else:
-            inputs = {
-                "src_ids": self.src,
-                "tgt_ids": self.tgt,
-                "src_keep": self.src_keep,
-                "tgt_keep": self.tgt_keep,
-            }
+            inputs = {"src_ids": self.src, "tgt_ids": self.tgt, "src_keep": self.src_keep, "tgt_keep": self.tgt_keep}
         return {name: tensor for name, tensor in inputs.items() if tensor is not None}

@@ -1,21 +1,31 @@
-"""Examples as a task yields them, and how each kind becomes a batch for an architecture.
+"""Examples as a task yields them, and their framing: how each kind becomes a batch for an architecture.
 
-Legend: N examples, S source symbols, T target symbols.
+Legend: N examples, S source symbols, T target symbols, P prompt tokens, W tokens of the longest joined row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from minitx.data.batch import Batch, TensorRecord
-from minitx.data.framing import Prompt, append_eos, join, labels_where, prompt
-from minitx.data.special_tokens import SpecialIds
-from minitx.data.tokenizers import Tokenizer
+from minitx.config.errors import ConfigError
+from minitx.data.batch import IGNORE, Batch, TensorRecord
+from minitx.data.tokenizers import SpecialIds, Tokenizer
+
+Kind = Literal["pairs", "stream", "masked"]
+"""Questions with answers, running text, or text with masked tokens."""
+
+
+class Prompt(NamedTuple):
+    """The start of generation."""
+
+    ids: Tensor  # [N, P], the first tokens handed to step
+    keep: Tensor | None  # [N, P], False for padding on the left; None where there is none
+    source: tuple[Tensor, ...] = ()  # arguments of the model's start
 
 
 @dataclass(eq=False)
@@ -66,28 +76,24 @@ class Pairs(Examples):
     target_keep: Tensor  # [N, T]
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
-        """See Examples."""
         if architecture == "encoder_only":
-            labels = labels_where(self.target_keep, self.target)
-            return Batch(self.source, self.source_keep, None, None, labels)
+            return Batch(self.source, self.source_keep, None, None, labels_where(self.target_keep, self.target))
         if architecture == "encoder_decoder":
-            bos = self.target.new_full((self.target.size(0), 1), special.bos)
-            answer, answer_keep = append_eos(self.target, self.target_keep, special)
+            bos = self.target.new_full((len(self), 1), special.bos)
+            answer, answer_keep = self._with_eos(special)
             tgt = torch.cat((bos, self.target), dim=1)
             return Batch(self.source, self.source_keep, tgt, None, labels_where(answer_keep, answer))
-        ids, labels, starts = join(self.source, self.source_keep, self.target, self.target_keep, special)
+        ids, labels, starts = self._joined(special)
         return Batch(None, None, ids[:, :-1], None, labels[:, 1:], starts)
 
     def prompt(self, architecture: str, special: SpecialIds) -> Prompt:
-        """See Examples."""
-        return prompt(self.source, self.source_keep, architecture, special)
+        return question_prompt(self.source, self.source_keep, architecture, special)
 
     def reference(self, special: SpecialIds) -> Tensor:
         """Target, <eos>, then padding."""
-        return append_eos(self.target, self.target_keep, special)[0]
+        return self._with_eos(special)[0]
 
     def texts(self, tokenizer: Tokenizer, max_tokens: int) -> tuple[list[str], list[str] | None]:
-        """See Examples."""
         questions, answers = ([tokenizer.decode(row) for row in ids.tolist()] for ids in (self.source, self.target))
         return questions, answers
 
@@ -95,6 +101,35 @@ class Pairs(Examples):
     def width(self) -> int:
         """Question, separator and answer."""
         return self.source.size(1) + self.target.size(1) + 1
+
+    def _with_eos(self, special: SpecialIds) -> tuple[Tensor, Tensor]:
+        """Insert <eos> after the last real symbol of the target: ids and keep, each [N, T + 1]."""
+        lengths = self.target_keep.sum(dim=1, keepdim=True)
+        index = torch.arange(self.target.size(1) + 1, device=self.target.device)
+        padded = torch.nn.functional.pad(self.target, (0, 1), value=special.pad)
+        ids = padded.masked_fill(index == lengths, special.eos).masked_fill(index > lengths, special.pad)
+        return ids, index <= lengths
+
+    def _joined(self, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
+        """Join each row as source <sep> target <eos>, without gaps.
+
+        Returns:
+            ids [N, W], labels [N, W] with IGNORE outside the answers, and the index [N] of each answer's first token.
+        """
+        size, target_size = self.source.size(1), self.target.size(1)
+        separators = self.source_keep.sum(dim=1, keepdim=True)
+        starts = separators + 1
+        ends = starts + self.target_keep.sum(dim=1, keepdim=True)
+        ids = self.source.new_full((len(self), size + 1 + target_size + 1), special.pad)
+        labels = torch.full_like(ids, IGNORE)
+        # The answer overwrites the padding after its question, and <eos> the padding after the answer.
+        ids[:, :size] = self.source
+        index = starts + torch.arange(target_size, device=ids.device)
+        ids.scatter_(1, index, self.target).scatter_(1, separators, special.sep).scatter_(1, ends, special.eos)
+        labels.scatter_(1, index, labels_where(self.target_keep, self.target)).scatter_(1, ends, special.eos)
+        # Where long questions have short answers and the other way round, W is about half of S + T.
+        width = int(ends.max()) + 1
+        return ids[:, :width], labels[:, :width], starts[:, 0]
 
 
 @dataclass(eq=False)
@@ -105,14 +140,13 @@ class Stream(Examples):
     documents: Tensor | None = None  # [N, T + 1], the document number of each token, where documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
-        """See Examples. Between isolated documents nothing is predicted."""
-        following = self.ids[:, 1:]
+        """Running text for a decoder alone; across the border of two isolated documents nothing is predicted."""
+        read, following, documents = self.ids[:, :-1], self.ids[:, 1:], None
         predicted = following != special.pad
-        if self.documents is None:
-            return Batch(None, None, self.ids[:, :-1], None, labels_where(predicted, following))
-        predicted = predicted & (self.documents[:, 1:] == self.documents[:, :-1])
-        labels = labels_where(predicted, following)
-        return Batch(None, None, self.ids[:, :-1], None, labels, documents=self.documents[:, :-1])
+        if self.documents is not None:
+            documents = self.documents[:, :-1]
+            predicted = predicted & (self.documents[:, 1:] == documents)
+        return Batch(None, None, read, None, labels_where(predicted, following), documents=documents)
 
     def texts(self, tokenizer: Tokenizer, max_tokens: int) -> tuple[list[str], None]:
         """The longest document within max_tokens of each block."""
@@ -120,7 +154,6 @@ class Stream(Examples):
         return [tokenizer.decode(row[_longest_document(row[:max_tokens], eos)]) for row in rows], None
 
     def clip(self, max_tokens: int) -> Self:
-        """See Examples."""
         return self.map(lambda part: part[:, : max_tokens + 1])
 
     @property
@@ -140,7 +173,6 @@ class Masked(Examples):
     documents: Tensor | None = None  # [N, T], the document number of each token, where documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
-        """See Examples."""
         labels = labels_where(self.chosen, self.target)
         return Batch(self.source, self.source_keep, None, None, labels, documents=self.documents)
 
@@ -155,6 +187,68 @@ class Masked(Examples):
     def width(self) -> int:
         """One block."""
         return self.source.size(1)
+
+
+def check_architecture(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool = True) -> None:
+    """Refuse an architecture that cannot express a task.
+
+    Args:
+        architecture: of the model.
+        kind: of the task's examples.
+        longest: maximum numbers of source and target symbols of an example.
+        aligned: every answer is as long as its own question, not only the longest as the longest.
+
+    Raises:
+        ConfigError: with the key to change.
+    """
+    if kind == "masked" and architecture != "encoder_only":
+        raise ConfigError(f"model.architecture: masked tokens need encoder_only; {architecture} reads them all")
+    if kind == "stream" and architecture != "decoder_only":
+        raise ConfigError(
+            f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
+        )
+    if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
+        raise ConfigError(
+            "model.architecture: encoder_only answers position by position, so question and answer must be equally "
+            f"long; use encoder_decoder or decoder_only (here the longest have {longest[0]} and {longest[1]} tokens)"
+        )
+
+
+def positions(architecture: str, longest: tuple[int, int]) -> int:
+    """Number of tokens in the longest sequence of a stack, for examples of at most longest = (source, target)."""
+    source, target = longest
+    if source == 0:
+        return target
+    return {
+        "encoder_decoder": max(source, target + 1),  # <bos> and the answer
+        "decoder_only": source + 1 + target,  # question, <sep>, answer
+        "encoder_only": source,
+    }[architecture]
+
+
+def question_prompt(source: Tensor, keep: Tensor, architecture: str, special: SpecialIds) -> Prompt:
+    """The prompt that asks for the answers to questions [N, S], padded on the right."""
+    if architecture == "encoder_decoder":
+        return Prompt(torch.full_like(source[:, :1], special.bos), None, (source, keep))
+    ids, keep_left = right_aligned(source, keep, special)
+    sep = torch.full_like(ids[:, :1], special.sep)
+    if keep_left is not None:
+        keep_left = torch.cat((keep_left, torch.ones_like(sep, dtype=torch.bool)), dim=1)
+    return Prompt(torch.cat((ids, sep), dim=1), keep_left)
+
+
+def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor | None]:
+    """Rows [N, S] padded on the right, moved so that all end in the same column; keep is None if nothing moved."""
+    if bool(keep.all()):
+        return ids, None
+    size = ids.size(1)
+    index = torch.arange(size, device=ids.device) - (size - keep.sum(dim=1, keepdim=True))  # [N, S]
+    return ids.gather(1, index.clamp(min=0)).masked_fill(index < 0, special.pad), index >= 0
+
+
+def labels_where(predicted: Tensor, ids: Tensor) -> Tensor:
+    """Ids as labels where they are predicted, IGNORE elsewhere."""
+    return torch.where(predicted, ids, IGNORE)
 
 
 def _longest_document(row: list[int], eos: int) -> slice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -13,33 +13,20 @@ from minitx.data.examples import Examples
 from minitx.data.tasks.base import Task, generator
 
 
+@dataclass(eq=False)
 class TrainingBatches:
-    """The training batches that a run still needs.
+    """The training batches that a run still needs."""
 
-    Args:
-        task: source of the examples.
-        architecture: of the model.
-        seed: of the run.
-        rank: of this process; every process samples its own batches.
-        first: returns the number of the first batch; called when iteration starts, since a run may be resumed.
-        total: number of batches in the whole run.
-        accumulate: batches whose gradients make one optimizer step. They are sampled together, so that each carries the
-            number of labels in the step: the loss is the mean over all labels of the step, as in one larger batch, and
-            not a mean of means.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        architecture: str,
-        seed: int,
-        rank: int,
-        first: Callable[[], int],
-        total: int,
-        accumulate: int = 1,
-    ) -> None:
-        self.task, self.architecture = task, architecture
-        self.seed, self.rank, self.first, self.total, self.accumulate = seed, rank, first, total, accumulate
+    task: Task
+    architecture: str
+    seed: int
+    rank: int  # of this process; every process samples its own batches
+    first: Callable[[], int]  # the number of the first batch; called when iteration starts, as a run may be resumed
+    total: int  # number of batches in the whole run
+    accumulate: int = 1
+    """Batches whose gradients make one optimizer step. They are sampled together, so that each carries the number of
+    labels in the step: the loss is the mean over all labels of the step, as in one larger batch, and not a mean of
+    means."""
 
     def __len__(self) -> int:
         return self.total
@@ -62,14 +49,7 @@ class TrainingBatches:
 
 
 class FixedBatches:
-    """Held-out examples in slices, of which every process takes its share.
-
-    Args:
-        examples: all of them.
-        size: maximum number of examples in a slice.
-        rank: of this process.
-        world_size: number of processes.
-    """
+    """Held-out examples in slices of at most `size`, of which every process takes its share."""
 
     def __init__(self, examples: Examples, size: int, rank: int = 0, world_size: int = 1) -> None:
         # Slices shrink where there would be fewer than processes: Lightning refuses an empty share.

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Masked, Pairs, Stream
-from minitx.data.framing import Kind
-from minitx.data.special_tokens import SpecialIds
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.batch import Batch
+from minitx.data.examples import Kind, Masked, Pairs, Stream, labels_where
+from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.hardware.devices import moved
 
 
@@ -57,31 +55,20 @@ def framed(
                 f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
             )
     if kind == "stream":
-        return _framed_stream(sources, answers, architecture, special, device)
+        rows = sources if answers is None else [a + b for a, b in zip(sources, answers, strict=True)]
+        # One more column, so that a stream's "all but the last" is the whole text.
+        ids, _ = padded([[*row, special.pad] for row in rows], special.pad, device)
+        batch = Stream(ids).frame(architecture, special)
+        if answers is None:
+            return batch
+        index = torch.arange(batch.labels.size(1), device=device)
+        continuation = index >= torch.tensor([[len(row) - 1] for row in sources], device=device)
+        return replace(batch, labels=labels_where(continuation, batch.labels))
     source, source_keep = padded(sources, special.pad, device)
     target, target_keep = padded(answers or [[] for _ in sources], special.pad, device)
     if kind == "masked":
         return Masked(source, source_keep, target, source == special.mask).frame(architecture, special)
     return Pairs(source, source_keep, target, target_keep).frame(architecture, special)
-
-
-def _framed_stream(
-    sources: list[list[int]],
-    answers: list[list[int]] | None,
-    architecture: str,
-    special: SpecialIds,
-    device: torch.device,
-) -> Batch:
-    """Running text; with answers, labels are the continuations only."""
-    rows = sources if answers is None else [a + b for a, b in zip(sources, answers, strict=True)]
-    # One more column, so that a stream's "all but the last" is the whole text.
-    ids, _ = padded([[*row, special.pad] for row in rows], special.pad, device)
-    batch = Stream(ids).frame(architecture, special)
-    if answers is None:
-        return batch
-    index = torch.arange(batch.labels.size(1), device=device)
-    first = torch.tensor([[len(row) - 1] for row in sources], device=device)
-    return replace(batch, labels=batch.labels.masked_fill(index < first, IGNORE))
 
 
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
@@ -96,8 +83,5 @@ def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
 
 
 def _without_end(row: list[int], skipped: tuple[int, ...]) -> list[int]:
-    """A row up to its last token that is not skipped; an <eos> between documents is kept.
-
-    The first token is always kept: a decoder may start from padding (T5).
-    """
+    """A row up to its last token that is not skipped, and at least its first: a decoder may start from padding (T5)."""
     return row[: max((index + 1 for index, token in enumerate(row) if token not in skipped), default=1)]

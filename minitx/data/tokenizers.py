@@ -1,19 +1,71 @@
-"""Text to ids and back, on the `tokenizers` library. The spelling of the special tokens is defined here.
+"""Text to ids and back, on the `tokenizers` library, and the special tokens around a text.
 
-A tokenizer converts to plain JSON and back, so a checkpoint carries it and needs no other file.
+A tokenizer converts to plain JSON and back, so a checkpoint carries it and needs no other file. A tokenizer trained
+here has the special ids alone; an imported one also the prefix, suffix and forced tokens of its model's training.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from minitx.config.errors import ConfigError
-from minitx.data.special_tokens import SpecialIds, SpecialTokens
+
+
+class SpecialIds(NamedTuple):
+    """Ids of the tokens that are not text; -1 where an imported tokenizer has none."""
+
+    pad: int
+    bos: int
+    eos: int
+    sep: int
+    unk: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens of a model's inputs and outputs, as ids."""
+
+    special: SpecialIds
+    """bos is the token from which a decoder beside an encoder starts, whatever its name elsewhere."""
+    prefix: tuple[int, ...] = ()
+    """Before every input text: <s> of Llama, [CLS] of BERT."""
+    suffix: tuple[int, ...] = ()
+    """After every input text: [SEP] of BERT, </s> of T5."""
+    other_ends: tuple[int, ...] = ()
+    """Further tokens that end an output."""
+    forced_first: int | None = None
+    """First token of every answer (forced_bos_token_id)."""
+    forced_last: int | None = None
+    """Last token of an answer that reaches the maximum length (forced_eos_token_id)."""
+    never: tuple[int, ...] = ()
+    """Tokens that are never generated (bad_words_ids of one token)."""
+
+    def question(self, ids: Iterable[int]) -> list[int]:
+        """An input text with its prefix and suffix."""
+        return [*self.prefix, *ids, *self.suffix]
+
+    def answer(self, ids: Iterable[int]) -> list[int]:
+        """An output of a decoder beside an encoder, with its prefix and without the final <eos>."""
+        return [*self.prefix, *ids]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        plain = {name: [*value] if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return plain | {"special": self.special._asdict()}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> SpecialTokens:
+        """The inverse of to_dict."""
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in plain.items()}
+        return cls(**values | {"special": SpecialIds(**plain["special"])})
+
 
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
@@ -32,10 +84,10 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, special_tokens: SpecialTokens | None = None) -> None:
         self.imported = special_tokens is not None
         if special_tokens is None:
-            ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
-            if any(index is None for index in ids):
+            ids: list[Any] = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
+            if None in ids:
                 raise ConfigError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
-            special_tokens = SpecialTokens(SpecialIds(*(int(index) for index in ids if index is not None)))
+            special_tokens = SpecialTokens(SpecialIds(*ids))
         self._backend, self.special_tokens = backend, special_tokens
 
     @property
@@ -63,8 +115,7 @@ class Tokenizer:
     @property
     def alphabet(self) -> list[str]:
         """Every token of text, by id."""
-        ids = sorted(set(range(self.vocab_size)) - set(self.special))
-        return self.tokens(ids)
+        return self.tokens(token for token in range(self.vocab_size) if token not in self.special)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text.
@@ -73,12 +124,11 @@ class Tokenizer:
             ConfigError: a piece of text outside the vocabulary; the message lists the vocabulary.
         """
         encoding = self._backend.encode(text, add_special_tokens=False)
-        if self.imported:
-            return encoding.ids
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token in self.special:
+            if token in self.special and not self.imported:
+                plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
                 raise ConfigError(
-                    f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {self._listing()}"
+                    f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {' '.join(plain)}"
                 )
         return encoding.ids
 
@@ -130,8 +180,7 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """The id of a token in the vocabulary's spelling; None where there is none."""
-        found: int | None = self._backend.token_to_id(token)
-        return found
+        return self._backend.token_to_id(token)
 
     def template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids that the library's own post-processor puts before and after a text."""
@@ -165,11 +214,6 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"the tokenizer cannot be read: {error}") from None
 
-    def _listing(self) -> str:
-        return " ".join(
-            token if token.isprintable() and not token.isspace() else repr(token) for token in self.alphabet
-        )
-
 
 def symbols(names: Sequence[str]) -> Tokenizer:
     """The tokenizer of a toy task: symbols separated by white space."""
@@ -179,7 +223,7 @@ def symbols(names: Sequence[str]) -> Tokenizer:
 
 
 def word_level(words: Sequence[str]) -> tokenizers.Tokenizer:
-    """A library tokenizer for whole words, the special tokens first."""
+    """A tokenizer of the library for whole words, the special tokens first."""
     return tokenizers.Tokenizer(models.WordLevel(numbered_words(words), unk_token="<unk>"))
 
 

@@ -19,10 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Examples
-from minitx.data.framing import Prompt
+from minitx.data.examples import Examples, Prompt
 from minitx.data.loader import FixedBatches
-from minitx.data.special_tokens import SpecialIds
+from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Stream
-from minitx.data.special_tokens import SpecialIds
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, Scores, evaluating, teacher_forced
 from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer

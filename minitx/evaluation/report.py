@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Stream
-from minitx.data.framing import positions
+from minitx.data.examples import Stream, positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.evaluation.bleu import text_scores
@@ -130,7 +129,7 @@ def held_out_split(task: Task, split: str | None) -> Split:
         return task.final_split
     if split not in SPLITS or split == "training":
         raise ConfigError(f"--split must be test or validation, got {split}")
-    return split  # type: ignore[return-value]
+    return split
 
 
 def _unsuitable(task: Task, sentence: str) -> ConfigError:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.data import framing
+from minitx.data.examples import positions
 from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import write_json
 from minitx.huggingface.rewriting import Weights, rewritten
@@ -60,7 +60,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     architecture, tokenizer, task = predictor.architecture, predictor.tokenizer, predictor.task
     max_length = max_positions(predictor.model)
     if max_length is None:
-        max_length = max(framing.positions(architecture, task.longest), MIN_TABLE_POSITIONS)
+        max_length = max(positions(architecture, task.longest), MIN_TABLE_POSITIONS)
     name = "minitx"
     if to == "hf":
         family, config, weights = choose(predictor, max_length)

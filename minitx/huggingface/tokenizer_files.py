@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.data.special_tokens import SpecialIds, SpecialTokens
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 
 NONE = -1

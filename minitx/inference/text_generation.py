@@ -13,8 +13,7 @@ import torch
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.data import framing
-from minitx.data.framing import Prompt, right_aligned
+from minitx.data.examples import Prompt, question_prompt, right_aligned
 from minitx.data.prompts import padded
 from minitx.data.tasks.base import Task, generator, hash_seed
 from minitx.data.tokenizers import Tokenizer
@@ -175,7 +174,7 @@ class TextGenerator:
         cut = self.context if cut is None else cut
         source, keep = padded([ids[-cut:] if cut else ids for ids in prompts], self.tokenizer.special.pad, device)
         if self.context is None:
-            return framing.prompt(source, keep, self.config.architecture, self.tokenizer.special)
+            return question_prompt(source, keep, self.config.architecture, self.tokenizer.special)
         return Prompt(*right_aligned(source, keep, self.tokenizer.special))
 
     def _arguments(self, limit: int, options: GenerationOptions) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from minitx.config.parser import merged
 from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
 from minitx.config.schema import Config, config_from_dict
-from minitx.data import framing
+from minitx.data.examples import check_architecture, positions
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
 from minitx.models.builder import build_model, resolved_positions
@@ -111,7 +111,7 @@ def _check_device(config: Config) -> None:
 
 def _check_framing(config: Config, task: Task) -> None:
     """Refuse a task that the architecture cannot learn."""
-    framing.check(config.model.architecture, task.kind, task.longest, task.aligned)
+    check_architecture(config.model.architecture, task.kind, task.longest, task.aligned)
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
         raise ConfigError(
             "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
@@ -135,7 +135,7 @@ def _completed(config: Config, task: Task) -> Config:
 
 def _check_positions(config: Config, model: Transformer, task: Task) -> None:
     """Refuse a model with fewer positions than the longest sequence of the task has."""
-    limit, needed = max_positions(model), framing.positions(config.model.architecture, task.reach)
+    limit, needed = max_positions(model), positions(config.model.architecture, task.reach)
     if limit is None or needed <= limit:
         return
     if config.model.position_ids["name"] == "consecutive":

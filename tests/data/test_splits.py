@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +11,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.data.splits import SPLITS, content_hash, draw_split, in_split
+from minitx.data.examples import Pairs
+from minitx.data.splits import SHARES, SPLITS, content_hash, in_split
+from minitx.data.tasks import QuestionTask, generator
+from minitx.data.tokenizers import Tokenizer, symbols
 
-SHARES = {"training": 0.85, "validation": 0.05, "test": 0.10}
 ROWS = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@dataclass(kw_only=True)
+class Strings(QuestionTask):
+    """Ids below `below`, of random lengths; counts how often questions are sampled."""
+
+    below: int
+    longest_string: int
+    samples: int = 0
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        return symbols([])
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        self.samples += 1
+        lengths = torch.randint(1, self.longest_string + 1, (rows, 1), generator=generator)
+        ids = torch.randint(self.below, (rows, self.longest_string), generator=generator)
+        return ids, torch.arange(self.longest_string) < lengths
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        return source, keep
 
 
 def padded(rows: list[list[int]], width: int | None = None, padding: int = 0) -> tuple[Tensor, Tensor]:
@@ -28,32 +55,14 @@ def sequences(symbols: int, lengths: range) -> list[list[int]]:
     return [list(row) for length in lengths for row in itertools.product(range(symbols), repeat=length)]
 
 
-def drawer(symbols: int, shortest: int, longest: int, seed: int = 0):
-    """Draws random sequences, as a task does; counts how often it was asked."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(rows: int) -> tuple[Tensor, Tensor]:
-        draw.calls += 1
-        lengths = torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
-        return torch.randint(symbols, (rows, longest), generator=generator), torch.arange(longest) < lengths
-
-    draw.calls = 0
-    return draw
-
-
-def contents(ids: Tensor, keep: Tensor) -> list[tuple[int, ...]]:
-    return [tuple(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
+def contents(pairs: Pairs) -> list[tuple[int, ...]]:
+    return [tuple(row[real].tolist()) for row, real in zip(pairs.source, pairs.source_keep, strict=True)]
 
 
 @given(ROWS, st.integers(0, 5), st.integers(0, 60))
-def test_padding_does_not_change_a_hash(rows: list[list[int]], more: int, padding: int) -> None:
+def test_a_hash_depends_on_neither_padding_nor_other_rows(rows: list[list[int]], more: int, padding: int) -> None:
     wider = padded(rows, max(map(len, rows)) + more, padding)
-    assert content_hash(*wider).tolist() == hashed(rows)
-
-
-@given(ROWS)
-def test_a_row_hashes_alike_in_any_company(rows: list[list[int]]) -> None:
-    assert hashed(rows) == [value for row in rows for value in hashed([row])]
+    assert content_hash(*wider).tolist() == hashed(rows) == [value for row in rows for value in hashed([row])]
 
 
 @given(st.lists(st.integers(0, 60), min_size=2, max_size=6, unique=True))
@@ -69,7 +78,7 @@ def test_short_sequences_differ_by_length_and_content() -> None:
 
 def test_every_hash_belongs_to_exactly_one_split() -> None:
     hashes = torch.cat((torch.arange(-1500, 1500), torch.tensor([-(2**63), 2**63 - 1])))  # every bucket
-    belongs = torch.stack([in_split(hashes, split) for split in SPLITS])  # type: ignore[arg-type]
+    belongs = torch.stack([in_split(hashes, split) for split in SPLITS])
     assert belongs.sum(dim=0).eq(1).all()
 
 
@@ -79,12 +88,12 @@ def test_splits_get_their_shares_of_different_examples(symbols: int, length: int
     hashes = content_hash(rows, torch.ones_like(rows, dtype=torch.bool))
     for split, share in SHARES.items():
         deviation = (share * (1 - share) / len(rows)) ** 0.5
-        measured = in_split(hashes, split).double().mean().item()  # type: ignore[arg-type]
+        measured = in_split(hashes, split).double().mean().item()
         assert abs(measured - share) < 5 * deviation, f"{split}: {measured:.4f} of {len(rows)} examples"
 
 
 @pytest.mark.parametrize("place", [0, 5])
-def test_neighbouring_examples_do_not_share_their_fate(place: int) -> None:
+def test_splits_of_similar_examples_are_independent(place: int) -> None:
     rows = torch.randint(30, (40_000, 6), generator=torch.Generator().manual_seed(place))
     keep = torch.ones_like(rows, dtype=torch.bool)
     neighbours = rows.clone()
@@ -94,44 +103,35 @@ def test_neighbouring_examples_do_not_share_their_fate(place: int) -> None:
     assert abs(both.double().mean().item() - share) < 5 * (share * (1 - share) / len(rows)) ** 0.5
 
 
-def test_no_example_is_drawn_for_two_splits() -> None:
-    drawn = {
-        split: {
-            row
-            for seed in range(5)
-            for row in contents(*draw_split(drawer(4, 1, 5, seed), 500, split, distinct=False))  # type: ignore[arg-type]
-        }
-        for split in SPLITS
-    }
-    for one, other in itertools.combinations(SPLITS, 2):
-        assert not drawn[one] & drawn[other], f"{one} and {other} share examples"
+@pytest.mark.parametrize("distinct", [False, True])
+def test_the_splits_of_a_task_cover_it_and_share_nothing(distinct: bool) -> None:
+    """Distinct examples larger than their split are the whole split, each once."""
+    every, task = sequences(3, range(1, 6)), Strings(below=3, longest_string=5)
+    members = {split: in_split(content_hash(*padded(every)), split).tolist() for split in SPLITS}
+    for split in SPLITS:
+        found = contents(task.sample(generator(1), 3000, split, distinct))
+        expected = {tuple(row) for row, member in zip(every, members[split], strict=True) if member}
+        assert {*found} <= expected
+        assert len(found) == (len(expected) if distinct else 3000)
 
 
-def test_a_fixed_set_has_no_example_twice_whatever_its_padding() -> None:
-    ids, keep = draw_split(drawer(3, 1, 6), 90, "test", distinct=True)
-    assert ids.shape == keep.shape == (90, 6)
-    assert len({*contents(ids, keep)}) == 90
-
-
-def test_a_fixed_set_larger_than_its_split_is_the_whole_split() -> None:
-    every = sequences(3, range(1, 6))
-    for split in ("validation", "test"):
-        members = in_split(content_hash(*padded(every)), split).tolist()  # type: ignore[arg-type]
-        expected = {tuple(row) for row, member in zip(every, members, strict=True) if member}
-        assert set(contents(*draw_split(drawer(3, 1, 5), 400, split, distinct=True))) == expected  # type: ignore[arg-type]
+def test_a_limited_set_of_distinct_examples_is_full() -> None:
+    pairs = Strings(below=3, longest_string=6).examples("test", 90)
+    assert pairs.source.shape == pairs.source_keep.shape == (90, 6)
+    assert len({*contents(pairs)}) == 90
 
 
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_only_example_of_a_task_is_in_one_split_and_the_others_say_so(size: int, distinct: bool) -> None:
+def test_the_only_example_of_a_task_is_in_one_split_and_others_are_refused(size: int, distinct: bool) -> None:
     found, refused = [], {}
     for split in SPLITS:
-        draw = drawer(1, 1, 1)
+        task: Any = Strings(below=1, longest_string=1)
         try:
-            found.append(len(draw_split(draw, size, split, distinct)[0]))  # type: ignore[arg-type]
+            found.append(len(task.sample(generator(1), size, split, distinct)))
         except ValueError as error:
             refused[split] = str(error)
-        assert draw.calls < 100, "it should have given up"
+        assert task.samples < 130, "sampling ends"
     assert found == [1 if distinct else size]
     assert len(refused) == 2
     for split, sentence in refused.items():

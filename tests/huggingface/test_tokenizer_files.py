@@ -79,8 +79,8 @@ def test_translation_uses_the_special_tokens_of_the_model(tmp_path: Path) -> Non
 def test_special_tokens_may_come_last() -> None:
     import torch
 
-    from minitx.data.special_tokens import SpecialIds
     from minitx.data.text.masking import mask_tokens
+    from minitx.data.tokenizers import SpecialIds
 
     special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
     masked = mask_tokens(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))

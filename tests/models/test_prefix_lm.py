@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.schema import ModelConfig
-from minitx.data.examples import Pairs
-from minitx.data.framing import prompt
+from minitx.data.examples import Pairs, question_prompt
 from minitx.data.tokenizers import SpecialIds
 from minitx.models.builder import build_model
 from minitx.models.transformers import DecoderOnly
@@ -112,7 +111,7 @@ def test_training_reads_what_generation_reads(tiny) -> None:
     assert [int(row[length - 1]) for row, length in zip(batch.tgt, batch.prefix, strict=True)] == [SPECIAL.sep] * 3
     with torch.no_grad():
         trained = model(**batch.model_inputs())
-        start = prompt(examples.source, examples.source_keep, "decoder_only", SPECIAL)
+        start = question_prompt(examples.source, examples.source_keep, "decoder_only", SPECIAL)
         cache = model.start()
         written = [model.step(start.ids, cache, start.keep)[:, -1:]]
         written += [model.step(examples.target[:, i : i + 1], cache) for i in range(2)]

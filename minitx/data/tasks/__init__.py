@@ -7,16 +7,7 @@ To add a toy task, subclass SequenceTask in sequences.py, write `answer` and reg
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from minitx.data.tasks.base import (
-    TASKS,
-    LengthTask,
-    QuestionTask,
-    SequenceTask,
-    Task,
-    generator,
-    hash_seed,
-    register,
-)
+from minitx.data.tasks.base import TASKS, LengthTask, QuestionTask, SequenceTask, Task, generator, hash_seed, register
 from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
 
 if TYPE_CHECKING:
@@ -30,35 +21,11 @@ if TYPE_CHECKING:
     from minitx.data.tasks.translation import Translation
 
 __all__ = [
-    "TASKS",
-    "Addition",
-    "AssociativeRecall",
-    "Copy",
-    "CopyTwice",
-    "Dates",
-    "Dyck",
-    "ImportedMaskedText",
-    "ImportedPairs",
-    "ImportedText",
-    "Induction",
-    "LanguageTask",
-    "LengthTask",
-    "Markov",
-    "MaskedText",
-    "ModularAddition",
-    "NumberWords",
-    "Parity",
-    "QuestionTask",
-    "Reverse",
-    "SequenceTask",
-    "Sort",
-    "Task",
-    "Text",
-    "Translation",
-    "generator",
-    "hash_seed",
-    "register",
-]
+    "TASKS", "Addition", "AssociativeRecall", "Copy", "CopyTwice", "Dates", "Dyck", "ImportedMaskedText",
+    "ImportedPairs", "ImportedText", "Induction", "LanguageTask", "LengthTask", "Markov", "MaskedText",
+    "ModularAddition", "NumberWords", "Parity", "QuestionTask", "Reverse", "SequenceTask", "Sort", "Task", "Text",
+    "Translation", "generator", "hash_seed", "register",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,31 +1,20 @@
 """Addition, digit by digit and modulo a number.
 
-Legend: N examples, W digits of the longer operand, L symbols of the question, T symbols of the answer.
+Legend: N examples, W digits of the longer operand, L symbols of the question.
 """
 
-from __future__ import annotations
-
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Pairs
-from minitx.data.splits import Split
-from minitx.data.tasks.base import (
-    FIRST_SYMBOL_ID,
-    QuestionTask,
-    Task,
-    check_at_least,
-    check_range,
-    generator,
-    numbered,
-    register,
-)
+from minitx.data.splits import SPLITS, Split
+from minitx.data.tasks import base
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, Task, register
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 
@@ -43,6 +32,7 @@ class Addition(QuestionTask):
     """
 
     enlarge: ClassVar[str] = "data.digits"
+    length_option: ClassVar[str | None] = "digits"
 
     digits: tuple[int, int] = (1, 3)
     """Minimum and maximum digits of an operand, both included; all numbers of digits are equally likely."""
@@ -55,7 +45,7 @@ class Addition(QuestionTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("digits", self.digits, 1)
+        base.check_range("digits", self.digits, 1)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -72,15 +62,6 @@ class Addition(QuestionTask):
         """Ids restart at the second operand too: reversed digits of equal significance have equal ids."""
         return [*super().boundaries, PLUS]
 
-    @property
-    def trained_lengths(self) -> tuple[int, int]:
-        """data.digits."""
-        return self.digits
-
-    def of_length(self, length: int) -> Self:
-        """The same task with operands of that many digits only."""
-        return dataclasses.replace(self, digits=(length, length))
-
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Two operands from the highest digit, without leading zeros."""
         minimum, maximum = self.digits
@@ -93,28 +74,25 @@ class Addition(QuestionTask):
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Questions and answers, written according to the options."""
         numbers, lengths = _operands(source, keep)
-        answers = self._written(*_sums(numbers), self.reverse)
         if self.pad:
             lengths = lengths.amax(dim=1, keepdim=True).expand_as(lengths)
-        return Pairs(*self._sum(numbers, lengths, self.reverse_operands), *answers)
+        question = self._sum(numbers, lengths, self.reverse_operands)
+        return Pairs(*question, *self._written(*_add(numbers), self.reverse))
 
     def _sum(self, numbers: Tensor, lengths: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
         """Numbers [N, 2, W] from their lowest digit with lengths [N, 2, 1], as a+b: ids and keep [N, 2 W + 1]."""
-        ids, _ = self._written(numbers, lengths, reverse)
-        (one, other), (before, after) = ids.unbind(dim=1), lengths.unbind(dim=1)
-        size = 2 * numbers.size(2) + 1
-        column = torch.arange(size).expand(ids.size(0), -1)
-        in_one, in_other = column.clamp(max=one.size(1) - 1), (column - before - 1).clamp(0, other.size(1) - 1)
-        joined = torch.where(column < before, one.gather(1, in_one), other.gather(1, in_other))
-        keep = column < before + 1 + after
-        return joined.masked_fill(column == before, PLUS).masked_fill(~keep, self.vocabulary.special.pad), keep
+        ids, keep = self._written(numbers, lengths, reverse)
+        plus = torch.full_like(ids[:, 0, :1], PLUS)  # [N, 1]
+        joined = torch.cat((ids[:, 0], plus, ids[:, 1]), dim=1)
+        kept = torch.cat((keep[:, 0], plus == PLUS, keep[:, 1]), dim=1)
+        order = kept.logical_not().byte().argsort(dim=1, stable=True)  # the padding between moves to the end
+        return joined.gather(1, order), kept.gather(1, order)
 
     def _written(self, numbers: Tensor, lengths: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
         """Numbers [..., W] from their lowest digit with lengths [..., 1]: ids and keep [..., W]."""
         column = torch.arange(numbers.size(-1)).expand_as(numbers)
-        keep = column < lengths
         digits = numbers if reverse else numbers.gather(-1, (lengths - 1 - column).clamp(min=0))
-        return (ZERO + digits).masked_fill(~keep, self.vocabulary.special.pad), keep
+        return self.padded(ZERO + digits, lengths)
 
 
 def _operands(source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,9 +105,9 @@ def _operands(source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     return digits.masked_fill(index < starts, 0), ends - starts
 
 
-def _sums(numbers: Tensor) -> tuple[Tensor, Tensor]:
+def _add(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of numbers [N, 2, W]: digits [N, W + 1] from the lowest, and numbers of digits [N, 1]."""
-    columns, carry = [], numbers.new_zeros(numbers.size(0))
+    columns, carry = [], numbers.new_zeros(len(numbers))
     for column in numbers.sum(dim=1).unbind(dim=1):
         columns.append((column + carry) % 10)
         carry = (column + carry) // 10
@@ -154,9 +132,8 @@ class ModularAddition(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("modulus", self.modulus, 2, 8192)
-        ends = self._ends
-        if not 0 < ends[0] < ends[1] < self.modulus**2:
+        base.check_at_least("modulus", self.modulus, 2, 8192)
+        if not 0 < self._ends[0] < self._ends[1] < self.modulus**2:
             raise ConfigError(
                 f"data.train_share must leave some of the {self.modulus**2} pairs to each of training, validation "
                 f"and test, got {self.train_share}"
@@ -171,24 +148,17 @@ class ModularAddition(Task):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """One token for each number."""
-        return numbered(self.modulus)
+        return base.numbered(self.modulus)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """Two numbers, and their sum."""
         return 2, 1
 
     @cached_property
     def _parts(self) -> dict[Split, Tensor]:
         """The pairs of each split, as first * modulus + second."""
-        order = torch.randperm(self.modulus**2, generator=generator(*b"modular_addition"))
-        training, validation = self._ends
-        return {
-            "training": order[:training],
-            "validation": order[training:validation],
-            "test": order[validation:],
-        }
+        order = torch.randperm(self.modulus**2, generator=base.generator(*b"modular_addition"))
+        return dict(zip(SPLITS, order.tensor_split(self._ends), strict=True))
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
         """Sample training pairs, all equally likely."""
@@ -202,5 +172,5 @@ class ModularAddition(Task):
     def _pairs(self, numbers: Tensor) -> Pairs:
         source = torch.stack((numbers // self.modulus, numbers % self.modulus), dim=1)
         target = source.sum(dim=1, keepdim=True) % self.modulus
-        keep, answered = (torch.ones_like(ids, dtype=torch.bool) for ids in (source, target))
-        return Pairs(FIRST_SYMBOL_ID + source, keep, FIRST_SYMBOL_ID + target, answered)
+        keep = torch.ones_like(source, dtype=torch.bool)
+        return Pairs(FIRST_SYMBOL_ID + source, keep, FIRST_SYMBOL_ID + target, keep[:, :1])

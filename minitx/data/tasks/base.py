@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.config.registry import LazyRegistry
 from minitx.data import tokenizers
-from minitx.data.examples import Examples, Pairs
-from minitx.data.framing import Kind
-from minitx.data.splits import Split, draw_split
+from minitx.data.examples import Examples, Kind, Pairs
+from minitx.data.splits import SHARES, Split, content_hash, in_split
 from minitx.data.tokenizers import Tokenizer
 
 TASKS = LazyRegistry(
@@ -38,13 +37,16 @@ TASKS = LazyRegistry(
         "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
     }
 )
-"""Tasks by data.name. Modules in this table are imported when one of their tasks is first requested."""
+"""Tasks by data.name. A module in this table is imported when one of its tasks is first requested."""
 
 MAX_SIZE = 2**20
 """Maximum vocabulary, batch, set or length of a task; more is a typing error that would fill the memory."""
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)
 """The id of a toy task's first symbol."""
+
+MAX_FRUITLESS_SAMPLES = 20
+"""Samples in a row without a new example, after which a split counts as exhausted."""
 
 TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
@@ -85,6 +87,9 @@ class Task:
     """Between the beginning of a running text and its continuation."""
     metrics: ClassVar[tuple[str, ...]] = ()
     """Scores of whole outputs, for answers with more than one valid wording: bleu, chrf (bleu.py)."""
+    aligned: ClassVar[bool] = True
+    """Whether an answer is as long as its question wherever `longest` is the same for both. An encoder alone can only
+    predict such answers."""
 
     batch_size: int = 64
     """Number of examples in a batch."""
@@ -121,11 +126,6 @@ class Task:
     def notes(self) -> list[str]:
         """Remarks about the data, printed when training starts."""
         return []
-
-    @property
-    def aligned(self) -> bool:
-        """Whether every answer is as long as its question, so that an encoder alone can predict it."""
-        return self.longest[0] == self.longest[1]
 
     @property
     def boundaries(self) -> list[int]:
@@ -185,6 +185,8 @@ class QuestionTask(Task):
     """The options to increase when there are too few different questions."""
     has_lengths: ClassVar[bool] = True
     """Whether of_length applies."""
+    length_option: ClassVar[str | None] = None
+    """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Sample questions: ids and keep, each [N, L]."""
@@ -194,21 +196,29 @@ class QuestionTask(Task):
         """Answers to questions: from ids and keep [N, L] to ids and keep [N, T]."""
         raise NotImplementedError
 
+    @property
+    def trained_lengths(self) -> tuple[int, int] | None:
+        """The value of the option that length_option names."""
+        return getattr(self, self.length_option) if self.length_option else None
+
     def of_length(self, length: int) -> Self:
         """The same task with questions of one length only.
 
         Raises:
             ConfigError: no question is that long.
         """
-        raise NotImplementedError
+        if self.length_option is None:
+            raise NotImplementedError
+        changes: dict[str, Any] = {self.length_option: (length, length)}
+        return dataclasses.replace(self, **changes)
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
         """Sample training examples, none of them held out."""
-        return self._draw(generator, size, "training", distinct=False)
+        return self.sample(generator, size, "training", distinct=False)
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
         """Distinct held-out examples, sampled with the split's own seed."""
-        return self._draw(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
+        return self.sample(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Questions [N, L] with their answers; override it to write questions in another form."""
@@ -219,21 +229,47 @@ class QuestionTask(Task):
         return source, keep
 
     def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace ids [N, L] after the first lengths [N, 1] by padding: ids and keep."""
-        keep = torch.arange(ids.size(1)) < lengths  # [N, L]
+        """Replace ids [..., L] after the first lengths [..., 1] by padding: ids and keep."""
+        keep = torch.arange(ids.size(-1)) < lengths  # [..., L]
         return torch.where(keep, ids, self.vocabulary.special.pad), keep
 
-    def _draw(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
-        source, keep = draw_split(
-            lambda rows: self.question(generator, rows), size, split, distinct, self.enlarge, self.deciding
-        )
-        return self.answered(source, keep)
+    def sample(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
+        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more.
+
+        Raises:
+            ConfigError: the task has no example for this split.
+        """
+        found: list[tuple[Tensor, Tensor]] = []
+        seen: set[int] = set()
+        count = fruitless = 0
+        while count < size and fruitless < MAX_FRUITLESS_SAMPLES:
+            ids, keep = self.question(generator, int((size - count) / SHARES[split] * 1.1) + 16)
+            chosen = in_split(content_hash(*self.deciding(ids, keep)), split).nonzero()[:, 0]
+            if distinct:
+                new: dict[int, int] = {}  # the first row of each hash that was not seen before
+                for row, value in zip(chosen.tolist(), content_hash(ids[chosen], keep[chosen]).tolist(), strict=True):
+                    if value not in seen:
+                        new.setdefault(value, row)
+                seen |= new.keys()
+                chosen = torch.tensor([*new.values()], dtype=torch.long)
+            fruitless = 0 if len(chosen) else fruitless + 1
+            chosen = chosen[: size - count]
+            count += len(chosen)
+            found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
+        if not count or (not distinct and count < size):
+            raise ConfigError(
+                f"data: this task has too few different examples to hold any out for {split}; "
+                f"make {self.enlarge} larger"
+            )
+        ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
+        return self.answered(ids, keep)
 
 
 @dataclass(kw_only=True)
 class LengthTask(QuestionTask):
     """Questions of random length."""
 
+    length_option: ClassVar[str | None] = "length"
     shortest: ClassVar[int] = 1
     """Minimum of data.length."""
 
@@ -249,25 +285,16 @@ class LengthTask(QuestionTask):
         """An answer is as long as its question."""
         return self.length[1], self.length[1]
 
-    @property
-    def trained_lengths(self) -> tuple[int, int]:
-        """data.length."""
-        return self.length
-
-    def of_length(self, length: int) -> Self:
-        """The same task with questions of one length only."""
-        return dataclasses.replace(self, length=(length, length))
-
-    def draw_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
+    def sample_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
         """Sample lengths of questions, [N, 1]."""
         shortest, longest = self.length
         return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
 
-    def draw_symbols(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
+    def sample_strings(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
         """Sample strings of random symbols: ids and keep, each [N, L]."""
-        lengths, longest = self.draw_lengths(generator, rows), self.length[1]
-        ids = torch.randint(FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + symbols, (rows, longest), generator=generator)
-        return self.padded(ids, lengths)
+        lengths = self.sample_lengths(generator, rows)
+        ids = torch.randint(symbols, (rows, self.length[1]), generator=generator)
+        return self.padded(FIRST_SYMBOL_ID + ids, lengths)
 
 
 @dataclass(kw_only=True)
@@ -288,7 +315,7 @@ class SequenceTask(LengthTask):
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Strings of one length are equally likely."""
-        return self.draw_symbols(generator, rows, self.symbols)
+        return self.sample_strings(generator, rows, self.symbols)
 
 
 def numbered(symbols: int) -> Tokenizer:

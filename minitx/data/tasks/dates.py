@@ -6,11 +6,10 @@ computed once, and batches are assembled from them without a loop.
 Legend: N examples, F formats of all languages, P pieces of the longest format, W characters of the longest question.
 """
 
-from __future__ import annotations
-
-import datetime
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -23,13 +22,16 @@ from minitx.data.tasks.base import register
 from minitx.data.tasks.languages import LanguageTask, check_names
 
 Format = Literal["short", "medium", "long", "full"]
-Slot = tuple[int, int]
-"""A slot of a format: the index of its first piece, and the field whose value is added to it."""
-
 ALWAYS, WEEKDAY, MONTH, DAY, YEAR = range(5)
 """Fields of a date; ALWAYS has the value 0, for the text between the others."""
 FIELDS = {"E": WEEKDAY, "c": WEEKDAY, "M": MONTH, "L": MONTH, "d": DAY, "y": YEAR}
 """The letters of locale patterns."""
+EXAMPLES = {
+    WEEKDAY: [date(2001, 1, day) for day in range(1, 8)],  # from a Monday
+    MONTH: [date(2001, month, 1) for month in range(1, 13)],
+    DAY: [date(2001, 1, day) for day in range(1, 32)],
+}
+"""A date for each value of a field, from the smallest."""
 ISO = "y-MM-dd"
 
 
@@ -69,14 +71,30 @@ class Dates(LanguageTask):
 
     @cached_property
     def _layout(self) -> tuple[list[str], Tensor]:
-        """The pieces of dates, and the slots of each format, [F + 1, P, 2], ISO 8601 last."""
-        formats = _Formats(self.years)
-        for language in self.languages:
-            for form in self.formats:
-                formats.add(f"{language}: ", _pattern(language, form), language)
-        formats.add("", ISO, "en")
-        slots = [torch.tensor(several) for several in formats.slots]
-        return formats.texts, torch.nn.utils.rnn.pad_sequence(slots, batch_first=True)
+        """The pieces of dates, and the slots of each format, [F + 1, P, 2], ISO 8601 last.
+
+        A slot has the index of its first piece, and the field whose value is added to it.
+        """
+        from babel.dates import get_date_format
+
+        formats = [
+            [(ALWAYS, [f"{language}: "]), *_fields(str(get_date_format(form, language).pattern), language, self.years)]
+            for language in self.languages
+            for form in self.formats
+        ]
+        texts = [""]  # the first piece pads shorter formats
+        first: dict[tuple[str, ...], int] = {}  # the values of a field are stored once
+        slots = []
+        for fields in [*formats, [(ALWAYS, [""]), *_fields(ISO, "en", self.years)]]:
+            plain = [tuple(re.sub(r"\s", " ", value) for value in values) for _, values in fields]
+            for values in plain:
+                if values not in first:
+                    first[values] = len(texts)
+                    texts.extend(values)
+            slots.append(
+                torch.tensor([(first[values], field) for values, (field, _) in zip(plain, fields, strict=True)])
+            )
+        return texts, torch.nn.utils.rnn.pad_sequence(slots, batch_first=True)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -86,19 +104,20 @@ class Dates(LanguageTask):
     @cached_property
     def longest(self) -> tuple[int, int]:
         """Maxima over all days, languages and formats; every answer is as long as 2021-05-03."""
-        length = torch.tensor([*map(len, self.texts)])
-        fields = _fields(torch.arange(*self._days), self.years[0])
-        fields[:, YEAR] = 0  # all years have four digits, so a few thousand days represent all
-        fields = fields.unique(dim=0)
-        sums = [
-            length[self._pieces_of(fields, torch.tensor([number]))].sum(dim=1) for number in range(len(self._layout[1]))
-        ]
-        return int(torch.stack(sums[:-1]).max()), int(sums[-1].max())
+        lengths = torch.tensor([*map(len, self.texts)])
+        values = _values(torch.arange(*self._days), self.years[0])
+        values[:, YEAR] = 0  # all years have four digits, so a few thousand days represent all
+        values = values.unique(dim=0)
+        *questions, answer = (
+            int(lengths[self._pieces_of(values, torch.tensor([form]))].sum(dim=1).max())
+            for form in range(len(self._layout[1]))
+        )
+        return max(questions), answer
 
     @property
     def _days(self) -> tuple[int, int]:
         """The first day and the day after the last, as ordinals of the proleptic Gregorian calendar."""
-        return datetime.date(self.years[0], 1, 1).toordinal(), datetime.date(self.years[1] + 1, 1, 1).toordinal()
+        return date(self.years[0], 1, 1).toordinal(), date(self.years[1] + 1, 1, 1).toordinal()
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Sample a day, and its text in a random language and format: [N, 1 + W].
@@ -106,81 +125,39 @@ class Dates(LanguageTask):
         The text is part of the question, since two formats can give a day the same text (May 3, long and short).
         """
         day = torch.randint(*self._days, (rows, 1), generator=generator)
-        number = torch.randint(len(self._layout[1]) - 1, (rows,), generator=generator)
-        pieces = self._pieces_of(_fields(day[:, 0], self.years[0]), number)
+        form = torch.randint(len(self._layout[1]) - 1, (rows,), generator=generator)
+        pieces = self._pieces_of(_values(day[:, 0], self.years[0]), form)
         ids, keep = self.pieces.joined(pieces, self.longest[0])
         return torch.cat((day, ids), dim=1), torch.cat((torch.ones_like(day, dtype=torch.bool), keep), dim=1)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Questions with their days in ISO 8601."""
-        pieces = self._pieces_of(_fields(source[:, 0], self.years[0]), torch.tensor([-1]))
+        pieces = self._pieces_of(_values(source[:, 0], self.years[0]), torch.tensor([-1]))
         return Pairs(source[:, 1:], keep[:, 1:], *self.pieces.joined(pieces, self.longest[1]))
 
-    def _pieces_of(self, fields: Tensor, number: Tensor) -> Tensor:
-        """The pieces of dates [N, 5] in formats given by number, [N] or [1]: [N, P]."""
-        first, field = self._layout[1][number].expand(len(fields), -1, -1).unbind(dim=2)
-        return first + fields.gather(1, field)
+    def _pieces_of(self, values: Tensor, form: Tensor) -> Tensor:
+        """The pieces of dates, given by the values [N, 5] of their fields, in formats given by number, [N] or [1]."""
+        first, field = self._layout[1][form].expand(len(values), -1, -1).unbind(dim=2)
+        return first + values.gather(1, field)  # [N, P]
 
 
-def _fields(day: Tensor, first_year: int) -> Tensor:
+def _values(day: Tensor, first_year: int) -> Tensor:
     """The values of all fields, [N, 5], of days given as ordinals, [N]."""
-    since_1970 = day.numpy() - datetime.date(1970, 1, 1).toordinal()
-    days = since_1970.astype("datetime64[D]")
+    days = (day.numpy() - date(1970, 1, 1).toordinal()).astype("datetime64[D]")
     months, years = days.astype("datetime64[M]"), days.astype("datetime64[Y]")
-    columns = [torch.from_numpy(part.astype("int64")) for part in (months - years, days - months, years)]
-    month, of_month, year = columns
+    month, of_month, year = (torch.from_numpy(part.astype("int64")) for part in (months - years, days - months, years))
     return torch.stack((torch.zeros_like(day), (day - 1) % 7, month, of_month, year + 1970 - first_year), dim=1)
 
 
-def _pattern(language: str, form: Format) -> str:
-    from babel.dates import get_date_format
+def _fields(pattern: str, language: str, years: tuple[int, int]) -> Iterator[tuple[int, list[str]]]:
+    """The fields of a locale's pattern, each with its values as text, from the smallest."""
+    from babel.dates import DateTimeFormat, tokenize_pattern
 
-    return str(get_date_format(form, locale=language).pattern)
-
-
-class _Formats:
-    """Collects the pieces of dates and the slots of formats.
-
-    Args:
-        years: first and last.
-    """
-
-    def __init__(self, years: tuple[int, int]) -> None:
-        self.years = years
-        self.texts: list[str] = [""]  # the first piece pads shorter formats
-        self.slots: list[list[Slot]] = []
-        self._first: dict[tuple[str, ...], int] = {}
-
-    def add(self, tag: str, pattern: str, language: str) -> None:
-        """Add a format: a locale's pattern after a tag."""
-        from babel.dates import tokenize_pattern
-
-        slots = [self._slot(ALWAYS, tag)]
-        for _, value in tokenize_pattern(pattern):
-            if isinstance(value, str):  # text between fields
-                slots.append(self._slot(ALWAYS, value))
-            else:
-                letter, width = str(value[0]), int(value[1])
-                slots.append(self._slot(FIELDS[letter], *self._values(letter, width, language)))
-        self.slots.append(slots)
-
-    def _values(self, letter: str, width: int, language: str) -> list[str]:
-        """All values of a field as text, from the smallest."""
-        from babel.dates import DateTimeFormat
-
-        if FIELDS[letter] == YEAR:
-            return [str(year) for year in range(self.years[0], self.years[1] + 1)]
-        days = {
-            WEEKDAY: [datetime.date(2001, 1, day) for day in range(1, 8)],  # from a Monday
-            MONTH: [datetime.date(2001, month, 1) for month in range(1, 13)],
-            DAY: [datetime.date(2001, 1, day) for day in range(1, 32)],
-        }[FIELDS[letter]]
-        return [str(DateTimeFormat(day, language)[letter * width]) for day in days]
-
-    def _slot(self, field: int, *values: str) -> Slot:
-        """The slot of a field with these values, which are stored once."""
-        plain = tuple(re.sub(r"\s", " ", value) for value in values)
-        if plain not in self._first:
-            self._first[plain] = len(self.texts)
-            self.texts.extend(plain)
-        return self._first[plain], field
+    for _, part in tokenize_pattern(pattern):
+        if isinstance(part, str):
+            yield ALWAYS, [part]
+        elif (field := FIELDS[part[0]]) == YEAR:
+            yield YEAR, [str(year) for year in range(years[0], years[1] + 1)]
+        else:
+            letter, width = part
+            yield field, [str(DateTimeFormat(day, language)[letter * width]) for day in EXAMPLES[field]]

@@ -1,24 +1,20 @@
 """Tasks of imported models, which come without a corpus: to continue a text, to answer, to fill masks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import torch
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Examples
-from minitx.data.framing import Kind
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, check_at_least, register
 from minitx.data.tasks.text import MaskedText, Text
 from minitx.data.tasks.translation import Translation
 from minitx.data.text.readers import Corpus
-from minitx.data.tokenizers import Tokenizer
 
 NO_DATA = "an imported model brings no data of its own"
+TRAIN_ELSEWHERE = f"{NO_DATA}: train it on a task that does, --data.name (minitx list)"
 
 
 @dataclass(kw_only=True)
@@ -52,7 +48,7 @@ class ImportedMaskedText(_NoCorpus, MaskedText):
 class ImportedPairs(Task):
     """The task of an imported encoder-decoder: to answer a text."""
 
-    kind: ClassVar[Kind] = "pairs"
+    aligned: ClassVar[bool] = False
 
     max_tokens: int = 512
     """Maximum length of an answer, unless its question is longer."""
@@ -66,32 +62,16 @@ class ImportedPairs(Task):
         return Translation(source="source", target="target", max_tokens=self.max_tokens).on_file(path)
 
     @cached_property
-    def vocabulary(self) -> Tokenizer:
+    def vocabulary(self) -> NoReturn:
         """Assigned from the model."""
-        raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
+        raise ConfigError(TRAIN_ELSEWHERE)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The limits of the model."""
         return self.max_tokens, self.max_tokens
 
-    @property
-    def aligned(self) -> bool:
-        """False: the length of an answer has to be predicted."""
-        return False
+    def batch(self, generator: torch.Generator, size: int) -> NoReturn:
+        raise ConfigError(TRAIN_ELSEWHERE)
 
-    def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Refused: there is no training data.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"{NO_DATA}: train it on a task that does, --data.name (minitx list)")
-
-    def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """Refused: there is no held-out data; see on_file.
-
-        Raises:
-            ConfigError: always.
-        """
+    def examples(self, split: Split, limit: int | None = None) -> NoReturn:
         raise ConfigError(f"{NO_DATA}: give questions and answers to evaluate it on (--path FILE.tsv)")

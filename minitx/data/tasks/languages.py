@@ -6,8 +6,6 @@ computed once, in 0.1 s for each language, and batches are assembled from them.
 Legend: N examples.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +33,7 @@ class LanguageTask(QuestionTask):
 
     known: ClassVar[tuple[str, ...]]
     """The supported languages."""
+    aligned: ClassVar[bool] = False
 
     languages: tuple[str, ...] = ("en", "de", "fr", "es")
     """The languages, all equally likely; a question begins with its language."""
@@ -66,11 +65,6 @@ class LanguageTask(QuestionTask):
     def pieces(self) -> Pieces:
         """The pieces as ids."""
         return Pieces(self.texts, self.vocabulary)
-
-    @property
-    def aligned(self) -> bool:
-        """False: words and digits differ in length."""
-        return False
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The number of the content."""
@@ -116,17 +110,15 @@ class NumberWords(LanguageTask):
     @cached_property
     def longest(self) -> tuple[int, int]:
         """Maxima over all numbers and languages."""
-        number = torch.arange(self.numbers[0], self.numbers[1] + 1)
-        length = torch.tensor([*map(len, self.texts)])
-        # [languages + 1], the last for digits
-        longest = torch.stack(
-            [length[self._number(number, language)].sum(1).max() for language in range(len(self.languages) + 1)]
-        )
-        words, digits = longest[:-1], longest[-1].expand(len(self.languages))
-        written = {"to_words": [(digits, words)], "to_digits": [(words, digits)]}
-        ways = written.get(self.direction, [*written["to_words"], *written["to_digits"]])
-        tags = length[-len(self.languages) :]
-        return max(int((tags + one).max()) for one, _ in ways), max(int(other.max()) for _, other in ways)
+        number, lengths = torch.arange(self.numbers[0], self.numbers[1] + 1), torch.tensor([*map(len, self.texts)])
+        tags = [len(f"{language}: ") for language in self.languages]
+        *words, digits = (int(lengths[self._number(number, i)].sum(dim=1).max()) for i in range(len(tags) + 1))
+        ways = {
+            "to_words": (max(tags) + digits, max(words)),
+            "to_digits": (max(tag + word for tag, word in zip(tags, words, strict=True)), digits),
+        }
+        questions, answers = zip(*(ways.values() if self.direction == "both" else [ways[self.direction]]), strict=True)
+        return max(questions), max(answers)
 
     def of_length(self, length: int) -> Self:
         """The same task with numbers of that many digits."""
@@ -154,18 +146,16 @@ class NumberWords(LanguageTask):
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Language and number, one of the two in words, the other in digits."""
         number, language, to_words = source.unbind(dim=1)
-        digits = torch.full_like(language, len(self.languages))
+        words, digits = self._number(number, language), self._number(number, len(self.languages))
         tag = len(self.texts) - len(self.languages) + language
-        question = self._number(number, torch.where(to_words == 1, digits, language))
-        answer = self._number(number, torch.where(to_words == 1, language, digits))
-        question = torch.cat((tag[:, None], question), dim=1)
+        question = torch.cat((tag[:, None], torch.where(to_words[:, None] == 1, digits, words)), dim=1)
+        answer = torch.where(to_words[:, None] == 1, words, digits)
         return Pairs(*self.pieces.joined(question, self.longest[0]), *self.pieces.joined(answer, self.longest[1]))
 
     def _number(self, number: Tensor, language: Tensor | int) -> Tensor:
-        """The pieces of numbers [N], each in a language, or in digits (the last index): [N, 2]."""
+        """The pieces of numbers [N] in a language given by its index, or in digits (the last index): [N, 2]."""
         thousands, rest = number // 1000, number % 1000
-        block = 3000 * language
-        return torch.stack((block + thousands, block + 1000 + 1000 * (thousands > 0) + rest), dim=1)
+        return (3000 * language + torch.stack((thousands, 1000 + 1000 * (thousands > 0) + rest))).T
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
@@ -180,19 +170,14 @@ def check_names(option: str, names: Sequence[str]) -> None:
 
 @cache
 def number_parts(language: str) -> tuple[str, ...]:
-    """3 x 1000 parts of numbers: thousands, remainders without thousands, and remainders after thousands.
-
-    Args:
-        language: of NumberWords.known; "" for digits.
-    """
-    if not language:
-        rest = [str(number) for number in range(1000)]
-        return ("", *rest[1:], *rest, *(part.zfill(3) for part in rest))
+    """3 x 1000 parts of numbers: thousands, remainders alone, remainders after thousands; of "" in digits."""
     from num2words import num2words
 
-    def words(number: int) -> str:
-        return str(num2words(number, lang=language))
-
-    before = words(2000)
-    after = (words(2000 + rest).removeprefix(before) for rest in range(1000))
-    return ("", *(words(1000 * thousands) for thousands in range(1, 1000)), *map(words, range(1000)), *after)
+    if not language:
+        rests = [str(number) for number in range(1000)]
+        return ("", *rests[1:], *rests, *(rest.zfill(3) for rest in rests))
+    alone, thousands, above_2000 = (
+        [str(num2words(number, lang=language)) for number in numbers]
+        for numbers in (range(1000), range(1000, 10**6, 1000), range(2000, 3000))
+    )
+    return ("", *thousands, *alone, *(words.removeprefix(above_2000[0]) for words in above_2000))

@@ -2,10 +2,8 @@
 
 A context is the latest symbols, on which the next one depends.
 
-Legend: N examples, T tokens of a block, V states, C contexts (V to the power of the order).
+Legend: N examples, V states, C contexts (V to the power of the order).
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -16,8 +14,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Stream
-from minitx.data.framing import Kind
+from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, MAX_SIZE, Task, check_at_least, generator, numbered, register
 from minitx.data.tokenizers import Tokenizer
@@ -68,12 +65,10 @@ class Markov(Task):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Symbols separated by spaces."""
         return numbered(self.states)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """One block."""
         return 0, self.block
 
     @cached_property
@@ -102,36 +97,33 @@ class Markov(Task):
         return torch.linalg.solve(equations, right_side).clamp(min=0.0)
 
     @property
-    def entropy_rate(self) -> float:
-        """The entropy of the next symbol given all earlier ones, in nats."""
+    def floor(self) -> float:
+        """The entropy rate: the entropy of the next symbol given all earlier ones, in nats.
+
+        Above order 1 the first tokens of a block have less context and a higher loss.
+        """
         return float(self.stationary @ torch.special.entr(self.transitions).sum(dim=1))
 
-    @property
-    def floor(self) -> float | None:
-        """The entropy rate. Above order 1 the first tokens of a block have less context and a higher loss."""
-        return self.entropy_rate
-
     def batch(self, generator: torch.Generator, size: int) -> Stream:
-        """Sample text."""
         chance = torch.rand(size, self.block + 1, generator=generator, dtype=torch.float64)
-        context = _pick(self.stationary.expand(size, -1), chance[:, 0])
+        context = _choose(self.stationary.expand(size, -1), chance[:, 0])
         symbols = [context // self.states**back % self.states for back in reversed(range(self.order))]
         for index in range(self.order, self.block + 1):
-            symbols.append(_pick(self.transitions[context], chance[:, index]))
+            symbols.append(_choose(self.transitions[context], chance[:, index]))
             context = self._after(context, symbols[-1])
         return Stream(FIRST_SYMBOL_ID + torch.stack(symbols[: self.block + 1], dim=1))
 
     def examples(self, split: Split, limit: int | None = None) -> Stream:
         """The first blocks of the split's text."""
-        ids = self.batch(generator(*split.encode(), self.chain), self.held_out(split)).ids
-        return Stream(ids[: self.held_out(split, limit)])
+        whole = self.batch(generator(*split.encode(), self.chain), self.held_out(split))
+        return whole.slice(0, self.held_out(split, limit))
 
     def _after(self, context: Tensor, symbol: Tensor) -> Tensor:
         """The context after one more symbol."""
         return (context * self.states + symbol) % self.states**self.order
 
 
-def _pick(probabilities: Tensor, chance: Tensor) -> Tensor:
-    """Sample an index of each row of probabilities [N, C or V] by a number in [0, 1) for each row."""
+def _choose(probabilities: Tensor, chance: Tensor) -> Tensor:
+    """An index of each row of probabilities [N, C or V], chosen by a number in [0, 1) for each row."""
     passed = probabilities.cumsum(dim=1) <= chance[:, None]
     return passed.sum(dim=1).clamp(max=probabilities.size(1) - 1)

@@ -3,8 +3,6 @@
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +12,8 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data.tasks.base import (
-    FIRST_SYMBOL_ID,
-    MAX_SIZE,
-    QuestionTask,
-    SequenceTask,
-    check_at_least,
-    check_range,
-    numbered,
-    register,
-)
+from minitx.data.tasks import base
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, SequenceTask, check_at_least, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -37,6 +27,7 @@ class Induction(SequenceTask):
     """
 
     shortest: ClassVar[int] = 3
+    aligned: ClassVar[bool] = False
 
     symbols: int = 20
     """Number of different symbols, at least the longest question minus one: "0", "1", ..."""
@@ -52,15 +43,10 @@ class Induction(SequenceTask):
         """An answer lacks the repeated symbol at either end."""
         return self.length[1], self.length[1] - 2
 
-    @property
-    def aligned(self) -> bool:
-        """False: an answer's length depends on the earlier occurrence."""
-        return False
-
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """A string of different symbols, then any of them except its last."""
-        lengths, longest = self.draw_lengths(generator, rows), self.length[1]
-        ids = FIRST_SYMBOL_ID + _distinct(rows, longest - 1, self.symbols, generator)
+        lengths, longest = self.sample_lengths(generator, rows), self.length[1]
+        ids = FIRST_SYMBOL_ID + distinct(rows, longest - 1, self.symbols, generator)
         earlier = (torch.rand(rows, 1, generator=generator) * (lengths - 2)).long()  # 0 to lengths - 3
         ids = torch.cat((ids, ids[:, :1]), dim=1).scatter(1, lengths - 1, ids.gather(1, earlier))
         return self.padded(ids, lengths)
@@ -83,6 +69,8 @@ class AssociativeRecall(QuestionTask):
     """
 
     enlarge: ClassVar[str] = "data.symbols or data.pairs"
+    length_option: ClassVar[str | None] = "pairs"
+    aligned: ClassVar[bool] = False
 
     symbols: int = 64
     """Number of different symbols, half of them keys: "0", "1", ..."""
@@ -93,39 +81,28 @@ class AssociativeRecall(QuestionTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 2, MAX_SIZE)
+        check_at_least("symbols", self.symbols, 2, base.MAX_SIZE)
+        base.check_range("pairs", self.pairs, 1)
+        keys, most = self.symbols // 2, self.pairs[1]
         if self.symbols % 2:
             raise ConfigError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
-        check_range("pairs", self.pairs, 1)
-        if self.pairs[1] > self.symbols // 2:
+        if most > keys:
             raise ConfigError(
-                f"data.pairs must be at most the number of keys, data.symbols / 2 = {self.symbols // 2}, "
-                f"got {[*self.pairs]}"
+                f"data.pairs must be at most the number of keys, data.symbols / 2 = {keys}, got {[*self.pairs]}"
             )
-        if not 1 <= self.queries <= self.pairs[1]:
+        if not 1 <= self.queries <= most:
             raise ConfigError(
-                f"data.queries must lie between 1 and the maximum of data.pairs, {self.pairs[1]}, got {self.queries}"
+                f"data.queries must lie between 1 and the maximum of data.pairs, {most}, got {self.queries}"
             )
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Symbols separated by spaces."""
         return numbered(self.symbols)
 
     @property
     def longest(self) -> tuple[int, int]:
         """With the maximum number of pairs."""
         return 2 * self.pairs[1] + self.queries, self.queries
-
-    @property
-    def aligned(self) -> bool:
-        """False: a question has pairs and queries, an answer values alone."""
-        return False
-
-    @property
-    def trained_lengths(self) -> tuple[int, int]:
-        """data.pairs."""
-        return self.pairs
 
     def of_length(self, length: int) -> Self:
         """The same task with that many pairs, and at most as many queries."""
@@ -135,7 +112,7 @@ class AssociativeRecall(QuestionTask):
         """Distinct keys in random order, random values, queries in random order."""
         half, (minimum, maximum) = self.symbols // 2, self.pairs
         pairs = torch.randint(minimum, maximum + 1, (rows, 1), generator=generator)
-        keys = _distinct(rows, maximum, half, generator)
+        keys = distinct(rows, maximum, half, generator)
         values = half + torch.randint(half, (rows, maximum), generator=generator)
         present = torch.arange(maximum) < pairs  # [N, maximum]
         order = torch.rand(rows, maximum, generator=generator).masked_fill(~present, 2.0).argsort(dim=1)
@@ -153,18 +130,16 @@ class AssociativeRecall(QuestionTask):
         index = lengths - count + torch.arange(self.queries)  # [N, T]
         queries = source.gather(1, index.clamp(max=source.size(1) - 1))
         keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
-        found = (
-            (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)
-        )  # the first occurrence, which is in the pairs
+        found = (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first occurrence is in the pairs
         return self.padded(values.gather(1, found), count)
 
 
-def _distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:
+def distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:
     """Sample `count` distinct numbers below `below` for each row, all choices and orders equally likely: [N, count]."""
     numbers = torch.empty(rows, 0, dtype=torch.long)
     for left in range(below, below - count, -1):
         number = torch.randint(left, (rows, 1), generator=generator)  # the index among the remaining numbers
-        for smaller in numbers.sort(dim=1).values.split(1, dim=1) if left < below else ():
-            number = number + (number >= smaller)
+        for smaller in numbers.sort(dim=1).values.unbind(dim=1):
+            number = number + (number >= smaller[:, None])
         numbers = torch.cat((numbers, number), dim=1)
     return numbers

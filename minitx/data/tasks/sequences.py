@@ -3,8 +3,6 @@
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -32,7 +30,6 @@ class Copy(SequenceTask):
     """3 1 4 -> 3 1 4."""
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The question itself."""
         return source, keep
 
 
@@ -43,8 +40,9 @@ class Reverse(SequenceTask):
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """Token t of the answer is token length - 1 - t of the question."""
-        index = keep.sum(dim=1, keepdim=True) - 1 - torch.arange(source.size(1))  # [N, L]
-        return source.gather(1, index.clamp(min=0)).masked_fill(~keep, self.vocabulary.special.pad), keep
+        lengths = keep.sum(dim=1, keepdim=True)  # [N, 1]
+        index = lengths - 1 - torch.arange(source.size(1))  # [N, L]
+        return self.padded(source.gather(1, index.clamp(min=0)), lengths)
 
 
 @register("copy_twice")
@@ -54,7 +52,6 @@ class CopyTwice(SequenceTask):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """An answer is twice as long as its question."""
         return self.length[1], 2 * self.length[1]
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,17 +80,14 @@ class Parity(LengthTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """Two symbols separated by spaces."""
         return numbered(2)
 
     @property
     def longest(self) -> tuple[int, int]:
-        """An answer is one symbol."""
         return self.length[1], 1
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Strings of one length are equally likely."""
-        return self.draw_symbols(generator, rows, 2)
+        return self.sample_strings(generator, rows, 2)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The sum modulo 2."""
@@ -112,6 +106,7 @@ class Dyck(LengthTask):
 
     BRACKETS: ClassVar[tuple[str, str]] = ("([{<", ")]}>")
     enlarge: ClassVar[str] = "data.kinds, data.depth or data.length"
+    aligned: ClassVar[bool] = False
 
     kinds: int = 2
     """Number of kinds of brackets, at most 4: ( ), [ ], { } and < >."""
@@ -134,33 +129,27 @@ class Dyck(LengthTask):
         """An answer closes at most `depth` brackets, and at most as many as the question has."""
         return self.length[1], min(self.depth, self.length[1])
 
-    @property
-    def aligned(self) -> bool:
-        """False: the length of an answer has to be predicted."""
-        return False
-
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """A random walk: the next bracket opens or closes with equal probability where both are possible."""
-        lengths, longest = self.draw_lengths(generator, rows), self.length[1]
+        lengths, longest = self.sample_lengths(generator, rows), self.length[1]
         opening = torch.rand(rows, longest, generator=generator) < 0.5
-        kind = torch.randint(self.kinds, (rows, longest), generator=generator)
-        stack, height = kind.new_zeros(rows, self.depth), kind.new_zeros(rows, 1)
-        columns = []
+        opening_ids = FIRST_SYMBOL_ID + torch.randint(self.kinds, (rows, longest), generator=generator)
+        stack, height = opening_ids.new_zeros(rows, self.depth), opening_ids.new_zeros(rows, 1)
+        ids = []
         for index in range(longest):
             opens = (height == 0) | (opening[:, index, None] & (height < self.depth))  # [N, 1]
-            closes = FIRST_SYMBOL_ID + self.kinds + _top(stack, height)
-            columns.append(torch.where(opens, FIRST_SYMBOL_ID + kind[:, index, None], closes))
-            stack, height = self._read(columns[-1], stack, height)
-        return self.padded(torch.cat(columns, dim=1), lengths)
+            closing_id = FIRST_SYMBOL_ID + self.kinds + stack.gather(1, (height - 1).clamp(min=0))
+            ids.append(torch.where(opens, opening_ids[:, index, None], closing_id))
+            stack, height = self._read(ids[-1], stack, height)
+        return self.padded(torch.cat(ids, dim=1), lengths)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The stack, from its top."""
-        stack, height = source.new_zeros(source.size(0), self.depth), source.new_zeros(source.size(0), 1)
+        stack, height = source.new_zeros(len(source), self.depth), source.new_zeros(len(source), 1)
         for index in range(source.size(1)):
-            read = self._read(source[:, index, None], stack, height)
-            stack, height = (
-                torch.where(keep[:, index, None], *pair) for pair in zip(read, (stack, height), strict=True)
-            )
+            read, read_height = self._read(source[:, index, None], stack, height)
+            real = keep[:, index, None]
+            stack, height = torch.where(real, read, stack), torch.where(real, read_height, height)
         levels = (height - 1 - torch.arange(self.longest[1])).clamp(min=0)  # [N, T]
         return self.padded(FIRST_SYMBOL_ID + self.kinds + stack.gather(1, levels), height)
 
@@ -169,7 +158,3 @@ class Dyck(LengthTask):
         opens = bracket < FIRST_SYMBOL_ID + self.kinds
         pushed = stack.scatter(1, height.clamp(max=self.depth - 1), bracket - FIRST_SYMBOL_ID)
         return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)
-
-
-def _top(stack: Tensor, height: Tensor) -> Tensor:
-    return stack.gather(1, (height - 1).clamp(min=0))

@@ -3,22 +3,19 @@
 Legend: N examples, T tokens of a block.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Options
-from minitx.data.examples import Examples, Masked, Stream
-from minitx.data.framing import Kind
+from minitx.data.examples import Examples, Kind, Masked, Stream
 from minitx.data.splits import Split
-from minitx.data.tasks.base import Task, generator, register
+from minitx.data.tasks.base import Task, check_at_least, generator, register
 from minitx.data.text import corpora, masking, token_cache
 from minitx.data.text.readers import Corpus
 from minitx.data.tokenizers import Tokenizer
@@ -56,11 +53,8 @@ class Text(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate and self.documents == "whole":
-            raise ConfigError(
-                "data.isolate: data.documents whole is one running text, which has no documents to isolate"
-            )
-        if self.block < 1:
-            raise ConfigError(f"data.block must be at least 1, got {self.block}")
+            raise ConfigError("data.isolate: data.documents whole is one running text, without documents to isolate")
+        check_at_least("block", self.block, 1)
         for name in ("validation_share", "test_share"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"data.{name} must lie in [0, 1), got {getattr(self, name)}")
@@ -70,8 +64,7 @@ class Text(Task):
                 f"{self.validation_share} and {self.test_share}"
             )
 
-    def on_file(self, path: str) -> Text:
-        """The same task on another text."""
+    def on_file(self, path: str) -> Self:
         return dataclasses.replace(self, path=path)
 
     @cached_property
@@ -87,7 +80,6 @@ class Text(Task):
         return token_cache.train_tokenizer(self._corpus, self.tokenizer)
 
     def takes(self, tokenizer: Tokenizer) -> bool:
-        """Any tokenizer."""
         return True
 
     @cached_property
@@ -96,21 +88,15 @@ class Text(Task):
         ids = token_cache.encode(self._corpus, self.vocabulary)
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
-        parts: dict[Split, np.ndarray] = {
-            "training": ids[:start],
-            "test": ids[start:end],
-            "validation": ids[end:],
-        }
-        if len(parts["training"]) <= self.block:
+        if start <= self.block:
             raise ConfigError(
-                f"data.block: {self.path} holds {len(parts['training'])} tokens for training, fewer than one block of "
+                f"data.block: {self.path} holds {start} tokens for training, fewer than one block of "
                 f"{self.block} and the token after it; use a longer text or a smaller data.block"
             )
-        return parts
+        return {"training": ids[:start], "test": ids[start:end], "validation": ids[end:]}
 
     @property
     def longest(self) -> tuple[int, int]:
-        """One block."""
         return 0, self.block
 
     @property
@@ -168,11 +154,10 @@ class MaskedText(Text):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """One block, as source and as target."""
         return self.block, self.block
 
     def _examples_of(self, blocks: Stream, generator: torch.Generator) -> Masked:
-        vocabulary = self.vocabulary
-        ids, documents = blocks.ids[:, :-1], None if blocks.documents is None else blocks.documents[:, :-1]
-        masked = masking.mask_tokens(ids, vocabulary.special, vocabulary.vocab_size, self.mask_share, generator)
-        return dataclasses.replace(masked, documents=documents)
+        blocks = blocks.map(lambda part: part[:, :-1])  # the token after a block is not read
+        special, vocab_size = self.vocabulary.special, self.vocabulary.vocab_size
+        masked = masking.mask_tokens(blocks.ids, special, vocab_size, self.mask_share, generator)
+        return dataclasses.replace(masked, documents=blocks.documents)

@@ -3,14 +3,12 @@
 Legend: N examples, S source tokens, T target tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Self
 
 import torch
 
@@ -30,14 +28,6 @@ PAIRS_AT_ONCE = 1000
 """Pairs of sentences handed to a tokenizer's trainer at once."""
 
 
-class _Training(NamedTuple):
-    """The sentences for training, and the numbers of pairs that were left out."""
-
-    sentences: Sentences
-    empty: int
-    held_out: int
-
-
 @register("translation")
 @dataclass(kw_only=True)
 class Translation(Task):
@@ -49,6 +39,7 @@ class Translation(Task):
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
+    aligned: ClassVar[bool] = False
 
     path: str = "data/multi30k"
     """The folder of the files."""
@@ -88,14 +79,12 @@ class Translation(Task):
 
     @property
     def caseless(self) -> bool:
-        """data.lowercase."""
         return self.lowercase
 
     def takes(self, tokenizer: Tokenizer) -> bool:
-        """Any tokenizer."""
         return True
 
-    def on_file(self, path: str) -> Translation:
+    def on_file(self, path: str) -> Self:
         """The same task on other pairs, in the columns that source and target name.
 
         Raises:
@@ -117,49 +106,43 @@ class Translation(Task):
     @property
     def reach(self) -> tuple[int, int]:
         """Held-out sentences may be longer."""
-        sources, targets = zip(*map(self._encoded, self._held_out), strict=True)
-        source, target = (max(int(rows.lengths.max()) for rows in side) for side in (sources, targets))
-        return max(self.max_tokens, source), max(self.max_tokens, target)
-
-    @property
-    def aligned(self) -> bool:
-        """False: the length of a translation has to be predicted."""
-        return False
+        sides = zip(*(self._rows(self._complete(split)) for split in self._held_out), strict=True)
+        source, target = (max(self.max_tokens, *(int(rows.lengths.max()) for rows in side)) for side in sides)
+        return source, target
 
     @property
     def final_split(self) -> Split:
         """Validation where there is no test."""
-        return "validation" if self.test is None else "test"
+        return self._held_out[-1]
 
     @property
     def notes(self) -> list[str]:
         """Numbers of pairs left out."""
-        training, pairs = self._training, len(self._pairs[0])
+        pairs, kept, complete = len(self._pairs[0]), len(self._training), len(self._complete("training"))
         reasons = {
-            "with an empty side": training.empty,
-            "with a sentence of validation or test": training.held_out,
-            f"longer than data.max_tokens {self.max_tokens}": len(training.sentences) - pairs,
+            "with an empty side": len(self._read("training")) - complete,
+            "with a sentence of validation or test": complete - kept,
+            f"longer than data.max_tokens {self.max_tokens}": kept - pairs,
         }
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
         notes = [f"{pairs:,} pairs to train on" + (f"; left out: {left_out}" if left_out else "")]
         for split in self._held_out:
-            empty = len(self._read(split)) - len(self._whole(split))
+            empty = len(self._read(split)) - len(self._complete(split))
             notes += [f"left out of {split}: {empty:,} with an empty side"] if empty else []
         return notes
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
         """Sample training pairs of about the same length."""
-        source, target = self._pairs
-        return self._padded(source, target, self._buckets.draw(generator, size))
+        return self._padded(self._pairs, self._buckets.draw(generator, size))
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
         """The pairs of a held-out file, or the first `limit` of them."""
-        source, target = self._encoded(split)
-        return self._padded(source, target, torch.arange(min(len(source), self.held_out(split, limit))))
+        rows = self._rows(self.sentences(split, limit))
+        return self._padded(rows, torch.arange(len(rows[0])))
 
     def sentences(self, split: Split, limit: int | None = None) -> Sentences:
         """The same pairs as text, as in the file."""
-        return self._whole(split)[: self.held_out(split, limit)]
+        return self._complete(split)[: self.held_out(split, limit)]
 
     # ---- from files to ids -------------------------------------------------------------------------------------------
 
@@ -180,47 +163,45 @@ class Translation(Task):
             self._files[split] = parallel_files.read(self.path, name, self.source, self.target, split)
         return self._files[split]
 
-    def _whole(self, split: Split) -> Sentences:
+    def _complete(self, split: Split) -> Sentences:
+        """The pairs of a split's files without those with an empty side."""
         return [pair for pair in self._read(split) if all(pair)]
 
     @cached_property
-    def _training(self) -> _Training:
-        known = [
-            {_normalized(pair[side]) for split in self._held_out for pair in self._whole(split)} for side in (0, 1)
-        ]
-        whole = self._whole("training")
+    def _training(self) -> Sentences:
+        """The complete pairs without a held-out sentence."""
+        held_out = [pair for split in self._held_out for pair in self._complete(split)]
+        sources, targets = ({_normalized(pair[side]) for pair in held_out} for side in (0, 1))
         kept = [
-            pair
-            for pair in whole
-            if not any(_normalized(text) in held_out for text, held_out in zip(pair, known, strict=True))
+            (source, target)
+            for source, target in self._complete("training")
+            if _normalized(source) not in sources and _normalized(target) not in targets
         ]
         if not kept:
             raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")
-        return _Training(kept, len(self._read("training")) - len(whole), len(whole) - len(kept))
+        return kept
 
     def _training_texts(self) -> Iterator[list[str]]:
-        pairs = self._training.sentences
-        for start in range(0, len(pairs), PAIRS_AT_ONCE):
-            texts = [text for pair in pairs[start : start + PAIRS_AT_ONCE] for text in pair]
+        for start in range(0, len(self._training), PAIRS_AT_ONCE):
+            texts = [text for pair in self._training[start : start + PAIRS_AT_ONCE] for text in pair]
             yield [text.lower() for text in texts] if self.lowercase else texts
 
-    def _encode(self, sentences: Sentences) -> list[tuple[list[int], list[int]]]:
-        source, target = ([pair[side] for pair in sentences] for side in (0, 1))
-        encode, special = self.vocabulary.encode_batch, self.vocabulary.special_tokens
-        return [*zip(map(special.question, encode(source)), map(special.answer, encode(target)), strict=True)]
-
-    def _encoded(self, split: Split) -> tuple[Rows, Rows]:
-        """Both sides of a held-out split."""
-        pairs = self._encode(self._whole(split))
+    def _rows(self, sentences: Sentences, max_tokens: int | None = None) -> tuple[Rows, Rows]:
+        """Both sides as ids; with a limit without pairs that are longer on either side."""
+        special = self.vocabulary.special_tokens
+        source, target = (self.vocabulary.encode_batch([pair[side] for pair in sentences]) for side in (0, 1))
+        pairs = [*zip(map(special.question, source), map(special.answer, target), strict=True)]
+        if max_tokens is not None:
+            pairs = [pair for pair in pairs if max(map(len, pair)) <= max_tokens]
         return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
 
     @cached_property
     def _pairs(self) -> tuple[Rows, Rows]:
         """Both sides of the training pairs."""
-        pairs = [pair for pair in self._encode(self._training.sentences) if max(map(len, pair)) <= self.max_tokens]
-        if not pairs:
+        rows = self._rows(self._training, self.max_tokens)
+        if not len(rows[0]):
             raise ConfigError(f"data.max_tokens: no training pair has at most {self.max_tokens} tokens on both sides")
-        return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
+        return rows
 
     @cached_property
     def _buckets(self) -> Buckets:
@@ -228,9 +209,9 @@ class Translation(Task):
         longer, both = torch.maximum(source, target), source + target  # sorted by the longer side, then by both
         return Buckets(longer * (2 * self.max_tokens + 1) + both, min(self.buckets, len(both) // self.batch_size))
 
-    def _padded(self, source: Rows, target: Rows, chosen: torch.Tensor) -> Pairs:
+    def _padded(self, rows: tuple[Rows, Rows], chosen: torch.Tensor) -> Pairs:
         pad = self.vocabulary.special.pad
-        return Pairs(*source.padded(chosen, pad), *target.padded(chosen, pad))
+        return Pairs(*rows[0].padded(chosen, pad), *rows[1].padded(chosen, pad))
 
 
 def _normalized(sentence: str) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitx.data.examples import Masked
-from minitx.data.special_tokens import SpecialIds
+from minitx.data.tokenizers import SpecialIds
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 """Shares of the chosen tokens that become <mask> and a random token; the rest are unchanged."""

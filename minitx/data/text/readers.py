@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
-from minitx.data.characters import border
+from minitx.data.text.characters import border
 from minitx.data.text.work_progress import progress
 
 CHUNK_BYTES = 1 << 20

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from minitx.config.errors import ConfigError
-from minitx.data.characters import code_points, pieces
+from minitx.data.text.characters import code_points, pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -20,7 +20,7 @@ WRITTEN = [
 @settings(max_examples=5, deadline=None)
 def test_sums_are_right_however_they_are_written(options: dict, fewest: int, more: int, seed: int) -> None:
     task = make("addition", digits=(fewest, fewest + more), **{key: bool(on) for key, on in options.items()})
-    pairs = task._draw(generator(seed), 40, "training", distinct=False)
+    pairs = task.batch(generator(seed), 40)
     check_answers("addition", task, pairs)
     assert (pairs.source.size(1), pairs.target.size(1)) == task.longest
 

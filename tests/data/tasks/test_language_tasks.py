@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.data.framing import check
+from minitx.data.examples import check_architecture
 from minitx.data.tasks import Dates, NumberWords, generator
 from minitx.data.tasks.languages import number_parts
 from toy import check_answers, date_text, make, questions, words
@@ -125,7 +125,7 @@ def test_an_encoder_alone_is_refused_even_where_the_longest_are_equally_long() -
     task = make("number_words", languages=("ja",), direction="to_words", numbers=(0, 99_999))
     assert task.longest[0] == task.longest[1]
     with pytest.raises(ValueError, match="encoder_only answers position by position"):
-        check("encoder_only", task.kind, task.longest, task.aligned)
+        check_architecture("encoder_only", task.kind, task.longest, task.aligned)
 
 
 # ---- dates -----------------------------------------------------------------------------------------------------------

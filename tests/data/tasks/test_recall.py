@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitx.data.tasks import generator
-from minitx.data.tasks.recall import _distinct
+from minitx.data.tasks.recall import distinct
 from toy import check_answers, make, spelt
 
 
@@ -59,12 +59,12 @@ def test_numbers_of_pairs_and_what_is_asked_for_are_equally_likely() -> None:
 @settings(max_examples=30, deadline=None)
 def test_different_numbers_are_different(below: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, below))
-    rows = _distinct(50, count, below, generator(below, count)).tolist()
+    rows = distinct(50, count, below, generator(below, count)).tolist()
     assert all(len({*row}) == count and min(row) >= 0 and max(row) < below for row in rows)
 
 
 def test_all_choices_of_different_numbers_are_equally_likely() -> None:
-    counts = Counter(map(tuple, _distinct(24_000, 3, 4, generator(1)).tolist()))
+    counts = Counter(map(tuple, distinct(24_000, 3, 4, generator(1)).tolist()))
     assert {*counts} == {*itertools.permutations(range(4), 3)}
     assert min(counts.values()) > 850
     assert max(counts.values()) < 1150

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minitx.data import characters
-from minitx.data.characters import border, pieces
+from minitx.data.text import characters, work_progress
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
-from minitx.data.text import work_progress
+from minitx.data.text.characters import border, pieces
 from minitx.data.text.readers import Chunk, Corpus, text_files
 from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer, lookup
 from minitx.data.text.work_progress import progress
