@@ -23,7 +23,7 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.hardware.devices import best_device
 from minitx.inference.text_generation import Generation, PositionwiseGenerator, TextGenerator
-from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps, attention_maps
+from minitx.interpret.attention_maps import AttentionMaps, attention_maps, record_steps, stepwise_maps
 from minitx.models.builder import build_model
 from minitx.models.transformers import EncoderOnly, Transformer
 
@@ -89,9 +89,9 @@ class Predictor:
         if stream:
             return generator.stream(prompts[0], chosen)
         if return_attention:
-            with StepwiseMaps(self.model) as recorded:
-                generation = generator.follow(prompts[0], chosen, recorded.collect)
-            return generation.text, recorded.maps(generator.labels(prompts[0], generation))
+            with record_steps(self.model) as steps:
+                generation = generator.follow(prompts[0], chosen)
+            return generation.text, stepwise_maps(steps, generator.labels(prompts[0], generation))
         texts = [[generation.text for generation in several] for several in generator.generate(prompts, chosen)]
         answers = texts if chosen.num_return_sequences > 1 else [several[0] for several in texts]
         return answers[0] if single else answers

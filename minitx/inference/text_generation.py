@@ -6,7 +6,7 @@ Legend: B rows, P prompt tokens, T generated tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -84,8 +84,8 @@ class TextGenerator:
         steps, ends = self._steps(prompt, options, eos=()), self.ends(options)  # _pieces stops at an end
         return self._pieces(prompt, steps, ends)
 
-    def follow(self, prompt: list[int], options: GenerationOptions, after_step: Callable[[], None]) -> Generation:
-        """Generate one text and call after_step after each of its tokens.
+    def follow(self, prompt: list[int], options: GenerationOptions) -> Generation:
+        """Generate one text within one context, a forward for each of its tokens.
 
         Raises:
             ConfigError: beam search or several texts, or running text that exceeds the context.
@@ -99,11 +99,7 @@ class TextGenerator:
                 f"return_attention is limited to one context: the prompt has {len(prompt)} tokens, so {advice} for "
                 f"data.block {self.context}"
             )
-        steps = []
-        for step in self._steps(prompt, options, scores=True):
-            after_step()
-            steps.append(step)
-        decoded = decode.collect(steps)
+        decoded = decode.collect([*self._steps(prompt, options, scores=True)])
         assert decoded.log_probabilities is not None  # scores were requested
         return self._generation(
             prompt, decoded.ids[0].tolist(), float(decoded.log_probabilities[0]), self.ends(options)

@@ -6,7 +6,9 @@ model that was trained with it; a model trained without the head might have reac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,7 +45,7 @@ class AblatedHeads:
 
     heads: tuple[HeadName, ...]
     named: Named | None  # the pattern that all of them follow, with their lowest value
-    metrics: dict[str, float]  # of evaluation.Scores: loss, token_accuracy, and exact_match where there are answers
+    metrics: dict[str, float]  # loss, token_accuracy, and exact_match where there are answers
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -68,13 +70,8 @@ class Ablation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        return {
-            "split": self.split,
-            "examples": self.examples,
-            "whole": self.baseline,
-            "heads": [ablated.to_dict() for ablated in self.heads],
-            "groups": [ablated.to_dict() for ablated in self.groups],
-        }
+        rows = {name: [row.to_dict() for row in getattr(self, name)] for name in ("heads", "groups")}
+        return {"split": self.split, "examples": self.examples, "whole": self.baseline, **rows}
 
 
 def ablate(
@@ -104,16 +101,15 @@ def ablate(
             raise ConfigError(f"--heads: there is no head {head} in this model, which has {shape}")
     split = split or predictor.task.final_split
     held_out = predictor.task.examples(split, examples)
-    names = {
-        HeadName(kind, layer, head): named
-        for kind, statistics in task_statistics(predictor, held_out).items()
-        for layer, row in enumerate(strongest(statistics), start=1)
-        for head, named in enumerate(row, start=1)
-        if named is not None
-    }
-    by_pattern: dict[tuple[str, str], list[HeadName]] = {}
-    for head, named in names.items():
-        by_pattern.setdefault((head.kind, named.pattern), []).append(head)
+    names: dict[HeadName, Named] = {}
+    by_pattern: dict[tuple[str, str], list[HeadName]] = defaultdict(list)
+    for kind, statistics in task_statistics(predictor, examples, split).items():
+        for layer, row in enumerate(strongest(statistics), start=1):
+            for number, named in enumerate(row, start=1):
+                if named is not None:
+                    head = HeadName(kind, layer, number)
+                    names[head] = named
+                    by_pattern[kind, named.pattern].append(head)
     groups = [(head,) for head in existing] + [tuple(heads) for heads in by_pattern.values() if len(heads) > 1]
     groups += [tuple(together)] if together else []
     evaluations = (_evaluate_without(predictor, heads, held_out) for heads in [(), *groups])
@@ -125,9 +121,41 @@ def ablate(
     return Ablation(split, len(held_out), baseline, rows[: len(existing)], rows[len(existing) :])
 
 
+def _common(names: Sequence[Named | None]) -> Named | None:
+    """The pattern of all heads, with their lowest value; None where they differ."""
+    found = [named for named in names if named]
+    if len(found) < len(names) or len({named.pattern for named in found}) != 1:
+        return None
+    return min(found, key=lambda named: named.value)
+
+
+def _evaluate_without(predictor: Predictor, ablated: Sequence[HeadName], examples: Examples) -> dict[str, float]:
+    masks: dict[str, list[float]] = defaultdict(list)
+    for head, path in _paths(predictor.model).items():
+        masks[path].append(float(head not in ablated))
+    free_running = not predictor.task.metrics  # exact match means nothing for tasks with text metrics
+    special = predictor.tokenizer.special
+    with head_mask(predictor.model, {path: mask for path, mask in masks.items() if 0.0 in mask}):
+        means = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
+    return {name: means[name] for name in ("loss", "token_accuracy", "exact_match") if name in means}
+
+
 def all_heads(model: Transformer) -> list[HeadName]:
     """Every head of a model, stack by stack and layer by layer."""
-    return [head for _, heads in _by_module(model) for head in heads]
+    return list(_paths(model))
+
+
+def _paths(model: Transformer) -> dict[HeadName, str]:
+    """The module path of each head, kind by kind."""
+    kinds: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for path, module in attention_modules(model).items():
+        kinds[kind_of(path)].append((path, module.n_heads))
+    return {
+        HeadName(kind, layer, head): path
+        for kind, layers in kinds.items()
+        for layer, (path, n_heads) in enumerate(layers, start=1)
+        for head in range(1, n_heads + 1)
+    }
 
 
 def parse_heads(text: str) -> list[HeadName]:
@@ -136,63 +164,27 @@ def parse_heads(text: str) -> list[HeadName]:
     Raises:
         ConfigError: not KIND.LAYER.HEAD.
     """
-    heads = []
-    for word in text.split(","):
-        kind, *numbers = word.strip().split(".")
-        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise ConfigError(f"--heads must be KIND.LAYER.HEAD,..., such as decoder.1.2,decoder.2.1, got {text}")
-        heads.append(HeadName(kind, int(numbers[0]), int(numbers[1])))
-    return heads
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch(r"[^.]*\.\d+\.\d+", word) for word in words):
+        raise ConfigError(f"--heads must be KIND.LAYER.HEAD,..., such as decoder.1.2,decoder.2.1, got {text}")
+    return [HeadName(kind, int(layer), int(head)) for kind, layer, head in (word.split(".") for word in words)]
 
 
 def table(ablation: Ablation) -> str:
     """The metrics as lines of text, the worst loss first."""
-    shares = [metric for metric in ("exact_match", "token_accuracy") if metric in ablation.baseline][:1]
+    share = "exact_match" if "exact_match" in ablation.baseline else "token_accuracy"
 
     def cells(heads: str, pattern: str, metrics: dict[str, float]) -> list[str]:
-        return [heads, pattern, f"{metrics['loss']:.4f}", *(f"{100 * metrics[share]:.2f} %" for share in shares)]
+        return [heads, pattern, f"{metrics['loss']:.4f}", f"{100 * metrics[share]:.2f} %"]
 
-    rows = [["without", "pattern", "loss", *(share.replace("_", " ") for share in shares)]]
-    rows.append(cells("nothing", "", ablation.baseline))
+    rows = [["without", "pattern", "loss", share.replace("_", " ")], cells("nothing", "", ablation.baseline)]
     for part in (ablation.heads, ablation.groups):
         for ablated in sorted(part, key=lambda ablated: ablated.metrics["loss"], reverse=True):
             named = f"{ablated.named.pattern} {ablated.named.value:.2f}" if ablated.named else ""
             rows.append(cells(" ".join(map(str, ablated.heads)), named, ablated.metrics))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"metrics without some heads, on {ablation.examples:,} examples held out for {ablation.split}"]
-    for row in rows:
-        left = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
-        right = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        lines.append("  ".join(["", *left, *right]).rstrip())
+    for heads, pattern, *metrics in rows:
+        right = (cell.rjust(width) for cell, width in zip(metrics, widths[2:], strict=True))
+        lines.append("  ".join(["", heads.ljust(widths[0]), pattern.ljust(widths[1]), *right]))
     return "\n".join(lines)
-
-
-def _by_module(model: Transformer) -> Iterable[tuple[str, list[HeadName]]]:
-    """The path of each attention module, kind by kind, with its heads."""
-    kinds: dict[str, list[tuple[str, int]]] = {}
-    for path, module in attention_modules(model).items():
-        kinds.setdefault(kind_of(path), []).append((path, module.n_heads))
-    for kind, modules in kinds.items():
-        for layer, (path, n_heads) in enumerate(modules, start=1):
-            yield path, [HeadName(kind, layer, head) for head in range(1, n_heads + 1)]
-
-
-def _evaluate_without(predictor: Predictor, ablated: Sequence[HeadName], examples: Examples) -> dict[str, float]:
-    masks = {
-        path: [float(head not in ablated) for head in heads]
-        for path, heads in _by_module(predictor.model)
-        if not set(ablated).isdisjoint(heads)
-    }
-    free_running = not predictor.task.metrics  # exact match means nothing for tasks with text metrics
-    special = predictor.tokenizer.special
-    with head_mask(predictor.model, masks):
-        means = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
-    return {name: means[name] for name in ("loss", "token_accuracy", "exact_match") if name in means}
-
-
-def _common(names: Sequence[Named | None]) -> Named | None:
-    """The pattern of all heads, with their lowest value; None where they differ."""
-    found = [named for named in names if named]
-    if len(found) < len(names) or len({named.pattern for named in found}) != 1:
-        return None
-    return min(found, key=lambda named: named.value)

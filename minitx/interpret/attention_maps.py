@@ -5,10 +5,12 @@ Legend: B batch, T queries, S keys, H heads.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +18,13 @@ from torch.nn.functional import pad
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
-from minitx.interpret.recording import Map, record_attention
+from minitx.interpret.recording import Map, observed_attention, record_attention
 
 if TYPE_CHECKING:
     from PIL import Image
 
 KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 """The sides of queries and keys."""
-
-
-class Picture(NamedTuple):
-    """An image of the heads of one layer for one example, side by side."""
-
-    kind: str  # encoder, decoder or cross
-    layer: int  # from 1
-    image: Image.Image
 
 
 @dataclass
@@ -48,20 +42,19 @@ class AttentionMaps:
     decoder: list[Tensor] = field(default_factory=list)
     cross: list[Tensor] = field(default_factory=list)
 
-    def pictures(self, example: int = 0) -> Iterator[Picture]:
-        """Yield an image for each kind and layer."""
-        from minitx.interpret import images
-
-        for kind in KINDS:
-            for number, layer in enumerate(self.layers(kind, example), start=1):
-                image = images.heads(layer.weights.numpy(), list(layer.queries), list(layer.keys))
-                yield Picture(kind, number, image)
-
     def layers(self, kind: str, example: int = 0) -> list[Map]:
         """The maps of one kind for one example, layer by layer, without padding."""
         queries, keys = (self.tokens[side][example] if getattr(self, kind) else [] for side in KINDS[kind])
         cut = (example, slice(None), slice(len(queries)), slice(len(keys)))
         return [Map(weights[cut].float().cpu(), queries, keys, kind) for weights in getattr(self, kind)]
+
+    def pictures(self, example: int = 0) -> Iterator[tuple[str, int, Image.Image]]:
+        """Yield kind, layer from 1, and an image of its heads side by side."""
+        from minitx.interpret import images
+
+        for kind in KINDS:
+            for number, (weights, queries, keys, _) in enumerate(self.layers(kind, example), start=1):
+                yield kind, number, images.heads(weights.numpy(), queries, keys)
 
     def encoded(self, example: int = 0) -> dict[str, list[bytes]]:
         """Encode each non-empty kind, with head statistics and rollout, for TensorBoard and the offline page."""
@@ -70,19 +63,17 @@ class AttentionMaps:
 
         encoded = {}
         for kind, sides in KINDS.items():
-            layers: list[Tensor] = getattr(self, kind)
-            if layers:
-                queries, keys = (
-                    [*self.tokens[side][example], *[None] * (size - len(self.tokens[side][example]))]
-                    for side, size in zip(sides, layers[0].shape[2:], strict=True)
-                )
-                weights = [layer[example].float().cpu().numpy() for layer in layers]
-                extras = {}
-                if kind != "cross":
-                    rollout = self.rollout(kind, example)
-                    extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2).numpy()
-                statistics = head_statistics(self.layers(kind, example))
-                encoded[kind] = encode(kind, queries, keys, weights, statistics, extras)
+            if not (padded := [layer[example].float().cpu() for layer in getattr(self, kind)]):
+                continue
+            labels = (self.tokens[side][example] for side in sides)
+            sizes = padded[0].shape[1:]
+            queries, keys = ([*own, *[None] * (size - len(own))] for own, size in zip(labels, sizes, strict=True))
+            extras = {}
+            if kind != "cross":
+                rollout = self.rollout(kind, example)
+                extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2).numpy()
+            statistics = head_statistics(self.layers(kind, example))
+            encoded[kind] = encode(kind, queries, keys, [layer.numpy() for layer in padded], statistics, extras)
         return encoded
 
     def rollout(self, kind: str, example: int = 0) -> Tensor:
@@ -91,7 +82,7 @@ class AttentionMaps:
         The product over layers of (mean over heads + identity) / 2, where the identity is the residual connection.
 
         Args:
-            kind: encoder or decoder, self-attention.
+            kind: encoder or decoder.
             example: index into the batch.
 
         Returns:
@@ -100,15 +91,14 @@ class AttentionMaps:
         Raises:
             ConfigError: cross, or a kind that this architecture does not have.
         """
-        kinds = [name for name in KINDS if name != "cross" and getattr(self, name)]
+        kinds = [name for name in ("encoder", "decoder") if getattr(self, name)]
         if kind not in kinds:
-            raise ConfigError(
-                f"rollout is of self-attention, which is here of {' or '.join(kinds) or 'nothing'}; got {kind}"
-            )
+            have = " or ".join(kinds) or "nothing"
+            raise ConfigError(f"rollout is of self-attention, which is here of {have}; got {kind}")
         layers = self.layers(kind, example)
         rollout = identity = torch.eye(len(layers[0].queries))
         for layer in layers:
-            mixed = (layer.weights.mean(dim=0) + identity) / 2  # [T, T]
+            mixed = (layer.weights.mean(dim=0) + identity) / 2
             rollout = mixed / mixed.sum(dim=1, keepdim=True) @ rollout
         return rollout
 
@@ -171,6 +161,36 @@ def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[
     """Run the model once on inputs, keyword arguments of its forward, and return every attention map, on the CPU."""
     with torch.no_grad(), record_attention(model) as recorded:
         model(**inputs)
+    return _by_kind(recorded, tokens)
+
+
+@contextmanager
+def record_steps(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Within this block, record the weights of a generation: a list over its steps for each module path, on the CPU."""
+    steps: dict[str, list[Tensor]] = defaultdict(list)
+    with observed_attention(model, lambda path, weights: steps[path].append(weights.cpu())):
+        yield steps
+
+
+def stepwise_maps(steps: Mapping[str, list[Tensor]], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
+    """The maps of a generation from its steps, equal to those of one forward over all of its tokens."""
+    return _by_kind({path: _collated(path, rows) for path, rows in steps.items()}, tokens)
+
+
+def _collated(path: str, steps: list[Tensor]) -> Tensor:
+    """Collate the rows [B, H, t, s] of all steps into [B, H, T, S]; keys outside a step's window get zero."""
+    if kind_of(path) != "decoder":
+        return torch.cat(steps, dim=2)
+    size = sum(step.size(2) for step in steps)
+    collated = steps[0].new_zeros(*steps[0].shape[:2], size, size)
+    end = 0
+    for step in steps:
+        start, end = end, end + step.size(2)
+        collated[:, :, start:end, end - step.size(3) : end] = step
+    return collated
+
+
+def _by_kind(recorded: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
     maps = AttentionMaps(tokens)
     for path, weights in recorded.items():
         getattr(maps, kind_of(path)).append(weights.cpu())
@@ -180,43 +200,3 @@ def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[
 def kind_of(path: str) -> str:
     """encoder, decoder or cross, from a module's path."""
     return "cross" if path.endswith("cross_attn") else path.split(".")[0]
-
-
-class StepwiseMaps:
-    """Record every step of a generation within a `with` block; call collect after each step."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._recording = record_attention(model)
-        self._rows: dict[str, list[Tensor]] = {}
-
-    def __enter__(self) -> StepwiseMaps:
-        self._recorded = self._recording.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._recording.__exit__(*error)
-
-    def collect(self) -> None:
-        """Store the rows of the latest step."""
-        for path, weights in self._recorded.items():
-            self._rows.setdefault(path, []).append(weights.cpu())
-        self._recorded.clear()
-
-    def maps(self, tokens: dict[str, list[list[str]]]) -> AttentionMaps:
-        """The maps of all steps; tokens are their labels."""
-        maps = AttentionMaps(tokens)
-        for path, rows in self._rows.items():
-            kind = kind_of(path)
-            getattr(maps, kind).append(_causal(rows) if kind == "decoder" else torch.cat(rows, dim=2))
-        return maps
-
-
-def _causal(steps: list[Tensor]) -> Tensor:
-    """Collate steps [B, H, t, s] of causal self-attention into [B, H, T, T]; keys outside a step's window get zero."""
-    size = sum(step.size(2) for step in steps)
-    collated = steps[0].new_zeros(*steps[0].shape[:2], size, size)
-    end = 0
-    for step in steps:
-        start, end = end, end + step.size(2)
-        collated[:, :, start:end, end - step.size(3) : end] = step
-    return collated

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,12 +26,25 @@ SELF = ("encoder", "decoder")
 class Measure(NamedTuple):
     """A statistic of a head, and the kinds of attention that it applies to."""
 
+    of: Callable[[Map], Tensor]  # [H, R], one value for each counted row; R may be 0
     meaning: str
     pattern: bool  # whether a value near 1 names the pattern of a head
-    of: Callable[[Map], Tensor]  # [H, R], one value for each counted row; R may be 0
-    kinds: tuple[str, ...] = ("encoder", "decoder", "cross")
+    kinds: tuple[str, ...]
 
 
+MEASURES: dict[str, Measure] = {}
+"""By name."""
+
+
+def _measure(meaning: str, pattern: bool, kinds: tuple[str, ...] = (*SELF, "cross")) -> Any:
+    def register(of: Callable[[Map], Tensor]) -> Callable[[Map], Tensor]:
+        MEASURES[of.__name__] = Measure(of, meaning, pattern, kinds)
+        return of
+
+    return register
+
+
+@_measure("entropy over its maximum: 0 for one key, 1 for uniform weights (Vig and Belinkov 2019)", pattern=False)
 def entropy(layer: Map) -> Tensor:
     """Entropy of a row's weights over its maximum, the logarithm of the number of visible keys.
 
@@ -43,6 +56,7 @@ def entropy(layer: Map) -> Tensor:
     return torch.special.entr(layer.weights).sum(dim=-1)[:, counted] / visible[counted].log()
 
 
+@_measure("mean distance in tokens (Vig and Belinkov 2019)", pattern=False, kinds=SELF)
 def mean_distance(layer: Map) -> Tensor:
     """sum_s w_s |t - s|, in tokens (Vig and Belinkov 2019)."""
     positions = torch.arange(len(layer.keys), dtype=torch.float)
@@ -50,6 +64,7 @@ def mean_distance(layer: Map) -> Tensor:
     return torch.einsum("hts,ts->ht", layer.weights, distance)[:, _visible(layer) > 1]
 
 
+@_measure("weight on its own position; in cross-attention, on the predicted one", pattern=True)
 def diagonal(layer: Map) -> Tensor:
     """Weight on the query's own position.
 
@@ -60,6 +75,7 @@ def diagonal(layer: Map) -> Tensor:
     return weights[:, _predicts_token(layer)[: weights.size(1)]]
 
 
+@_measure("weight on the predicted position, counted from the source's end", pattern=True)
 def antidiagonal(layer: Map) -> Tensor:
     """Weight on the position as far from the end as the query is from the start: reversal.
 
@@ -74,21 +90,25 @@ def antidiagonal(layer: Map) -> Tensor:
     return weights[:, counted[: weights.size(1)]]
 
 
+@_measure("weight on the token before (Voita et al. 2019)", pattern=True, kinds=SELF)
 def previous_token(layer: Map) -> Tensor:
     """Weight on the token before (Voita et al. 2019, positional heads; Clark et al. 2019)."""
     return layer.weights.diagonal(-1, 1, 2)[:, _visible(layer)[1:] > 1]
 
 
+@_measure("weight on the token after (Voita et al. 2019)", pattern=True, kinds=("encoder",))
 def next_token(layer: Map) -> Tensor:
     """Weight on the token after (Voita et al. 2019)."""
     return layer.weights.diagonal(1, 1, 2)[:, _visible(layer)[:-1] > 1]
 
 
+@_measure("weight on the first token (Vig and Belinkov 2019)", pattern=True)
 def first_token(layer: Map) -> Tensor:
     """Weight on the first token, the attention sink of inactive heads (Vig and Belinkov 2019; Xiao et al. 2024)."""
     return layer.weights[:, :, :1].sum(dim=-1)[:, _visible(layer) > 1]
 
 
+@_measure("weight on the tokens that followed earlier occurrences of its token (Olsson et al. 2022)", True, SELF)
 def induction(layer: Map) -> Tensor:
     """Weight on the tokens that followed earlier occurrences of the query's token (Olsson et al. 2022).
 
@@ -132,38 +152,11 @@ def _separator(layer: Map) -> int | None:
     return layer.queries.index(SEPARATOR) if layer.kind == "decoder" and SEPARATOR in layer.queries else None
 
 
-MEASURES: dict[str, Measure] = {
-    "entropy": Measure(
-        "entropy over its maximum: 0 for one key, 1 for uniform weights (Vig and Belinkov 2019)", False, entropy
-    ),
-    "mean_distance": Measure("mean distance in tokens (Vig and Belinkov 2019)", False, mean_distance, SELF),
-    "diagonal": Measure("weight on its own position; in cross-attention, on the predicted one", True, diagonal),
-    "antidiagonal": Measure("weight on the predicted position, counted from the source's end", True, antidiagonal),
-    "previous_token": Measure("weight on the token before (Voita et al. 2019)", True, previous_token, SELF),
-    "next_token": Measure("weight on the token after (Voita et al. 2019)", True, next_token, ("encoder",)),
-    "first_token": Measure("weight on the first token (Vig and Belinkov 2019)", True, first_token),
-    "induction": Measure(
-        "weight on the tokens that followed earlier occurrences of its token (Olsson et al. 2022)",
-        True,
-        induction,
-        SELF,
-    ),
-}
-"""By name."""
-
-
-def head_statistics(layers: Sequence[Map]) -> list[Statistic]:
-    """Every statistic of every head of a stack for one example, from the first layer to the last."""
-    sums = HeadSums()
-    sums.add(layers)
-    return sums.statistics()
-
-
 class HeadSums:
     """Sums of the statistics of a stack's heads over examples."""
 
     def __init__(self) -> None:
-        self._heads: list[int] = []
+        self._heads: list[int] = []  # of each layer
         self._sums: dict[str, tuple[Tensor, int]] = {}  # over the counted rows [L * H], and the number of rows
 
     def add(self, layers: Sequence[Map]) -> None:
@@ -179,12 +172,19 @@ class HeadSums:
 
     def statistics(self) -> list[Statistic]:
         """The means over the counted rows of all examples, without the statistics that have none."""
-        statistics = []
-        for name in (name for name in MEASURES if name in self._sums):
-            total, rows = self._sums[name]
-            values: list[list[float | None]] = [
-                [None if math.isnan(value) else round(value, 4) for value in layer.tolist()]
-                for layer in (total / rows).split(self._heads)
-            ]
-            statistics.append(Statistic(name, MEASURES[name].meaning, MEASURES[name].pattern, values))
-        return statistics
+        return [
+            Statistic(name, measure.meaning, measure.pattern, self._means(*self._sums[name]))
+            for name, measure in MEASURES.items()
+            if name in self._sums
+        ]
+
+    def _means(self, total: Tensor, rows: int) -> list[list[float | None]]:
+        layers = (total / rows).split(self._heads)
+        return [[round(value, 4) if math.isfinite(value) else None for value in layer.tolist()] for layer in layers]
+
+
+def head_statistics(layers: Sequence[Map]) -> list[Statistic]:
+    """Every statistic of every head of a stack for one example, from the first layer to the last."""
+    sums = HeadSums()
+    sums.add(layers)
+    return sums.statistics()

@@ -1,7 +1,7 @@
 """Attention maps as one HTML file that works without network or server, with the script of the Attention tab.
 
-The page is a few tags, a style sheet, the modules of minitx/tensorboard/static bundled into one script, and the maps as
-JSON, escaped so that they cannot end their script element.
+The page is a few tags, a style sheet, the modules of minitx/tensorboard/static as one script, and the maps as JSON,
+escaped so that they cannot end their script element.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from minitx.config.errors import ConfigError
 Runs = Mapping[str, Mapping[str, Sequence[bytes]]]
 """By run, then by tag (kind/example): the header and the maps, from map_format.encode."""
 
-_IMPORT = re.compile(r'^import (\{.*?\}) from "\./([\w.]+)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const|let) (\w+))", re.MULTILINE)
+_IMPORT = re.compile(r'^import \{.*?\} from "\./([\w.]+)";\n', re.MULTILINE)
 
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>Attention maps</title>
-<script>{guard}</script>
 <style>{style}</style>
 </head>
 <body>
@@ -38,49 +37,37 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-_GUARD = """{{
-  const policy = document.createElement("meta");
-  policy.setAttribute("ht" + "tp-equiv", "Content-Security-Policy");
-  policy.content = "{policy}";
-  document.head.append(policy);
-}}"""
 
 
 def page(runs: Runs) -> str:
-    """The page.
-
-    A content security policy allows its own script and nothing else, and no requests. The first script sets it, so that
-    no address, and no word that looks like one, is in the file.
+    """The page; its content security policy allows its own script and style, and no requests.
 
     Raises:
         ConfigError: no maps.
     """
     if not any(runs.values()):
         raise ConfigError("there are no attention maps to show: this model has no attention")
-    script = f"(async () => {{\n{_bundle('offline.js')}\nawait module_offline.start();\n}})();"
+    script = f"(async () => {{\n{_bundled('offline.js', set())}\nawait start();\n}})();"
     digest = _base64(hashlib.sha256(script.encode()).digest())
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
-    return _PAGE.format(
-        guard=_GUARD.format(policy=policy), style=_static("page.css"), maps=_embedded(runs), script=script
-    )
+    return _PAGE.format(policy=policy, style=_static("page.css"), maps=_embedded(runs), script=script)
 
 
-def frame(runs: Runs, height: int = 720) -> str:
+def frame(runs: Runs) -> str:
     """The page in a sandboxed frame for a notebook, without access to the notebook or the network."""
     return (
         f'<iframe srcdoc="{html.escape(page(runs))}" sandbox="allow-scripts allow-downloads" title="attention maps" '
-        f'style="width: 100%; height: {height}px; border: 0"></iframe>'
+        f'style="width: 100%; height: 720px; border: 0"></iframe>'
     )
 
 
 def _embedded(runs: Runs) -> str:
-    """The maps as JSON in ASCII, with `<` and `http` escaped."""
+    """The maps as JSON in ASCII, with `<` escaped."""
     maps = {
         run: {tag: {"0": [json.loads(header), *map(_base64, rest)]} for tag, (header, *rest) in tags.items()}
         for run, tags in runs.items()
     }
-    text = json.dumps({"runs": maps}, separators=(",", ":"))
-    return re.sub(r"<|h(?=ttp)", lambda found: f"\\u{ord(found[0]):04x}", text, flags=re.IGNORECASE)
+    return json.dumps({"runs": maps}, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def _base64(data: bytes) -> str:
@@ -91,22 +78,11 @@ def _static(name: str) -> str:
     return files("minitx.tensorboard").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def _bundle(entry: str) -> str:
-    """A module and its imports as one script: each module becomes a constant that holds its exports."""
-    constants: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        if name in constants:
-            return
-        constants[name] = ""  # ends the recursion of circular imports
-        text = _static(name)
-        for _, imported in _IMPORT.findall(text):
-            add(imported)
-        body = _IMPORT.sub(lambda found: f"const {found[1]} = module_{found[2].removesuffix('.js')};\n", text)
-        exports = ", ".join(export for _, export in _EXPORT.findall(body))
-        body = _EXPORT.sub(r"\1", body)
-        del constants[name]  # to be defined after its imports
-        constants[name] = f"const module_{name.removesuffix('.js')} = (() => {{\n{body}return {{ {exports} }};\n}})();"
-
-    add(entry)
-    return "\n".join(constants.values())
+def _bundled(module: str, done: set[str]) -> str:
+    """A module after those that it imports, each once and all in one scope: no two define the same name."""
+    if module in done:
+        return ""
+    done.add(module)
+    text = _static(module)
+    imported = "".join(_bundled(name, done) for name in _IMPORT.findall(text))
+    return imported + re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)

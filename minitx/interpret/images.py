@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +18,7 @@ _MARGIN = 6
 _COLOURS = 240  # palette entries for weights
 _GREYS = 256 - _COLOURS  # the rest, from background to text, for antialiasing
 
-_INKS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uint8)
-"""Palette index of each intensity of text."""
+_INKS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uint8)  # index of each text intensity
 
 # Anchors of a dark-to-bright ramp similar to magma: monotone in lightness, so that it also works in greyscale.
 _RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93), (254, 176, 120), (252, 253, 191))
@@ -28,11 +28,9 @@ _RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93),
 def _palette() -> list[int]:
     anchors = np.array(_RAMP, dtype=float)
     steps = np.linspace(0, len(anchors) - 1, _COLOURS)
-    colours = np.stack([np.interp(steps, range(len(anchors)), anchors[:, part]) for part in range(3)], axis=1)
-    table = np.zeros((256, 3), dtype=np.uint8)
-    table[:_COLOURS] = colours.round()
-    table[_COLOURS:] = np.linspace(255, 40, _GREYS).round()[:, None]
-    return table.flatten().tolist()
+    colours = np.stack([np.interp(steps, range(len(anchors)), channel) for channel in anchors.T], axis=1)
+    greys = np.linspace((255, 255, 255), (40, 40, 40), _GREYS)
+    return np.concatenate([colours, greys]).round().astype(int).flatten().tolist()
 
 
 @cache
@@ -43,28 +41,22 @@ def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf", FONT_SIZE)
 
 
-def heads(weights: np.ndarray, rows: list[str], columns: list[str]) -> Image.Image:
-    """All heads of one layer side by side: queries down, keys across.
+def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Image.Image:
+    """All heads [H, T, S] of one layer side by side, with labels: T queries down, S keys across.
 
-    Args:
-        weights: probabilities [H, T, S].
-        rows: labels of the T queries.
-        columns: labels of the S keys.
-
-    Returns:
-        A palette image; brighter is more weight.
+    A palette image; brighter is more weight.
     """
     rows, columns = [_label(token) for token in rows], [_label(token) for token in columns]
     cell = max(1, min(CELL, MAX_SIDE // max(weights.shape[1:])))
-    left = max((_width(text) for text in rows), default=0) + 2 * _MARGIN
-    top = max((_width(text) for text in columns), default=0) + FONT_SIZE + 2 * _MARGIN
+    left = max(map(_width, rows), default=0) + 2 * _MARGIN
+    top = max(map(_width, columns), default=0) + FONT_SIZE + 2 * _MARGIN
     frame = _frame(cell, rows, columns, left, top)  # the labels are the same for all heads
     return joined([_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)])
 
 
 def joined(images: list[Image.Image], vertical: bool = False) -> Image.Image:
     """Images side by side, or stacked vertically."""
-    widths, heights = [image.width for image in images], [image.height for image in images]
+    widths, heights = zip(*(image.size for image in images), strict=True)
     size = (max(widths), sum(heights)) if vertical else (sum(widths), max(heights))
     canvas = Image.new("P", size, _COLOURS)
     canvas.putpalette(_palette())
@@ -100,12 +92,12 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
 
 def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: int, top: int) -> Image.Image:
     """One head in its frame, with its title above."""
-    height, width = weights.shape[0] * cell, weights.shape[1] * cell
     text = frame.copy()
     ImageDraw.Draw(text).text((left, 2), title, fill=255, font=_font())
     pixels = _INKS[np.asarray(text)]
     levels = (np.nan_to_num(weights).clip(0, 1) * (_COLOURS - 1)).round().astype(np.uint8)
-    pixels[top : top + height, left : left + width] = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+    levels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+    pixels[top : top + levels.shape[0], left : left + levels.shape[1]] = levels
     return _from_palette(pixels)
 
 
@@ -121,6 +113,6 @@ def _width(text: str) -> int:
 
 def _from_palette(pixels: np.ndarray) -> Image.Image:
     """Palette indices [height, width] as an image."""
-    image = Image.frombytes("P", (pixels.shape[1], pixels.shape[0]), np.ascontiguousarray(pixels).tobytes())
+    image = Image.fromarray(pixels)
     image.putpalette(_palette())
     return image

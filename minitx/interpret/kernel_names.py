@@ -5,7 +5,7 @@ Legend: B batch, T queries, S keys, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,25 +14,17 @@ from torch.nn.attention import SDPBackend
 
 from minitx.interpret.recording import wrapped_attention
 from minitx.nn.kernels import MaskAndBias, allowed_kernels, choose_kernel, fold, fused_dtype
-from minitx.nn.multi_head import AttentionFunction
 
 
 def attention_kernels(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, str]:
-    """Run the model once on inputs, keyword arguments of its forward, and name the kernel of each attention.
-
-    Returns:
-        Module path to a line such as "fused: flash, with a mask"; see kernel_name.
-    """
+    """Run the model once on inputs, keyword arguments of its forward, and name each attention's kernel by its path."""
     names: dict[str, str] = {}
 
-    def recorder(path: str, inner: AttentionFunction) -> AttentionFunction:
-        def attend(*args: Any, **kwargs: Any) -> Any:
-            names[path] = kernel_name(*args, **kwargs)
-            return inner(*args, **kwargs)
+    def named(path: str, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        names[path] = kernel_name(*args, **kwargs)
+        return inner(*args, **kwargs)
 
-        return attend
-
-    with wrapped_attention(model, recorder):
+    with wrapped_attention(model, named):
         model(**inputs)
     return names
 
@@ -49,7 +41,7 @@ def kernel_name(
     window: int | None = None,
     softcap: float | None = None,
 ) -> str:
-    """Name the kernel that scaled_dot_product_attention runs with these arguments.
+    """Name the kernel that scaled_dot_product_attention runs with these arguments, as in "fused: flash, with a mask".
 
     A fused kernel is named with torch's backend (flash, efficient and cudnn never materialize the [T, S] matrix, math
     does) and with its mask: none, the causal flag, or a tensor.

@@ -1,12 +1,13 @@
-"""Hooks around the attention functions of a model: record weights, scale or ablate heads.
+"""Wrap the attention functions of a model: record their weights, scale or ablate their heads.
 
-Legend: B batch, T queries, S keys, H heads.
+Legend: B batch, T queries, S keys, H heads, K d_head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +15,6 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
 from minitx.nn import MultiHeadAttention
-from minitx.nn.multi_head import AttentionFunction
-
-Wrapper = Callable[[str, AttentionFunction], AttentionFunction]
-"""From a module's path and its attention function to the replacement."""
 
 
 class Map(NamedTuple):
@@ -29,20 +26,6 @@ class Map(NamedTuple):
     kind: str  # encoder, decoder or cross
 
 
-@contextmanager
-def wrapped_attention(model: nn.Module, wrapper: Wrapper) -> Iterator[None]:
-    """Within this block, wrap the attention function of every MultiHeadAttention, compiled or not; blocks may nest."""
-    modules = attention_modules(model)
-    originals = {path: module.attention for path, module in modules.items()}
-    try:
-        for path, module in modules.items():
-            module.attention = wrapper(path, module.attention)
-        yield
-    finally:
-        for path, module in modules.items():
-            module.attention = originals[path]
-
-
 def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
     """Every MultiHeadAttention by its path; compilation, of the model or of its parts, does not change the paths."""
     return {
@@ -50,6 +33,35 @@ def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
         for path, module in model.named_modules()
         if isinstance(module, MultiHeadAttention)
     }
+
+
+@contextmanager
+def wrapped_attention(model: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Within this block, each attention of the model calls the wrapper instead; blocks may nest.
+
+    Args:
+        model: any module with MultiHeadAttention inside, compiled or not.
+        wrapper: called with a module's path, its attention function, and the arguments of that function.
+    """
+    with ExitStack() as stack:
+        for path, module in attention_modules(model).items():
+            stack.callback(setattr, module, "attention", module.attention)
+            module.attention = partial(wrapper, path, module.attention)
+        yield
+
+
+@contextmanager
+def observed_attention(model: nn.Module, observe: Callable[[str, Tensor], Any]) -> Iterator[None]:
+    """Within this block, pass the path and the weights [B, H, T, S] of every attention to `observe`, call by call."""
+
+    @torch.compiler.disable  # the weights outlive the call, which a compiled graph does not allow
+    def explicit(path: str, inner: Callable[..., Any], *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
+        out, weights = inner(*args, return_weights=True, **kwargs)
+        observe(path, weights.detach())
+        return (out, weights) if return_weights else out
+
+    with wrapped_attention(model, explicit):
+        yield
 
 
 @contextmanager
@@ -65,17 +77,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         overwrites the weights of an earlier one.
     """
     maps: dict[str, Tensor] = {}
-
-    def recorder(path: str, inner: AttentionFunction) -> AttentionFunction:
-        @torch.compiler.disable  # the recorded weights outlive the call, which a compiled graph does not allow
-        def record(*args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
-            out, weights = inner(*args, return_weights=True, **kwargs)
-            maps[path] = weights.detach()
-            return (out, weights) if return_weights else out
-
-        return record
-
-    with wrapped_attention(model, recorder):
+    with observed_attention(model, maps.__setitem__):
         yield maps
 
 
@@ -95,26 +97,20 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
         ConfigError: a path that is no attention of this model, or another number of heads.
     """
     modules = attention_modules(model)
-    factors: dict[str, Tensor] = {}
-    for path, mask in masks.items():
+    factors = {path: torch.atleast_1d(torch.as_tensor(mask)) for path, mask in masks.items()}
+    for path, factor in factors.items():
         if path not in modules:
             raise ConfigError(f"head_mask: {path} is no attention of this model, which has: {', '.join(modules)}")
-        factors[path] = torch.atleast_1d(torch.as_tensor(mask))
-        expected, actual = modules[path].n_heads, factors[path].size(-1)
-        if actual != expected:
-            raise ConfigError(f"head_mask: {path} has {expected} heads, got {actual} numbers")
+        if factor.size(-1) != modules[path].n_heads:
+            raise ConfigError(f"head_mask: {path} has {modules[path].n_heads} heads, got {factor.size(-1)} numbers")
 
-    def scaler(path: str, inner: AttentionFunction) -> AttentionFunction:
+    def scale(path: str, inner: Callable[..., Any], *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
+        result = inner(*args, return_weights=return_weights, **kwargs)
         if path not in factors:
-            return inner
+            return result
+        out, *weights = result if return_weights else (result,)  # [B, H, T, K]
+        out = out * factors[path][..., None, None].to(out)
+        return (out, *weights) if return_weights else out
 
-        def scale(*args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
-            result = inner(*args, return_weights=return_weights, **kwargs)
-            out, *weights = result if return_weights else (result,)  # [B, H, T, K]
-            out = out * factors[path][..., None, None].to(out)
-            return (out, *weights) if return_weights else out
-
-        return scale
-
-    with wrapped_attention(model, scaler):
+    with wrapped_attention(model, scale):
         yield

@@ -1,12 +1,8 @@
-"""Head statistics of a trained model, averaged over many held-out examples.
-
-Legend: N examples, T queries, S keys, H heads.
-"""
+"""Head statistics of a trained model, averaged over many held-out examples."""
 
 from __future__ import annotations
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Examples
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import evaluating
@@ -25,13 +21,13 @@ MAX_WEIGHTS = 2**26
 
 
 def task_statistics(
-    predictor: Predictor, examples: int | Examples = MAX_EXAMPLES, split: Split | None = None
+    predictor: Predictor, examples: int = MAX_EXAMPLES, split: Split | None = None
 ) -> dict[str, list[Statistic]]:
     """The statistics of every head over held-out examples, with their reference answers.
 
     Args:
         predictor: the model to measure.
-        examples: the number of examples, or the examples.
+        examples: at most this many.
         split: of the examples; the task's final split by default.
 
     Returns:
@@ -41,16 +37,14 @@ def task_statistics(
     Raises:
         ConfigError: fewer than one example.
     """
-    if isinstance(examples, int):
-        if examples < 1:
-            raise ConfigError(f"the number of examples must be at least 1, got {examples}")
-        examples = predictor.task.examples(split or predictor.task.final_split, examples)
-    examples = examples.clip(MAX_TOKENS)
+    if examples < 1:
+        raise ConfigError(f"the number of examples must be at least 1, got {examples}")
+    held_out = predictor.task.examples(split or predictor.task.final_split, examples).clip(MAX_TOKENS)
     heads = sum(module.n_heads for module in attention_modules(predictor.model).values())
-    batch_size = max(1, MAX_WEIGHTS // (heads * examples.width**2))
+    batch_size = max(1, MAX_WEIGHTS // (heads * held_out.width**2))
     sums = {kind: HeadSums() for kind in KINDS}
-    for start in range(0, len(examples), batch_size):
-        part = examples.slice(start, start + batch_size).to(predictor.device)
+    for start in range(0, len(held_out), batch_size):
+        part = held_out.slice(start, start + batch_size).to(predictor.device)
         batch = part.frame(predictor.architecture, predictor.tokenizer.special)
         with evaluating(predictor.model):
             maps = attention_maps(predictor.model, batch.model_inputs(), labels(batch, predictor.tokenizer))

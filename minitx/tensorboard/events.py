@@ -34,8 +34,8 @@ class EventFile:
     """
 
     def __init__(self, folder: str | Path, writing: Callable[[], AbstractContextManager[None]]) -> None:
-        self.folder = Path(folder)
-        self.path = self.folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self.path = Path(folder) / name
         self._writing = writing
         self._waiting: deque[bytes] = deque()
         self._size = self._written = 0  # bytes that wait; bytes of the first record that are in the file
@@ -43,7 +43,7 @@ class EventFile:
 
     def get_logdir(self) -> str:
         """The folder."""
-        return str(self.folder)
+        return str(self.path.parent)
 
     def add_summary(self, summary: Summary, global_step: int | None = None, walltime: float | None = None) -> None:
         """Add values at a step."""
@@ -71,19 +71,20 @@ class EventFile:
                 while self._waiting:
                     self._written += file.write(self._waiting[0][self._written :]) or 0
                     if self._written == len(self._waiting[0]):
-                        self._size -= self._written
-                        self._written = 0
-                        self._waiting.popleft()
+                        self._drop_first()
+
+    close = flush
 
     def _create(self) -> None:
         """Create the file with its version record, also after it was removed."""
         if self._written:  # the first half of this record was removed with the file
-            self._size -= len(self._waiting.popleft())
-            self._written = 0
+            self._drop_first()
         with self.path.open("xb", buffering=0) as file:
             file.write(_record(Event(wall_time=time.time(), file_version="brain.Event:2")))
 
-    close = flush
+    def _drop_first(self) -> None:
+        self._size -= len(self._waiting.popleft())
+        self._written = 0
 
 
 def _record(event: Event) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from minitx.tensorboard.map_format import Statistic, strongest
-from minitx.tensorboard.writer import markdown_table
+from minitx.tensorboard.writer import add_values, markdown_table
 
 MAX_HEAD_CURVES = 64
 """Heads of one kind with a curve each; with more heads, only the highest value or the mean has a curve."""
@@ -55,22 +55,20 @@ def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: 
             }
             if sum(map(len, part.values)) <= MAX_HEAD_CURVES:
                 scalars |= curves
-            elif curves and part.pattern:
-                scalars[f"{tag}/highest"] = max(curves.values())
             elif curves:
-                scalars[f"{tag}/mean"] = fmean(curves.values())
+                name, summary = ("highest", max) if part.pattern else ("mean", fmean)
+                scalars[f"{tag}/{name}"] = summary(curves.values())
     if scalars:
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        writer._get_file_writer().add_summary(Summary(value=values), step)
+        add_values(writer, [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()], step)
 
 
 def heads_table(found: Sequence[HeadFigures]) -> str:
     """Every head with its pattern and all its statistics, in Markdown for TensorBoard's text tab."""
     names = list(dict.fromkeys(name for head in found for name in head.figures))
     rows = []
-    for head in found:
-        values = [f"{head.figures[name]:.2f}" if name in head.figures else "" for name in names]
-        rows.append([f"{head.kind} {head.layer}.{head.head}", head.pattern or "", *values])
+    for kind, layer, number, figures, pattern in found:
+        values = [f"{figures[name]:.2f}" if name in figures else "" for name in names]
+        rows.append([f"{kind} {layer}.{number}", pattern or "", *values])
     return markdown_table(["layer.head", "pattern", *names], rows)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,12 +22,15 @@ import numpy as np
 from minitx.config.errors import ConfigError
 
 VERSION = 1
-KINDS = ("encoder", "decoder", "cross")
 MAX_LABEL_LENGTH = 200
 """Characters of a token that are kept."""
 LEVELS = 255
 MAX_MAP_BYTES = 2**28
 """Bytes of one unpacked map: an untrusted header cannot request more memory."""
+
+
+PATTERN_FROM = 0.5
+"""A head follows a pattern with at least this share of its weight."""
 
 
 class Statistic(NamedTuple):
@@ -35,11 +39,7 @@ class Statistic(NamedTuple):
     name: str
     meaning: str  # in a phrase, with its reference
     pattern: bool  # whether a value near 1 names the pattern of a head
-    values: list[list[float | None]]  # [L][H]; None where it is undefined
-
-
-PATTERN_FROM = 0.5
-"""A head follows a pattern with at least this share of its weight."""
+    values: list[list[float | None]]  # [L][H], finite; None where it is undefined
 
 
 class Named(NamedTuple):
@@ -69,18 +69,15 @@ def encode(
     statistics: Sequence[Statistic] = (),
     extras: Mapping[str, np.ndarray] | None = None,
 ) -> list[bytes]:
-    """Encode maps as bytes.
+    """Encode maps as bytes: the header and the gzipped maps.
 
     Args:
-        kind: one of KINDS.
+        kind: encoder, decoder or cross.
         queries: labels of the T queries; None is padding.
         keys: labels of the S keys; None is padding.
         layers: weights [H, T, S] of each layer.
         statistics: of its heads.
         extras: further maps [T, S] by name, such as rollout.
-
-    Returns:
-        The header and the gzipped maps, for decode.
     """
     extras = extras or {}
     header = {
@@ -90,7 +87,7 @@ def encode(
         "keys": [_cut(label) for label in keys],
         "heads": [len(weights) for weights in layers],
         "extras": list(extras),
-        "statistics": [{**part._asdict(), "values": _finite(part.values)} for part in statistics],
+        "statistics": [part._asdict() for part in statistics],
     }
     maps = [*layers, *(weights[None] for weights in extras.values())]
     return [json.dumps(header, allow_nan=False).encode(), *(_packed(weights) for weights in maps)]
@@ -98,11 +95,6 @@ def encode(
 
 def _cut(label: str | None) -> str | None:
     return label if label is None or len(label) <= MAX_LABEL_LENGTH else label[: MAX_LABEL_LENGTH - 1] + "…"
-
-
-def _finite(values: list[list[float | None]]) -> list[list[float | None]]:
-    """Values that JSON can represent: a diverged model has no statistics, and its maps are still logged."""
-    return [[value if value is None or math.isfinite(value) else None for value in layer] for layer in values]
 
 
 def _packed(weights: np.ndarray) -> bytes:
@@ -123,34 +115,40 @@ def read_header(item: bytes) -> dict[str, Any]:
         raise ConfigError("this is no attention map of minitx") from None
     if version != VERSION:
         raise ConfigError(f"attention maps must have format {VERSION}, got format {repr(version)[:20]}")
-    try:
-        _check(header)
-    except (KeyError, TypeError, AttributeError, OverflowError):
-        raise ConfigError("the header of these attention maps is damaged") from None
+    if not _is_valid(header):
+        raise ConfigError("the header of these attention maps is damaged")
     return {**header, **{side: [_cut(label) for label in header[side]] for side in ("queries", "keys")}}
 
 
-def _check(header: dict[str, Any]) -> None:
-    """Check types and sizes; TypeError and similar errors for a damaged header."""
-    _require(header["kind"] in KINDS)
-    for labels in (header["queries"], header["keys"]):
-        _require(isinstance(labels, list) and all(label is None or isinstance(label, str) for label in labels))
-    heads, extras = header["heads"], header["extras"]
-    _require(isinstance(heads, list) and all(type(count) is int and count > 0 for count in heads))
-    _require(isinstance(extras, list) and all(isinstance(name, str) for name in extras))
-    _require(isinstance(header["statistics"], list))
-    for statistic in header["statistics"]:
-        _require(isinstance(statistic["name"], str) and isinstance(statistic["meaning"], str))
-        _require(isinstance(statistic["pattern"], bool))
-        _require([len(layer) for layer in statistic["values"]] == heads)
-        for value in (value for layer in statistic["values"] for value in layer):
-            _require(value is None or (type(value) in (int, float) and math.isfinite(value)))
+def _is_valid(header: dict[str, Any]) -> bool:
+    match header:
+        case {
+            "kind": "encoder" | "decoder" | "cross",
+            "queries": [*queries],
+            "keys": [*keys],
+            "heads": [*heads],
+            "extras": [*extras],
+            "statistics": [*statistics],
+        }:
+            return (
+                all(label is None or isinstance(label, str) for label in [*queries, *keys])
+                and all(type(count) is int and count > 0 for count in heads)
+                and all(isinstance(name, str) for name in extras)
+                and all(_is_valid_statistic(statistic, heads) for statistic in statistics)
+            )
+    return False
 
 
-def _require(valid: bool) -> None:
-    """An assert that python -O keeps."""
-    if not valid:
-        raise TypeError
+def _is_valid_statistic(statistic: Any, heads: list[int]) -> bool:
+    match statistic:
+        case {"name": str(), "meaning": str(), "pattern": bool(), "values": [*layers]}:
+            shape = [len(layer) if isinstance(layer, list) else None for layer in layers]
+            return shape == heads and all(_is_number(value) for layer in layers for value in layer)
+    return False
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) <= sys.float_info.max)
 
 
 def sizes(header: Mapping[str, Any]) -> list[tuple[int, int, int]]:
@@ -159,30 +157,8 @@ def sizes(header: Mapping[str, Any]) -> list[tuple[int, int, int]]:
     return [(count, rows, columns) for count in [*header["heads"], *(1 for _ in header["extras"])]]
 
 
-def decode(items: Sequence[bytes]) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The header, and the maps as weights: layers first, then extras.
-
-    Raises:
-        ConfigError: damaged, or of an unknown version.
-    """
-    header = read_header(items[0] if items else b"")
-    shapes = sizes(header)
-    if len(items) != 1 + len(shapes):
-        raise ConfigError(f"the header lists {len(shapes)} attention maps, got {len(items) - 1}")
-    maps = []
-    for number, (item, shape) in enumerate(zip(items[1:], shapes, strict=True)):
-        levels = np.frombuffer(unpacked(item, shape, number), dtype=np.uint8).reshape(shape)
-        maps.append((levels / np.float32(LEVELS)) ** 2)
-    return header, maps
-
-
 def unpacked(item: bytes, shape: tuple[int, int, int], number: int) -> bytes:
-    """Unpack the levels of a map, one byte each, and never more than its shape has: gzip may expand to far more.
-
-    Args:
-        item: gzipped.
-        shape: of the map, from sizes.
-        number: of the map, for the message.
+    """Unpack the levels of map `number`, one byte each, and never more than its shape has: gzip may expand to far more.
 
     Raises:
         ConfigError: not gzip, truncated, of another size, or larger than MAX_MAP_BYTES.

@@ -27,16 +27,16 @@ from minitx.tensorboard import NAME
 from minitx.tensorboard.map_format import read_header, sizes, unpacked
 
 STATIC = Path(__file__).parent / "static"
-TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
+TYPES = {".js": "text/javascript", ".css": "text/css"}
 """Types of the page's files. The system's table of types declares modules plain text on some systems."""
 ALL = 2**31 - 1
 """Steps to request: as many as TensorBoard keeps."""
 MAX_ITEMS = 4096
 """Items of one event. TensorBoard makes a key for each item that an untrusted event claims to have."""
 MAX_CACHED_SERIES = 16
-"""Time series whose steps and blob keys are cached between requests."""
+"""Time series whose blob keys are cached between requests."""
 
-Key = tuple[str, str, str]  # experiment, run, tag
+Route = Callable[[Request], Response]
 Series = dict[int, tuple[BlobReference, ...]]  # by step
 
 
@@ -47,8 +47,8 @@ class AttentionPlugin(TBPlugin):
 
     def __init__(self, context: TBContext) -> None:
         self._data = context.data_provider
-        self._series: dict[Key, Series] = {}
-        self._steps: dict[Key, tuple[Any, list[int]]] = {}
+        self._steps: dict[tuple[Any, ...], list[int]] = {}  # by experiment, run, tag and state of the series
+        self._series: dict[tuple[str, str, str], Series] = {}  # by experiment, run and tag; the latest read is last
 
     def is_active(self) -> bool:
         """Whether the tab is active without data; with data, TensorBoard activates it."""
@@ -59,76 +59,65 @@ class AttentionPlugin(TBPlugin):
         return FrontendMetadata(es_module_path="/static/index.js", tab_name="Attention", disable_reload=True)
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
-        """Routes."""
-        return {
-            "/index": _served(self._index),
-            "/header": _served(self._header),
-            "/map": _served(self._map),
-            "/static/*": _served(_static),
-        }
+        """The routes."""
+        routes = {"/index": self._index, "/header": self._header, "/map": self._map, "/static/*": _static}
+        return {path: _served(route) for path, route in routes.items()}
 
     def _index(self, request: Request) -> Response:
         """Runs, tags and steps. The page polls: only a series that has changed is read again."""
         experiment = experiment_id(request.environ)
-        listed = self._listed(request, None)
-        fresh: dict[Key, tuple[Any, list[int]]] = {}
-        for run, tags in listed.items():
-            for tag, about in tags.items():
-                key, state = (experiment, run, tag), (about.max_step, about.max_wall_time, about.max_length)
-                cached = self._steps.get(key)
-                if cached is None or cached[0] != state:
-                    cached = state, sorted(self._read(request, run, tag) if _bounded(about) else [about.max_step])
-                fresh[key] = cached
+        fresh = {}
+
+        def steps(run: str, tag: str, about: BlobSequenceTimeSeries) -> list[int]:
+            key = (experiment, run, tag, about.max_step, about.max_wall_time, about.max_length)
+            found = self._steps.get(key)
+            if found is None:
+                found = [about.max_step] if about.max_length > MAX_ITEMS else sorted(self._read(request, run, tag))
+            fresh[key] = found
+            return found
+
+        runs = {
+            run: {tag: steps(run, tag, about) for tag, about in sorted(tags.items())}
+            for run, tags in sorted(self._ask_series(request, "list_blob_sequences", None).items())
+        }
         self._steps = fresh
-        runs = {run: {tag: fresh[experiment, run, tag][1] for tag in sorted(tags)} for run, tags in listed.items()}
-        return _json(request, {"runs": dict(sorted(runs.items()))})
+        return http_util.Respond(request, {"runs": runs}, "application/json")
 
     def _header(self, request: Request) -> Response:
-        return _json(request, read_header(self._blobs(request, [0])[0]))
+        return http_util.Respond(request, read_header(self._blob(request, 0)), "application/json")
 
     def _map(self, request: Request) -> Response:
         """A map in its stored bytes, after a check that they unpack to the size in the header."""
-        number = _number(request, "item")
-        if number < 0:
-            raise ConfigError(f"item must be 0 or more, got {number}")
-        header, packed = self._blobs(request, [0, number + 1])
-        shapes = sizes(read_header(header))
-        if number >= len(shapes):
-            raise ConfigError(f"item must be below {len(shapes)}, the number of maps, got {number}")
+        number, shapes = _number(request, "item"), sizes(read_header(self._blob(request, 0)))
+        if not 0 <= number < len(shapes):
+            raise ConfigError(f"item must be from 0 to below {len(shapes)}, the number of maps, got {number}")
+        packed = self._blob(request, number + 1)
         unpacked(packed, shapes[number], number)
         return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
 
-    def _blobs(self, request: Request, numbers: list[int]) -> list[bytes]:
-        """Byte strings of the event that the request names.
-
-        Raises:
-            ConfigError: no such event, or fewer byte strings in it.
-        """
+    def _blob(self, request: Request, number: int) -> bytes:
+        """A byte string of the event that the request names; ConfigError if there is none."""
         run, tag, step = _text(request, "run"), _text(request, "tag"), _number(request, "step")
         place = f"attention map {tag[:80]!r} of run {run[:80]!r} at step {step}"
         key = (experiment_id(request.environ), run, tag)
         references = self._series.get(key, {}).get(step, ())
-        if len(references) <= max(numbers):  # newer than the cache, or nonexistent
-            about = self._listed(request, RunTagFilter(runs=[run], tags=[tag])).get(run, {}).get(tag)
-            if about is not None and not _bounded(about):
+        if len(references) <= number:  # newer than the cache, or nonexistent
+            wanted = RunTagFilter(runs=[run], tags=[tag])
+            about = self._ask_series(request, "list_blob_sequences", wanted).get(run, {}).get(tag)
+            if about is not None and about.max_length > MAX_ITEMS:
                 raise ConfigError(f"there are {about.max_length} items in {place}, at most {MAX_ITEMS} can be shown")
             series = self._read(request, run, tag)
-            others = [(other, cached) for other, cached in list(self._series.items()) if other != key]
+            others = [item for item in list(self._series.items()) if item[0] != key]  # other threads may add items
             self._series = dict([*others, (key, series)][-MAX_CACHED_SERIES:])
             if step not in series:
                 raise ConfigError(f"there is no {place}")
             references = series[step]
-        if len(references) <= max(numbers):
-            raise ConfigError(f"there are {len(references)} items in {place}: number {max(numbers)} is missing")
-        blobs = [self._ask(request, "read_blob", blob_key=references[number].blob_key) for number in numbers]
-        if not all(isinstance(blob, bytes) for blob in blobs):
+        if len(references) <= number:
+            raise ConfigError(f"there are {len(references)} items in {place}: number {number} is missing")
+        blob = self._ask(request, "read_blob", blob_key=references[number].blob_key)
+        if not isinstance(blob, bytes):
             raise ConfigError(f"there are no bytes in {place}")
-        return blobs
-
-    def _listed(self, request: Request, wanted: RunTagFilter | None) -> dict[str, dict[str, BlobSequenceTimeSeries]]:
-        """The series by run and tag, without their steps."""
-        listed: dict[str, dict[str, BlobSequenceTimeSeries]] = self._ask_series(request, "list_blob_sequences", wanted)
-        return listed
+        return blob
 
     def _read(self, request: Request, run: str, tag: str) -> Series:
         """Every step of one series, with the references of its blobs."""
@@ -136,16 +125,14 @@ class AttentionPlugin(TBPlugin):
         read = self._ask_series(request, "read_blob_sequences", wanted, downsample=ALL)
         return {datum.step: datum.values for datum in read.get(run, {}).get(tag, [])}
 
-    def _ask_series(self, request: Request, method: str, wanted: RunTagFilter | None, **options: Any) -> Any:
+    def _ask_series(self, request: Request, method: str, wanted: RunTagFilter | None, **options: Any) -> dict[str, Any]:
+        """By run and tag: what the series are, or their steps."""
         experiment = experiment_id(request.environ)
-        return self._ask(request, method, experiment_id=experiment, plugin_name=NAME, run_tag_filter=wanted, **options)
+        options |= {"experiment_id": experiment, "plugin_name": NAME, "run_tag_filter": wanted}
+        return dict(self._ask(request, method, **options))
 
     def _ask(self, request: Request, method: str, **arguments: Any) -> Any:
-        """Call the data provider.
-
-        Raises:
-            ConfigError: any error. There is no common base class: errors are gRPC's, numpy's and TensorBoard's own.
-        """
+        """Call the data provider. Its errors, gRPC's, numpy's and TensorBoard's own, become ConfigErrors."""
         try:
             return getattr(self._data, method)(context(request.environ), **arguments)
         except Exception as error:
@@ -154,11 +141,7 @@ class AttentionPlugin(TBPlugin):
             raise ConfigError(f"TensorBoard could not read these attention maps ({message})") from None
 
 
-def _bounded(about: BlobSequenceTimeSeries) -> bool:
-    return bool(about.max_length <= MAX_ITEMS)
-
-
-def _served(route: Callable[[Request], Response]) -> Callable[..., Any]:
+def _served(route: Route) -> Callable[..., Any]:
     """Answer bad input, from the URL or from an event file, with a sentence."""
 
     def answer(request: Request) -> Response:
@@ -168,10 +151,6 @@ def _served(route: Callable[[Request], Response]) -> Callable[..., Any]:
             return http_util.Respond(request, {"error": str(error)}, "application/json", code=404)
 
     return Request.application(answer)
-
-
-def _json(request: Request, content: dict[str, Any]) -> Response:
-    return http_util.Respond(request, content, "application/json")
 
 
 def _text(request: Request, name: str) -> str:

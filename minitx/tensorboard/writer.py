@@ -1,4 +1,7 @@
-"""Images, attention maps and tables for event files, without matplotlib or a second encoding."""
+"""Images, attention maps and tables for event files, without matplotlib or a second encoding.
+
+A writer is a torch.utils.tensorboard.SummaryWriter.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import io
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -15,60 +18,51 @@ from tensorboard.compat.proto.types_pb2 import DataType
 
 from minitx.tensorboard import NAME
 
-if TYPE_CHECKING:
-    from PIL import Image
+
+def add_values(writer: Any, values: Iterable[Summary.Value], step: int | None) -> None:
+    """Write values as one event."""
+    writer._get_file_writer().add_summary(Summary(value=values), step)
 
 
-def add_picture(writer: Any, tag: str, image: Image.Image, step: int) -> None:
-    """Write an image as a PNG to a SummaryWriter; the part of the tag before the first slash is its group."""
-    png = io.BytesIO()
-    image.save(png, format="PNG")
-    encoded = Summary.Image(height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue())
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=encoded)]), step)
-
-
-def add_attention(writer: Any, pictures: Iterable[Any], example: str, step: int) -> None:
-    """Write the pictures of AttentionMaps, with kind, layer and image, under the name of an example."""
-    for picture in pictures:
-        add_picture(writer, f"attention_{picture.kind}/layer_{picture.layer}/{example}", picture.image, step)
+def add_attention(writer: Any, pictures: Iterable[tuple[str, int, Any]], example: str, step: int) -> None:
+    """Write AttentionMaps.pictures as PNGs under the name of an example."""
+    for kind, layer, image in pictures:
+        png = io.BytesIO()
+        image.save(png, format="PNG")
+        summary = Summary.Image(
+            height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue()
+        )
+        add_values(writer, [Summary.Value(tag=f"attention_{kind}/layer_{layer}/{example}", image=summary)], step)
 
 
 def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
     """Write attention maps for the Attention tab: one event, which a data server returns item by item.
 
     Args:
-        writer: a torch.utils.tensorboard.SummaryWriter.
+        writer: of the event file.
         tag: kind/example, such as cross/example_1.
         items: a header and maps, from map_format.encode.
         step: of training.
     """
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(items))])
     blobs = TensorProto(dtype=DataType.DT_STRING, tensor_shape=shape, string_val=items)
-    about = SummaryMetadata(
-        plugin_data=SummaryMetadata.PluginData(plugin_name=NAME), data_class=DataClass.DATA_CLASS_BLOB_SEQUENCE
-    )
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=blobs)]), step)
+    plugin = SummaryMetadata.PluginData(plugin_name=NAME)
+    about = SummaryMetadata(plugin_data=plugin, data_class=DataClass.DATA_CLASS_BLOB_SEQUENCE)
+    add_values(writer, [Summary.Value(tag=tag, metadata=about, tensor=blobs)], step)
 
 
 def add_hyperparameters(
     writer: Any, values: Mapping[str, bool | int | float | str], figures: Mapping[str, float], step: int = 0
 ) -> None:
-    """Make the run a row of TensorBoard's HPARAMS: its hyperparameters, and scalars of the run as its metrics.
-
-    Args:
-        writer: a torch.utils.tensorboard.SummaryWriter.
-        values: hyperparameters, flat.
-        figures: metrics, by tag.
-        step: after which they were measured.
-    """
+    """Make the run a row of TensorBoard's HPARAMS: its flat hyperparameters, and its metrics by tag as scalars."""
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 
     for tag, value in figures.items():
         writer.add_scalar(tag, value, step)
     ended = plugin_data_pb2.HParamsPluginData(session_end_info=plugin_data_pb2.SessionEndInfo(status="STATUS_SUCCESS"))
     end = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=metadata.create_summary_metadata(ended))
-    for summary in (summary_v2.hparams_pb(dict(values), trial_id=writer.get_logdir()), Summary(value=[end])):
-        writer._get_file_writer().add_summary(summary)
+    for parts in (summary_v2.hparams_pb(dict(values), trial_id=writer.get_logdir()).value, [end]):
+        add_values(writer, parts, None)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

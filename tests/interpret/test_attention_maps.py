@@ -1,3 +1,5 @@
+"""Attention maps with labels: their images, rollout, and what is logged of them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import minitx
+from decoded_maps import decode
 from minitx.config.schema import ModelConfig
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
@@ -26,67 +29,49 @@ def maps() -> AttentionMaps:
     """A batch of two: four source and three target tokens, and two and one."""
     torch.manual_seed(1)
     tokens = {"source": [["a", "b", "c", "d"], ["e", "f"]], "target": [["x", "y", "z"], ["w"]]}
-    return AttentionMaps(tokens, random_maps(2, 4, 4), random_maps(2, 3, 3), random_maps(2, 3, 4))
+    encoder, decoder = random_maps(2, 4, 4), [layer.tril() for layer in random_maps(2, 3, 3)]
+    for layer in encoder:
+        layer[1, :, :, 2:] = 0.0  # padded keys
+    normed = ([layer / layer.sum(-1, keepdim=True) for layer in layers] for layers in (encoder, decoder))
+    return AttentionMaps(tokens, *normed, random_maps(2, 3, 4))
 
 
-@pytest.fixture
-def calls_of_heads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, list[str], list[str]]]:
-    """The arguments of images.heads."""
-    calls = []
+@pytest.mark.parametrize("example", [0, 1])
+def test_each_layer_is_drawn_with_queries_by_row_and_keys_by_column(
+    maps: AttentionMaps, example: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[np.ndarray, list[str], list[str]]] = []
     heads = images.heads
-
-    def note(weights: np.ndarray, rows: list[str], columns: list[str]) -> Image.Image:
-        calls.append((weights, rows, columns))
-        return heads(weights, rows, columns)
-
-    monkeypatch.setattr(images, "heads", note)
-    return calls
+    monkeypatch.setattr(images, "heads", lambda *arguments: drawn.append(arguments) or heads(*arguments))
+    maps.cross = [layer.bfloat16() for layer in maps.cross]
+    shown = [(kind, layer) for kind, layer, _ in maps.pictures(example)]
+    assert shown == [(kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (1, 2)]
+    source, target = maps.tokens["source"][example], maps.tokens["target"][example]
+    expected = [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)] * 2
+    assert [(rows, columns) for _, rows, columns in drawn] == expected
+    for (weights, rows, columns), whole in zip(drawn, maps.encoder + maps.decoder + maps.cross, strict=True):
+        assert weights.shape == (H, len(rows), len(columns)), "padding is not drawn"
+        assert np.array_equal(weights, whole[example, :, : len(rows), : len(columns)].float().numpy())
 
 
 def test_kinds_that_an_architecture_lacks_have_no_picture() -> None:
     alone = AttentionMaps({"target": [["a", "b"]]}, decoder=random_maps(1, 2, 2, layers=3))
-    assert [(picture.kind, picture.layer) for picture in alone.pictures()] == [
-        ("decoder", layer) for layer in (1, 2, 3)
-    ]
+    assert [picture[:2] for picture in alone.pictures()] == [("decoder", layer) for layer in (1, 2, 3)]
     assert list(AttentionMaps({}).pictures()) == []
 
 
-@pytest.mark.parametrize("example", [0, 1])
-def test_queries_are_named_by_rows_and_keys_by_columns(maps: AttentionMaps, calls_of_heads: list, example: int) -> None:
-    shown = [(picture.kind, picture.layer) for picture in maps.pictures(example)]
-    assert shown == [(kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (1, 2)]
-    source, target = maps.tokens["source"][example], maps.tokens["target"][example]
-    expected = [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)] * 2
-    assert [(rows, columns) for _, rows, columns in calls_of_heads] == expected
-    for (weights, rows, columns), whole in zip(calls_of_heads, maps.encoder + maps.decoder + maps.cross, strict=True):
-        assert weights.shape == (H, len(rows), len(columns)), "padding is not drawn"
-        assert np.array_equal(weights, whole[example, :, : len(rows), : len(columns)].numpy())
-
-
-def test_half_precision_maps_have_pictures(calls_of_heads: list) -> None:
-    weights = torch.rand(1, H, 2, 2).bfloat16()
-    list(AttentionMaps({"target": [["a", "b"]]}, decoder=[weights]).pictures())
-    assert np.array_equal(calls_of_heads[0][0], weights[0].float().numpy())
-
-
-@pytest.mark.parametrize("example", [0, 1])
-def test_one_png_holds_all_the_pictures(maps: AttentionMaps, tmp_path: Path, example: int) -> None:
-    maps.save_png(tmp_path / "maps.png", example)
+def test_one_png_holds_all_the_pictures(maps: AttentionMaps, tmp_path: Path) -> None:
+    maps.save_png(tmp_path / "maps.png", example=1)
     with Image.open(tmp_path / "maps.png") as opened:
         assert opened.format == "PNG"
         whole = np.asarray(opened.convert("RGB"))
-    parts = [np.asarray(picture.image.convert("RGB")) for picture in maps.pictures(example)]
-    assert whole.shape[1] >= max(part.shape[1] for part in parts)
     below = 0
-    for part in parts:  # stacked vertically
+    for _, _, image in maps.pictures(example=1):  # stacked vertically
+        part = np.asarray(image.convert("RGB"))
         height, width = part.shape[:2]
-        places = [
-            top
-            for top in range(below, whole.shape[0] - height + 1)
-            if np.array_equal(whole[top : top + height, :width], part)
-        ]
-        assert places, "a picture is missing"
-        below = places[0] + height
+        places = range(below, whole.shape[0] - height + 1)
+        top = next(top for top in places if np.array_equal(whole[top : top + height, :width], part))
+        below = top + height
 
 
 def test_attention_maps_are_those_of_one_forward() -> None:
@@ -99,13 +84,49 @@ def test_attention_maps_are_those_of_one_forward() -> None:
     assert maps.tokens is tokens
     with torch.no_grad(), minitx.record_attention(model) as recorded:
         model(source, target)
-    for kind, path in (
-        ("encoder", "encoder.layers.{}.self_attn"),
-        ("decoder", "decoder.layers.{}.self_attn"),
-        ("cross", "decoder.layers.{}.cross_attn"),
-    ):
+    paths = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
+    for kind, (stack, attention) in paths.items():
         layers = getattr(maps, kind)
         assert len(layers) == 12
         for number, weights in enumerate(layers):  # layer 10 comes after layer 9, not after layer 1
-            assert torch.equal(weights, recorded[path.format(number)]), f"{kind} {number}"
+            assert torch.equal(weights, recorded[f"{stack}.layers.{number}.{attention}_attn"]), f"{kind} {number}"
             assert not weights.requires_grad
+
+
+# ---- rollout ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", [0, 1])
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_rollout_is_the_product_of_half_attention_and_half_identity(
+    maps: AttentionMaps, kind: str, example: int
+) -> None:
+    size = len(maps.tokens["source" if kind == "encoder" else "target"][example])
+    expected = np.eye(size)
+    for layer in getattr(maps, kind):
+        mean = layer[example, :, :size, :size].double().numpy().mean(axis=0)
+        expected = (0.5 * mean + 0.5 * np.eye(size)) @ expected  # later layers on the left
+    rollout = maps.rollout(kind, example)
+    assert rollout.sum(dim=1).tolist() == pytest.approx([1.0] * size)
+    assert rollout.numpy() == pytest.approx(expected, abs=1e-6)
+    header, levels = decode(maps.encoded(example)[kind])
+    assert header["extras"] == ["rollout"]
+    whole = levels[-1][0]
+    assert np.allclose(whole[:size, :size], rollout.numpy(), atol=1 / 255)
+    assert not whole[size:].any()
+    assert not whole[:, size:].any()
+
+
+def test_rows_without_attention_keep_their_own_token() -> None:
+    empty = AttentionMaps({"source": [["a", "b"]]}, [torch.zeros(1, 1, 2, 2)])
+    assert torch.equal(empty.rollout("encoder"), torch.eye(2))
+
+
+def test_rollout_is_of_self_attention_only(maps: AttentionMaps) -> None:
+    assert decode(maps.encoded()["cross"])[0]["extras"] == []
+    for kind in ("cross", "nonsense"):
+        with pytest.raises(ValueError, match=f"here of encoder or decoder; got {kind}"):
+            maps.rollout(kind)
+    alone = AttentionMaps({"target": [["a"]]}, decoder=[torch.ones(1, 1, 1, 1)])
+    with pytest.raises(ValueError, match="here of decoder; got encoder"):
+        alone.rollout("encoder")

@@ -1,13 +1,13 @@
-"""Recording changes no output and no gradient, and restores the model."""
+"""Recording changes no output and no gradient, masks scale heads, and both restore the model."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitx import record_attention
-from minitx.models.transformers import Transformer
+from minitx.interpret.recording import attention_modules, head_mask
 from minitx.nn import POSITIONS, MultiHeadAttention, scaled_dot_product_attention
 
 VOCAB, HEADS = 11, 4
@@ -19,8 +19,8 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-6) -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
 def inputs(architecture: str) -> tuple[Tensor, ...]:
@@ -31,8 +31,17 @@ def inputs(architecture: str) -> tuple[Tensor, ...]:
     return (src, tgt, src_keep, tgt_keep) if architecture == "encoder_decoder" else (tgt, tgt_keep)
 
 
-def attentions(model: Transformer) -> dict[str, MultiHeadAttention]:
-    return {name: part for name, part in model.named_modules() if isinstance(part, MultiHeadAttention)}
+def last(architecture: str) -> str:
+    """The path of an attention of the second layer."""
+    kinds = {"encoder_decoder": "decoder.layers.1.cross_attn", "decoder_only": "decoder.layers.1.self_attn"}
+    return kinds.get(architecture, "encoder.layers.1.self_attn")
+
+
+def unwrapped(model: nn.Module) -> bool:
+    return all(part.attention is scaled_dot_product_attention for part in attention_modules(model).values())
+
+
+# ---- recording -------------------------------------------------------------------------------------------------------
 
 
 @architectures
@@ -52,12 +61,11 @@ def test_names_are_module_paths_and_shapes_are_theirs(options: dict, tiny) -> No
     with record_attention(model) as maps:
         assert not maps
         model(*inputs("encoder_decoder"))
-    shapes = {"encoder": (3, HEADS, 6, 6), "decoder": (3, HEADS, 5, 5), "cross": (3, HEADS, 5, 6)}
     expected = {}
     for layer in range(2):
-        expected[f"encoder.layers.{layer}.self_attn"] = shapes["encoder"]
-        expected[f"decoder.layers.{layer}.self_attn"] = shapes["decoder"]
-        expected[f"decoder.layers.{layer}.cross_attn"] = shapes["cross"]
+        expected[f"encoder.layers.{layer}.self_attn"] = (3, HEADS, 6, 6)
+        expected[f"decoder.layers.{layer}.self_attn"] = (3, HEADS, 5, 5)
+        expected[f"decoder.layers.{layer}.cross_attn"] = (3, HEADS, 5, 6)
     assert {name: tuple(weights.shape) for name, weights in maps.items()} == expected
     assert all(isinstance(model.get_submodule(name), MultiHeadAttention) for name in maps)
     assert not any(weights.requires_grad for weights in maps.values())
@@ -74,7 +82,7 @@ def test_each_map_is_that_of_its_own_module(tiny) -> None:
         q, k = (proj(normed).unflatten(2, (HEADS, -1)).transpose(1, 2) for proj in (part.q_proj, part.k_proj))
         seen = keep[:, None, None, :] & torch.ones(5, 5).tril().bool()
         scores = (q @ k.transpose(2, 3) / part.d_head**0.5).masked_fill(~seen, -torch.inf)
-        close(maps[f"decoder.layers.{index}.self_attn"], scores.softmax(-1), 1e-5)
+        close(maps[f"decoder.layers.{index}.self_attn"], scores.softmax(-1))
         x = layer(x, None, part.prepare(x, mask=keep[:, None, None, :], causal=True))
 
 
@@ -86,7 +94,7 @@ def test_rows_sum_to_one_and_padding_has_no_weight(architecture: str, tiny) -> N
     for name, weights in maps.items():
         source = name.startswith("encoder") or "cross" in name
         keys = arguments[2] if source and architecture == "encoder_decoder" else arguments[-1]
-        close(weights.sum(-1), torch.ones(weights.shape[:-1]), 1e-5)
+        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert (weights.transpose(1, 3)[~keys] == 0).all()  # [B, S, T, H]
         assert (weights.transpose(1, 3)[keys] > 0).any()
         if name.startswith("decoder") and "self" in name:
@@ -95,33 +103,19 @@ def test_rows_sum_to_one_and_padding_has_no_weight(architecture: str, tiny) -> N
 
 def test_recording_changes_no_gradient(tiny) -> None:
     model, arguments = tiny("encoder_decoder", "learned"), inputs("encoder_decoder")
-    gradients = []
-    for recording in (False, True):
-        model.zero_grad()
-        if recording:
-            with record_attention(model):
-                model(*arguments).square().mean().backward()
-        else:
-            model(*arguments).square().mean().backward()
-        gradients.append({name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        close(gradients[1][name], gradient, 1e-5)
-
-
-def test_the_last_call_stays(tiny) -> None:
-    model = tiny("decoder_only")
-    with record_attention(model) as maps:
-        model(torch.randint(0, VOCAB, (2, 3)))
-        model(torch.randint(0, VOCAB, (1, 4)))
-    assert {tuple(weights.shape) for weights in maps.values()} == {(1, HEADS, 4, 4)}
-    model(torch.randint(0, VOCAB, (2, 7)))
-    assert {tuple(weights.shape) for weights in maps.values()} == {(1, HEADS, 4, 4)}  # nothing after the block
+    parameters = [part for part in model.parameters() if part.requires_grad]
+    plain = torch.autograd.grad(model(*arguments).square().mean(), parameters, allow_unused=True)
+    with record_attention(model):
+        recorded = torch.autograd.grad(model(*arguments).square().mean(), parameters, allow_unused=True)
+    for one, other in zip(recorded, plain, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            close(one, other)
 
 
 def test_the_attention_function_is_put_back_after_an_exception(tiny) -> None:
     model = tiny("encoder_decoder")
-    own = attentions(model)["encoder.layers.1.self_attn"]
+    own = attention_modules(model)["encoder.layers.1.self_attn"]
 
     def attend(*args, **kwargs):
         return scaled_dot_product_attention(*args, **kwargs)
@@ -129,22 +123,29 @@ def test_the_attention_function_is_put_back_after_an_exception(tiny) -> None:
     own.attention = attend
     with pytest.raises(RuntimeError, match="on the way"), record_attention(model):
         raise RuntimeError("on the way")
-    for part in attentions(model).values():
-        assert part.attention is (attend if part is own else scaled_dot_product_attention)
+    assert own.attention is attend
+    own.attention = scaled_dot_product_attention
+    assert unwrapped(model)
 
 
-def test_nested_blocks_end_one_by_one(tiny) -> None:
+def test_nested_blocks_end_one_by_one_and_the_last_call_stays(tiny) -> None:
     model = tiny("decoder_only")
-    long, short = torch.randint(0, VOCAB, (1, 5)), torch.randint(0, VOCAB, (1, 2))
+
+    def call(tokens: int) -> None:
+        model(torch.randint(0, VOCAB, (1, tokens)))
+
+    def lengths(maps: dict[str, Tensor]) -> set[int]:
+        return {weights.size(-1) for weights in maps.values()}
+
     with record_attention(model) as outer:
         with record_attention(model) as inner:
-            model(long)
-        assert {tuple(weights.shape) for weights in inner.values()} == {(1, HEADS, 5, 5)}
-        assert {tuple(weights.shape) for weights in outer.values()} == {(1, HEADS, 5, 5)}
-        model(short)
-        assert {tuple(weights.shape) for weights in outer.values()} == {(1, HEADS, 2, 2)}
-        assert {tuple(weights.shape) for weights in inner.values()} == {(1, HEADS, 5, 5)}
-    assert all(part.attention is scaled_dot_product_attention for part in attentions(model).values())
+            call(3)
+            call(5)
+        assert lengths(inner) == lengths(outer) == {5}
+        call(2)
+    call(7)
+    assert (lengths(outer), lengths(inner)) == ({2}, {5})
+    assert unwrapped(model)
 
 
 def test_any_module_with_attention_inside(tiny) -> None:
@@ -156,3 +157,166 @@ def test_any_module_with_attention_inside(tiny) -> None:
     with record_attention(torch.nn.Linear(2, 2)) as maps:
         pass
     assert maps == {}
+
+
+@architectures
+@pytest.mark.parametrize("softcap", [None, 1.0])
+@pytest.mark.parametrize("kind", ["autocast", "weights"])
+def test_recording_leaves_half_precision_logits_within_its_rounding(
+    kind: str, softcap: float | None, architecture: str, tiny
+) -> None:
+    model, arguments = tiny(architecture, "rope", softcap=softcap), inputs(architecture)
+    exact = model(*arguments)
+    if kind == "weights":
+        model = model.bfloat16()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "autocast"):
+        before = model(*arguments)
+        with record_attention(model) as maps:
+            recorded = model(*arguments)
+    assert recorded.dtype == before.dtype == torch.bfloat16
+    rounding = (before.float() - exact).abs().max()
+    assert (recorded.float() - exact).abs().max() <= 2 * rounding + 0.05 * exact.abs().max()
+    for weights in maps.values():
+        close(weights.float().sum(-1), torch.ones(weights.shape[:-1]), 2e-2)
+
+
+# ---- masks of heads --------------------------------------------------------------------------------------------------
+
+
+@architectures
+@pytest.mark.parametrize("binary", [True, False])
+def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool, tiny) -> None:
+    """Row by row, with any factor or with 0 and 1; a mask for all rows is a mask for each."""
+    model, arguments, path = tiny(architecture, "rope", n_kv_heads=2), inputs(architecture), last(architecture)
+    before, factors = model(*arguments), torch.rand(3, HEADS) * 2
+    factors = (factors > 1).float() if binary else factors
+    with head_mask(model, {path: factors}):
+        masked = model(*arguments)
+    part = model.get_submodule(path)
+    columns = factors.repeat_interleave(part.d_head, dim=-1)[:, None]
+    handle = part.o_proj.register_forward_pre_hook(lambda _module, args: (args[0] * columns,))
+    close(masked, model(*arguments))
+    handle.remove()
+    assert not torch.allclose(masked, before, atol=1e-3)
+    for row in range(3):
+        with head_mask(model, {path: factors[row].tolist()}):
+            close(model(*arguments)[row], masked[row])
+
+
+@architectures
+def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) -> None:
+    model, arguments, path = tiny(architecture, "rope").double(), inputs(architecture), last(architecture)
+
+    def loss(factors: Tensor) -> Tensor:
+        with head_mask(model, {path: factors}):
+            return model(*arguments).square().sum()
+
+    factors = torch.ones(HEADS, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(loss, factors)
+    assert (torch.autograd.grad(loss(factors), factors)[0].abs() > 0).all()
+
+
+def test_a_mask_of_whole_numbers_reaches_a_half_precision_model(tiny) -> None:
+    model, (ids, keep) = tiny("decoder_only", "rope").bfloat16(), inputs("decoder_only")
+    with head_mask(model, {last("decoder_only"): torch.tensor([1, 0, 1, 1])}):
+        assert model(ids, keep).dtype == torch.bfloat16
+
+
+@architectures
+@pytest.mark.parametrize("outside", ["record", "mask"])
+def test_recording_and_masking_nest_in_both_orders(architecture: str, outside: str, tiny) -> None:
+    """The weights of a masked head are recorded; its masked output reaches the next layer."""
+    model, arguments = tiny(architecture, "rope"), inputs(architecture)
+    masks = {name: torch.rand(HEADS) for name in attention_modules(model)}
+    with head_mask(model, masks):
+        expected = model(*arguments)
+    if outside == "record":
+        with record_attention(model) as maps, head_mask(model, masks):
+            close(model(*arguments), expected)
+    else:
+        with head_mask(model, masks), record_attention(model) as maps:
+            close(model(*arguments), expected)
+    assert maps.keys() == masks.keys()
+    with record_attention(model) as plain:
+        model(*arguments)
+    for name, weights in maps.items():
+        close(weights.sum(-1), torch.ones(weights.shape[:-1]))  # the weights themselves are not masked
+        first = ".0." in name and "cross" not in name
+        assert torch.allclose(weights, plain[name], atol=1e-5) == first  # the first layer has nothing masked below it
+
+
+@pytest.mark.parametrize(
+    ("path", "mask", "sentence"),
+    [
+        ("decoder.layers.9.self_attn", [1] * HEADS, r"decoder\.layers\.9\.self_attn .* decoder\.layers\.1\.self_attn"),
+        *(
+            ("decoder.layers.0.self_attn", mask, r"decoder\.layers\.0\.self_attn has 4 heads, got")
+            for mask in ([1, 1, 0], torch.ones(3, 5), 1.0)
+        ),
+    ],
+    ids=str,
+)
+def test_unknown_paths_and_other_numbers_of_heads_are_refused(path: str, mask, sentence: str, tiny) -> None:
+    model = tiny("decoder_only")
+    with pytest.raises(ValueError, match=sentence), head_mask(model, {path: mask}):
+        pass
+    assert unwrapped(model)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+
+
+def compiled(model: nn.Module, how: str) -> nn.Module:
+    torch.compiler.reset()
+    if how == "in place":
+        model.compile(backend="eager")
+        return model
+    if how == "in parts":
+        for name in {"encoder", "decoder"} & dict(model.named_children()).keys():
+            setattr(model, name, torch.compile(getattr(model, name), backend="eager"))
+        return model
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize(
+    ("how", "architecture"),
+    [
+        ("in parts", "decoder_only"),
+        pytest.param("in place", "encoder_only", marks=pytest.mark.slow),
+        pytest.param("around", "decoder_only", marks=pytest.mark.slow),
+        pytest.param("in place", "encoder_decoder", marks=pytest.mark.slow),
+        pytest.param("in parts", "encoder_decoder", marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_model_is_recorded_and_masked_under_its_own_paths(how: str, architecture: str, tiny) -> None:
+    plain, arguments = tiny(architecture, "rope", n_layers=1), inputs(architecture)
+    paths, mask_of_two = list(attention_modules(plain)), {last(architecture).replace(".1.", ".0."): [0, 1, 1, 0]}
+    before = plain(*arguments)
+    with record_attention(plain) as expected:
+        plain(*arguments)
+    with head_mask(plain, mask_of_two):
+        masked = plain(*arguments)
+    model = compiled(plain, how)
+    close(model(*arguments), before)
+    with record_attention(model) as maps:
+        close(model(*arguments), before)
+    assert list(attention_modules(model)) == paths
+    assert maps.keys() == expected.keys() == set(paths)
+    for name, weights in maps.items():
+        close(weights, expected[name])
+    with head_mask(model, mask_of_two):
+        close(model(*arguments), masked)
+    close(model(*arguments), before)
+    assert unwrapped(model)
+
+
+@pytest.mark.slow
+def test_recording_with_generated_kernels(tiny) -> None:
+    torch.compiler.reset()
+    model, arguments = tiny("decoder_only", "rope"), inputs("decoder_only")
+    before = model(*arguments)
+    model.compile()
+    with record_attention(model) as maps:
+        close(model(*arguments), before, 1e-4)
+    assert maps.keys() == set(attention_modules(model))
+    close(model(*arguments), before, 1e-4)

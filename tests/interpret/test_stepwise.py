@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import AttentionMaps, StepwiseMaps
+from minitx.interpret.attention_maps import KINDS, AttentionMaps, record_steps
 from predictors import BLOCK, LAYERS, H, built, prompts
 
 CASES: list[tuple[str, bool, dict[str, Any]]] = [
-    ("decoder_only", False, {}),
-    ("decoder_only", False, {"window": 3}),
     ("decoder_only", False, {"window": 1}),
     ("decoder_only", False, {"prefix_lm": True}),
     ("decoder_only", False, {"n_kv_heads": 1}),
@@ -23,18 +21,13 @@ CASES: list[tuple[str, bool, dict[str, Any]]] = [
     ("decoder_only", True, {}),
     ("decoder_only", True, {"window": 3}),
 ]
-each_case = pytest.mark.parametrize(("architecture", "text", "model"), CASES, ids=str)
-SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
-WAYS: list[dict[str, Any]] = [
-    {},
-    {"do_sample": True, "seed": 2, "temperature": 2.0},
-    {"repetition_penalty": 2.0, "min_new_tokens": 1},
-]
+WAYS: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 2, "temperature": 2.0, "repetition_penalty": 2.0}]
 
 
-def check_causal(maps: list[Tensor], prefix: int = 0) -> None:
+def check_causal(maps: AttentionMaps, bidirectional: bool) -> None:
     """Rows sum to one; only a bidirectional prefix attends to later tokens."""
-    for weights in maps:
+    prefix = maps.tokens["target"][0].index("<sep>") + 1 if bidirectional else 0
+    for weights in maps.decoder:
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
         later = weights.triu(1)
         later[:, :, :prefix, :prefix] = 0
@@ -42,10 +35,10 @@ def check_causal(maps: list[Tensor], prefix: int = 0) -> None:
 
 
 def close(found: AttentionMaps, expected: AttentionMaps) -> None:
-    for kind in ("encoder", "decoder", "cross"):
-        assert len(getattr(found, kind)) == len(getattr(expected, kind))
+    assert found.tokens == expected.tokens
+    for kind, sides in KINDS.items():
         for one, other in zip(getattr(found, kind), getattr(expected, kind), strict=True):
-            queries, keys = (len(found.tokens[side][0]) for side in SIDES[kind])
+            queries, keys = (len(found.tokens[side][0]) for side in sides)
             assert one.shape[2:] == (queries, keys)
             # An answer of no token at all takes up a place in a forward, as padding.
             torch.testing.assert_close(one, other[:, :, :queries, :keys], atol=1e-5, rtol=0)
@@ -59,26 +52,21 @@ def attended(predictor: Predictor, question: str, text: str, stopped: bool) -> A
     return predictor.attend(question + read) if predictor.task.kind == "stream" else predictor.attend(question, read)
 
 
-@each_case
+@pytest.mark.parametrize(("architecture", "text", "model"), CASES, ids=str)
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_maps_are_those_of_one_forward_pass(
     architecture: str, text: bool, model: dict[str, Any], options: dict[str, Any]
 ) -> None:
     reasons = set()
-    for seed in (1, 2):
-        predictor = built(architecture, text=text, seed=seed, **model)
-        for question in prompts(predictor):
-            for limit in (1, 2, BLOCK - len(question) + 1 if text else 40):
-                answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=limit, **options)
-                assert answer == predictor.generate(question, max_new_tokens=limit, **options)
-                size = len(predictor.tokenizer.encode(answer)) if answer else 0
-                stopped = size < limit
-                reasons.add(stopped)
-                expected = attended(predictor, question, answer, stopped)
-                assert maps.tokens == expected.tokens
-                close(maps, expected)
-                prefix = maps.tokens["target"][0].index("<sep>") + 1 if model.get("prefix_lm") else 0
-                check_causal(maps.decoder, prefix)
+    predictors = [built(architecture, text=text, seed=seed, **model) for seed in (1, 2)]
+    for predictor, question in itertools.product(predictors, prompts(predictors[0])):
+        for limit in (1, 2, BLOCK - len(question) + 1 if text else 40):
+            answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=limit, **options)
+            assert answer == predictor.generate(question, max_new_tokens=limit, **options)
+            size = len(predictor.tokenizer.encode(answer)) if answer else 0
+            reasons.add(size < limit)
+            close(maps, attended(predictor, question, answer, stopped=size < limit))
+            check_causal(maps, "prefix_lm" in model)
     assert reasons == {True, False}
 
 
@@ -92,11 +80,7 @@ def test_alignment_is_the_mean_of_the_last_cross_attention() -> None:
     torch.testing.assert_close(alignment, maps.cross[-1].mean(dim=1))
     assert maps.tokens == {"source": [["3", "1", "4", "1"]], "target": [["<bos>", *words[:-1]]]}
     assert len(maps.encoder) == len(maps.decoder) == len(maps.cross) == LAYERS
-    for weights in maps.encoder:
-        assert weights.shape == (1, H, 4, 4)
-
-
-def test_alignment_needs_cross_attention() -> None:
+    assert maps.encoder[0].shape == (1, H, 4, 4)
     _, maps = built().generate("3 1", return_attention=True)
     with pytest.raises(ValueError, match=r"model\.architecture is not encoder_decoder"):
         maps.alignment()
@@ -109,7 +93,7 @@ def test_only_decoders_generate_and_only_one_prompt() -> None:
         built("encoder_only").generate("3 1", return_attention=True)
 
 
-@pytest.mark.parametrize("question", ["abc", "a", "abcdefga"])
+@pytest.mark.parametrize("question", ["abc", "abcdefga"])
 def test_running_text_past_its_block_is_refused_with_what_is_possible(question: str) -> None:
     predictor = built(text=True, ends=False)
     most = BLOCK + 1 - len(question)
@@ -122,17 +106,14 @@ def test_running_text_past_its_block_is_refused_with_what_is_possible(question: 
 
 
 def test_a_prompt_longer_than_the_block_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the prompt has 10 tokens.*data\.block") as caught:
+    with pytest.raises(ValueError, match=r"the prompt has 10 tokens, so no token.*data\.block"):
         built(text=True).generate("abcdefgabc", return_attention=True, max_new_tokens=1)
-    assert "at most -" not in str(caught.value)
-    assert "at most 0" not in str(caught.value)
 
 
 def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
     predictor = built()
     before = [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
     predictor.generate("3 1", return_attention=True)
-    with pytest.raises(RuntimeError, match="in the middle"), StepwiseMaps(predictor.model):
+    with pytest.raises(RuntimeError, match="in the middle"), record_steps(predictor.model):
         raise RuntimeError("in the middle")
-    after = [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
-    assert before == after
+    assert before == [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]

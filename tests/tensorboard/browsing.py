@@ -17,18 +17,18 @@ from chromium import CHROMIUM as CHROMIUM
 from chromium import WHY_SKIPPED as WHY_SKIPPED
 
 PATIENCE_MS = 60_000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+MODELS = {"encoder_decoder": "3 1 4", "decoder_only": "5 0", "encoder_only": "0 2 6 6 1"}
+"""The texts of the runs with maps of each architecture."""
+LONG = range(0, 3000, 10)
+"""The steps of the run `long`."""
 
 
 @contextmanager
 def tensorboard(runs: Path, *options: str) -> Iterator[str]:
     """The address of a TensorBoard that shows a folder, once it answers."""
-    port = free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--port", str(port), *options]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://localhost:{port}/"

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.data_provider import MultiplexerDataPr
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from werkzeug.test import Client, TestResponse
 
-from minitx.tensorboard.map_format import decode
+from decoded_maps import decode
 from minitx.tensorboard.plugin_loader import AttentionLoader
 
 ADDRESS = "/data/plugin/minitx"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.images import _RAMP
 from minitx.tensorboard.map_format import Statistic
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
@@ -39,6 +40,11 @@ def some(seed: int) -> AttentionMaps:
     )
 
 
+NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")].filter((one) =>
+    one.offsetParent && !(one.textContent.trim() && one.tagName === "BUTTON")
+    && !one.getAttribute("aria-label") && !one.labels?.length).map((one) => one.outerHTML)"""
+"""Controls without a name."""
+
 MAPS, LATER = some(1), some(7)
 Opened = Callable[..., Maps]
 
@@ -61,61 +67,55 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def opened(browser: Any) -> Iterator[Opened]:
-    """Open a file without network; fail on requests and errors."""
-    troubles: list[str] = []
-    contexts = []
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[tuple[Any, list[str]]]:
+    """A page without network, and the requests and errors that should not have been."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True)
+    context.set_offline(True)
+    page, troubles = context.new_page(), []
+    page.on("request", lambda one: one.url.startswith(("file:", "blob:", "data:")) or troubles.append(one.url))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
+    yield page, troubles
+    context.close()
 
-    def open_file(path: Path, view: str = "", **options: Any) -> Maps:
-        context = browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True, **options)
-        contexts.append(context)
-        context.set_offline(True)
-        page = context.new_page()
-        page.on("request", lambda one: one.url.startswith(("file:", "blob:", "data:")) or troubles.append(one.url))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
-        page.goto(f"{path.as_uri()}{view}")
-        return Maps(page, page)
+
+@pytest.fixture
+def opened(page: tuple[Any, list[str]]) -> Iterator[Opened]:
+    """Open a file; fail on requests and errors."""
+
+    def open_file(path: Path, view: str = "") -> Maps:
+        page[0].goto("about:blank")  # so that another view of the same file is loaded, too
+        page[0].goto(f"{path.as_uri()}{view}")
+        return Maps(page[0], page[0])
 
     yield open_file
-    for context in contexts:
-        context.close()
-    assert not troubles
+    assert not page[1]
 
 
 def head(maps: AttentionMaps, kind: str, layer: int, number: int, example: int = 0) -> np.ndarray:
     return np.asarray(getattr(maps, kind)[layer][example, number])
 
 
-@pytest.mark.parametrize(("kind", "rows", "columns"), [("encoder", 4, 4), ("decoder", 3, 3), ("cross", 3, 4)])
-def test_every_kind_shows_the_weights_of_the_model(
-    opened: Opened, file: Path, kind: str, rows: int, columns: int
-) -> None:
+def test_every_kind_shows_the_weights_of_the_model_and_then_the_rollout(opened: Opened, file: Path) -> None:
     maps = opened(file)
-    maps.kind(kind)
-    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1", *([] if kind == "cross" else ["2:0"])]
-    maps.enlarge(1, 0)
-    assert maps.title == "Layer 2, head 1"
-    expected = head(MAPS, kind, 1, 0)
-    for row in range(rows):
-        for column in range(columns):
-            assert maps.weights(row, column) == pytest.approx([expected[row, column]], abs=STEP)
-        listed = maps.row()
-        assert listed == pytest.approx(dict(enumerate(expected[row])), abs=STEP)
-        assert list(listed.values()) == sorted(listed.values(), reverse=True), "the strongest first"
-
-
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_the_rollout_comes_after_the_heads(opened: Opened, file: Path, kind: str) -> None:
-    maps = opened(file)
-    maps.kind(kind)
-    maps.enlarge(2, 0)
-    assert maps.title == "Rollout"
-    expected = np.asarray(MAPS.rollout(kind, 0))
-    for row, weights in enumerate(expected):
-        for column, weight in enumerate(weights):
-            assert maps.weights(row, column) == pytest.approx([weight], abs=STEP)
+    for kind in ("encoder", "decoder", "cross"):
+        maps.kind(kind)
+        assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1", *([] if kind == "cross" else ["2:0"])]
+        maps.enlarge(1, 0)
+        assert maps.title == "Layer 2, head 1"
+        expected = head(MAPS, kind, 1, 0)
+        for row, weights in enumerate(expected):
+            column = (2 * row + 1) % len(weights)
+            assert maps.weights(row, column) == pytest.approx([weights[column]], abs=STEP)
+            listed = maps.row()
+            assert listed == pytest.approx(dict(enumerate(weights)), abs=STEP)
+            assert list(listed.values()) == sorted(listed.values(), reverse=True), "the strongest first"
+        if kind != "cross":
+            maps.enlarge(2, 0)
+            assert maps.title == "Rollout"
+            for row, weights in enumerate(np.asarray(MAPS.rollout(kind, 0))):
+                assert maps.weights(row, 1) == pytest.approx([weights[1]], abs=STEP)
 
 
 def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) -> None:
@@ -138,13 +138,10 @@ def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) ->
     assert "how <b>even</b> it is" in panel.inner_text()
 
 
-@pytest.mark.parametrize("scale", ["√", "linear"])
-def test_colours_follow_the_ramp(opened: Opened, file: Path, scale: str) -> None:
-    from minitx.interpret.images import _RAMP
-
+def test_colours_follow_the_ramp(opened: Opened, file: Path) -> None:
     maps = opened(file)
-    maps.press(scale)
-    for kind in ("encoder", "cross"):
+    for scale, kind in (("√", "encoder"), ("linear", "cross")):
+        maps.press(scale)
         maps.kind(kind)
         for row, column in np.ndindex(head(MAPS, kind, 1, 1).shape):
             level = round(255 * head(MAPS, kind, 1, 1)[row, column] ** 0.5) / 255
@@ -162,6 +159,7 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     assert maps.weights(2, 1) == pytest.approx([one[2, 1], two[2, 1]], abs=STEP)
     assert maps.root.locator(".detail figcaption").all_inner_texts() == ["maps, step 0", "later, step 0"]
     assert maps.root.get_by_text("left: maps, step 0; right: later, step 0").is_visible()
+    assert maps.page.evaluate(NAMELESS) == []
     maps.press("difference")
     for row, column in ((0, 0), (1, 2), (2, 3)):
         assert maps.weights(row, column) == pytest.approx([one[row, column] - two[row, column]], abs=2 * STEP)
@@ -226,16 +224,6 @@ def test_it_works_by_keyboard_alone(opened: Opened, file: Path) -> None:
     eventually(maps.root, "document.activeElement.dataset.tile === '1:0'")
 
 
-def test_every_control_has_a_name(opened: Opened, file: Path) -> None:
-    maps = opened(file, "#item=0&compare=true&run2=later")
-    nameless = maps.page.evaluate(
-        """() => [...document.querySelectorAll("button, select, input, [tabindex]")].filter((one) =>
-            one.offsetParent && !(one.textContent.trim() && one.tagName === "BUTTON")
-            && !one.getAttribute("aria-label") && !one.labels?.length).map((one) => one.outerHTML)"""
-    )
-    assert nameless == []
-
-
 def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
     maps = opened(file)
     maps.kind("decoder")
@@ -255,13 +243,7 @@ def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "view",
-    [
-        "#item=99&head=3",
-        "#run=gone&kind=none&step=77&query=500&item=1",
-        "#%E0%A4%A&&==&item=-1&scale=red",
-        "#item=0&head=-1",
-    ],
+    "view", ["#item=99&head=3", "#run=gone&kind=none&step=77&query=500&item=1", "#%E0%A4%A&&==&item=-1&scale=red"]
 )
 def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path, view: str) -> None:
     maps = opened(file, view)
@@ -271,14 +253,17 @@ def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path, view: 
 
 
 def test_light_and_dark(opened: Opened, file: Path) -> None:
-    maps = opened(file, color_scheme="dark")
+    maps = opened(file)
     paper = "getComputedStyle(document.body).backgroundColor"
-    dark = maps.page.evaluate(paper)
-    maps.press("light or dark")
     light = maps.page.evaluate(paper)
+    maps.page.emulate_media(color_scheme="dark")
+    dark = opened(file).page.evaluate(paper)
+    maps.page.emulate_media(color_scheme="light")
     shades = [sum(map(int, colour[4:-1].split(","))) for colour in (dark, light)]
     assert shades[0] < 150 < 600 < shades[1]
     assert opened(file).page.evaluate(paper) == light
+    maps.press("light or dark")
+    assert maps.page.evaluate(paper) == dark
 
 
 def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:

@@ -98,32 +98,33 @@ def test_a_map_is_sent_in_its_stored_bytes_or_unpacked(board: Board, gzipped: bo
     assert answer.data == (items()[2] if gzipped else gzip.decompress(items()[2]))
 
 
-@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "\u202eשלום", "👩‍👩‍👧", "\ud800", "a\nb\0", "'\""])
-def test_odd_labels_and_names_arrive(tmp_path: Path, text: str) -> None:
-    name = text.encode(errors="replace").decode()  # a tag is UTF-8
-    odd = items(queries=[text, "b", None])
-    write(tmp_path / "one", lambda writer: add_maps(writer, f"cross/{name}", odd, 3))
+def test_odd_labels_and_names_arrive(tmp_path: Path) -> None:
+    texts = ["<script>alert(1)</script>", "\u202eשלום", "👩‍👩‍👧", "\ud800", "a\nb\0", "'\""]
+    tags = [f"cross/{text.encode(errors='replace').decode()}" for text in texts]  # a tag is UTF-8
+
+    def use(writer: SummaryWriter) -> None:
+        for text, tag in zip(texts, tags, strict=True):
+            add_maps(writer, tag, items(queries=[text, "b", None]), 3)
+
+    write(tmp_path / "one", use)
     board = Board(tmp_path)
-    assert board.runs == {"one": {f"cross/{name}": [3]}}
-    answer = board.get("/header", gzipped=False, run="one", tag=f"cross/{name}", step=3)
-    assert answer.data.isascii()
-    assert json.loads(answer.data)["queries"][0] == text
+    assert board.runs == {"one": {tag: [3] for tag in sorted(tags)}}
+    for text, tag in zip(texts, tags, strict=True):
+        answer = board.get("/header", gzipped=False, run="one", tag=tag, step=3)
+        assert answer.data.isascii()
+        assert json.loads(answer.data)["queries"][0] == text
 
 
 def test_new_steps_appear_during_training(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path / "one")) as writer:
         board = Board(tmp_path)
-        for step in range(4):
+        for step in range(3):
             add_maps(writer, "cross/example_1", items(step), step)
             writer.flush()
             board.reload()
             assert board.runs == {"one": {"cross/example_1": [*range(step + 1)]}}
             _, maps = board.maps(run="one", tag="cross/example_1", step=step)
             assert np.abs(maps[0] - layers(step)[0]).max() <= 1 / 255
-        add_maps(writer, "encoder/example_1", items(), 7)
-        writer.flush()
-        board.reload()
-        assert board.runs["one"] == {"cross/example_1": [0, 1, 2, 3], "encoder/example_1": [7]}
 
 
 def test_a_step_logged_twice_is_listed_once(tmp_path: Path) -> None:
@@ -174,32 +175,31 @@ def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.Monkey
 # ---- bad requests ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"run": None}, "parameter run is missing"),
-        ({"tag": None}, "parameter tag is missing"),
-        ({"step": None}, "parameter step is missing"),
-        ({"run": "two"}, "there is no attention map 'cross/example_1' of run 'two' at step 3"),
-        ({"run": ""}, "there is no attention map"),
-        ({"run": "../one"}, "there is no attention map"),
-        ({"tag": "cross/example_2"}, "there is no attention map"),
-        ({"tag": "x" * 10_000}, "there is no attention map"),
-        ({"tag": "\ud800"}, "there is no attention map"),
-        ({"step": 4}, "at step 4"),
-        ({"step": -1}, "at step -1"),
-        ({"step": 10**30}, "there is no attention map"),
-        ({"step": "x" * 10_000}, "step must be a whole number, got 'xxx"),
-        ({"step": "9" * 10_000}, "step must be a whole number"),
-        ({"step": "1.5"}, "step must be a whole number, got '1.5'"),
-    ],
-    ids=lambda value: repr(value)[:30],
-)
-def test_unknown_places_are_refused(board: Board, changed: dict[str, Any], sentence: str) -> None:
-    place = {key: value for key, value in {**PLACE, **changed}.items() if value is not None}
-    place = {key: v.encode(errors="surrogatepass") if isinstance(v, str) else v for key, v in place.items()}
-    assert sentence in board.refusal("/header", **place)
-    assert sentence in board.refusal("/map", **place, item=0)
+UNKNOWN: list[tuple[dict[str, Any], str]] = [
+    ({"run": None}, "parameter run is missing"),
+    ({"tag": None}, "parameter tag is missing"),
+    ({"step": None}, "parameter step is missing"),
+    ({"run": "two"}, "there is no attention map 'cross/example_1' of run 'two' at step 3"),
+    ({"run": ""}, "there is no attention map"),
+    ({"run": "../one"}, "there is no attention map"),
+    ({"tag": "cross/example_2"}, "there is no attention map"),
+    ({"tag": "x" * 10_000}, "there is no attention map"),
+    ({"tag": "\ud800"}, "there is no attention map"),
+    ({"step": 4}, "at step 4"),
+    ({"step": -1}, "at step -1"),
+    ({"step": 10**30}, "there is no attention map"),
+    ({"step": "x" * 10_000}, "step must be a whole number, got 'xxx"),
+    ({"step": "9" * 10_000}, "step must be a whole number"),
+    ({"step": "1.5"}, "step must be a whole number, got '1.5'"),
+]
+
+
+def test_unknown_places_are_refused(board: Board) -> None:
+    for changed, sentence in UNKNOWN:
+        place = {key: value for key, value in {**PLACE, **changed}.items() if value is not None}
+        place = {key: v.encode(errors="surrogatepass") if isinstance(v, str) else v for key, v in place.items()}
+        assert sentence in board.refusal("/header", **place)
+        assert sentence in board.refusal("/map", **place, item=0)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_unknown_places_are_refused(board: Board, changed: dict[str, Any], sente
     [
         (None, "parameter item is missing"),
         ("x", "item must be a whole number, got 'x'"),
-        (-1, "item must be 0 or more, got -1"),
-        (3, "4 items"),
-        (10**30, "4 items"),
+        (-1, "item must be from 0 to below 3, the number of maps, got -1"),
+        (3, "item must be from 0 to below 3, the number of maps, got 3"),
+        (10**30, "got 1000"),
     ],
 )
 def test_unknown_items_are_refused(board: Board, item: object, sentence: str) -> None:
@@ -259,34 +259,32 @@ FOREIGN: dict[str, tuple[TensorProto, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_foreign_events_are_refused_and_break_nothing(tmp_path: Path, name: str) -> None:
-    tensor, sentence = FOREIGN[name]
-
+def test_foreign_events_are_refused_and_break_nothing(tmp_path: Path) -> None:
     def use(writer: SummaryWriter) -> None:
-        writer._get_file_writer().add_summary(event("cross/foreign", tensor), 1)
+        for name, (tensor, _) in FOREIGN.items():
+            writer._get_file_writer().add_summary(event(f"cross/{name}", tensor), 1)
         add_maps(writer, "cross/ours", items(), 1)
 
     write(tmp_path, use)
     board = Board(tmp_path)
-    assert board.runs["."].keys() >= {"cross/ours"}
-    place = {"run": ".", "tag": "cross/foreign", "step": 1}
-    assert sentence in board.refusal("/header", **place)
-    board.refusal("/map", **place, item=0)
+    for name, (_, sentence) in FOREIGN.items():
+        place = {"run": ".", "tag": f"cross/{name}", "step": 1}
+        assert sentence in board.refusal("/header", **place), name
+        board.refusal("/map", **place, item=0)
     board.maps(run=".", tag="cross/ours", step=1)
 
 
-@pytest.mark.parametrize("name", ["another plugin", "another class", "no tensor"])
-def test_foreign_data_is_not_listed(tmp_path: Path, name: str) -> None:
-    summary = {
-        "another plugin": event("cross/x", strings(items(), 4), plugin="images"),
-        "another class": event("cross/x", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
-        "no tensor": Summary(value=[Summary.Value(tag="cross/x", simple_value=1.0)]),
-    }[name]
-    write(tmp_path, lambda writer: writer._get_file_writer().add_summary(summary, 1))
+def test_other_data_is_not_listed(tmp_path: Path) -> None:
+    others = {
+        "another plugin": event("cross/plugin", strings(items(), 4), plugin="images"),
+        "another class": event("cross/class", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
+        "no tensor": Summary(value=[Summary.Value(tag="cross/tensor", simple_value=1.0)]),
+    }
+    write(tmp_path, lambda writer: [writer._get_file_writer().add_summary(one, 1) for one in others.values()])
     board = Board(tmp_path)
     assert board.runs == {}
-    board.refusal("/header", run=".", tag="cross/x", step=1)
+    for tag in ("cross/plugin", "cross/class", "cross/tensor"):
+        board.refusal("/header", run=".", tag=tag, step=1)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +297,10 @@ def test_foreign_data_is_not_listed(tmp_path: Path, name: str) -> None:
         (lambda parts: [parts[0], parts[1], gzip.compress(bytes(2**22)), parts[3]], "does not hold the 12 weights"),
         (lambda parts: [parts[0], parts[1], b"plain text", parts[3]], "map 1 is damaged"),
         (lambda parts: [*with_header(heads=[2])[:1], *parts[1:3]], "header of these attention maps is damaged"),
-        (lambda parts: [*with_header(heads=[2], statistics=[], extras=[])[:1], *parts[1:]], "item must be below 1"),
+        (
+            lambda parts: [*with_header(heads=[2], statistics=[], extras=[])[:1], *parts[1:]],
+            "item must be from 0 to below 1",
+        ),
         (lambda parts: [*with_header(queries=["a"] * 2**15, keys=["b"] * 2**15)[:1], *parts[1:]], "too large"),
     ],
 )
@@ -310,7 +311,7 @@ def test_maps_that_do_not_fit_their_header_are_refused(
     board = Board(tmp_path)
     place = {"run": ".", "tag": "cross/x", "step": 1}
     assert sentence in board.refusal("/map", **place, item=1)
-    if "header" not in sentence and "below" not in sentence and "large" not in sentence:
+    if "map 1" in sentence:
         assert board.get("/map", **place, item=0).data == items()[1], "the others are shown"
 
 
@@ -348,16 +349,14 @@ def page(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board
     """A page with a file of each type, a folder, and a file outside."""
     folder = tmp_path / "static"
     (folder / "below").mkdir(parents=True)
-    for name in ("index.js", "style.css", "icon.svg", "notes.txt", ".hidden.js", "below/inner.js"):
+    for name in ("index.js", "style.css", "notes.txt", ".hidden.js", "below/inner.js"):
         (folder / name).write_text(f"// {name}")
     (tmp_path / "secret.js").write_text("secret")
     monkeypatch.setattr(plugin, "STATIC", folder)
     return board
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("index.js", "text/javascript"), ("style.css", "text/css"), ("icon.svg", "image/svg+xml")]
-)
+@pytest.mark.parametrize(("name", "kind"), [("index.js", "text/javascript"), ("style.css", "text/css")])
 def test_files_of_the_page_are_served(page: Board, name: str, kind: str) -> None:
     answer = page.get(f"/static/{name}", gzipped=False)
     assert answer.status_code == 200
@@ -366,16 +365,18 @@ def test_files_of_the_page_are_served(page: Board, name: str, kind: str) -> None
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "nothing.js", "notes.txt", "below", "below/inner.js", "below%2Finner.js", ".", "..", "../secret.js",
-     "..%2Fsecret.js", "%2e%2e/secret.js", "..\\secret.js", "/etc/passwd", "index.js%00", "INDEX.JS", "index.js/",
-     "x" * 9_000],
-)  # fmt: skip
-def test_nothing_else_is_served(page: Board, name: str) -> None:
-    answer = page.get(f"/static/{name}", gzipped=False)
-    assert answer.status_code == 404
-    assert "secret" not in answer.text.replace(name, "").replace("secret.js", "")
+OUTSIDE = [
+    "", "nothing.js", "notes.txt", "below", "below/inner.js", "below%2Finner.js", ".", "..", "../secret.js",
+    "..%2Fsecret.js", "%2e%2e/secret.js", "..\\secret.js", "/etc/passwd", "index.js%00", "INDEX.JS", "index.js/",
+    "x" * 9_000,
+]  # fmt: skip
+
+
+def test_nothing_else_is_served(page: Board) -> None:
+    for name in OUTSIDE:
+        answer = page.get(f"/static/{name}", gzipped=False)
+        assert answer.status_code == 404, name
+        assert "secret" not in answer.text.replace(name, "").replace("secret.js", "")
 
 
 def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
@@ -398,7 +399,9 @@ def test_tensorboard_finds_the_loader() -> None:
 
 def test_a_broken_plugin_disables_only_its_tab(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['minitx.tensorboard.plugin'] = None\n"
+        "import sys, minitx.tensorboard.plugin_loader; sys.path.append('..')\n"
+        "assert not {'numpy', 'torch', 'lightning', 'werkzeug', 'PIL'} & {*sys.modules}, 'it loads TensorBoard only'\n"
+        "sys.modules['minitx.tensorboard.plugin'] = None\n"
         "from pathlib import Path; from reading import Board\n"
         f"board = Board(Path({str(tmp_path)!r})); assert board.get('/index').status_code == 404\n"
         "assert board.client.get('/data/plugins_listing').status_code == 200\n"
@@ -406,9 +409,3 @@ def test_a_broken_plugin_disables_only_its_tab(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert "Failed to load plugin" in ran.stderr
-
-
-def test_the_entry_point_imports_tensorboard_and_itself_only() -> None:
-    code = "import sys, minitx.tensorboard.plugin_loader; print(*{name.partition('.')[0] for name in sys.modules})"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"numpy", "torch", "lightning", "werkzeug", "jsonargparse", "PIL"} & set(ran.stdout.split())

@@ -13,11 +13,11 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 import minitx
+from decoded_maps import decode
 from minitx.cli.main import main
 from minitx.config.schema import config_from_dict
 from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import add_heads
-from minitx.tensorboard.map_format import decode
 from minitx.training.api import train_config as train
 
 KINDS = {
