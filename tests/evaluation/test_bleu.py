@@ -1,9 +1,9 @@
-"""Scores of whole texts: what sacreBLEU itself says of what the model writes."""
+"""Scores of whole texts: sacreBLEU's own, of the model's outputs."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,18 +87,16 @@ def test_figures_are_sacrebleus_own() -> None:
     assert all(f"version:{sacrebleu.__version__}" in signature for signature in signatures.values())
 
 
-def test_for_a_model_of_lower_case_every_figure_is_of_lower_case_and_says_so() -> None:
+def test_for_a_model_of_lower_case_every_score_is_of_lower_case() -> None:
     low = [text.lower() for text in WANTED]
     figures = corpus_scores(low, WANTED, ("bleu", "chrf"), lowercase=True)
     assert [figures["bleu"], figures["chrf"]] == pytest.approx([100, 100])
     assert set(figures["signatures"]) == {"bleu", "chrf"}
-    assert "case:lc" in figures["signatures"]["bleu"]
-    assert "case:lc" in figures["signatures"]["chrf"]
-    assert corpus_scores(low, WANTED, ("bleu", "chrf"))["bleu"] < 100
+    assert all("case:lc" in signature for signature in figures["signatures"].values())
+    assert corpus_scores(low, WANTED, ("chrf",)).keys() == {"chrf", "signatures"}
 
 
-@pytest.mark.parametrize("lowercase", [False, True])
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize(("processes", "lowercase"), [(1, True), (3, False), (5, False)])
 def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase: bool) -> None:
     shares = [(WRITTEN[rank::processes], WANTED[rank::processes]) for rank in range(processes)]
     sums = torch.tensor([bleu.statistics(*share, lowercase) for share in shares]).sum(dim=0)
@@ -109,36 +107,24 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase:
 # ---- what a model writes ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [None, GenerationOptions(num_beams=3, length_penalty=0.5)])
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-def test_scores_are_those_of_the_texts_that_the_model_writes_one_by_one(
-    folder: Path, architecture: str, options: GenerationOptions | None
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [("decoder_only", None), ("encoder_decoder", GenerationOptions(num_beams=3, length_penalty=0.5))],
+)
+def test_scores_are_those_of_the_texts_generated_one_by_one(
+    folder: Path, architecture: str, options: GenerationOptions | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bleu, "MAX_ROWS", 7)
     model = predictor(folder, architecture)
     sentences = model.task.sentences("test")
     alone = [model.generate(source, **vars(options or GenerationOptions())) for source, _ in sentences]
-    figures = text_scores(model, sentences, options)
     assert len({*alone}) > 2
-    references = [target for _, target in sentences]
+    assert translated(model, [source for source, _ in sentences[::-1]], options) == alone[::-1]
+    figures, references = text_scores(model, sentences, options), [target for _, target in sentences]
     assert figures["bleu"] == sacrebleu.corpus_bleu(alone, [references]).score
     assert figures["chrf"] == sacrebleu.corpus_chrf(alone, [references]).score
     assert figures["exact_match"] == 0.0
     assert figures["decoding"] == ("greedy" if options is None else "3 beams, length penalty 0.5")
-
-
-@pytest.mark.parametrize("rows", [7])
-def test_texts_do_not_depend_on_what_is_written_beside_them(
-    folder: Path, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = predictor(folder)
-    texts = [source for source, _ in model.task.sentences("test")]
-    expected = [translated(model, [text])[0] for text in texts]
-    assert expected == [model.generate(text) for text in texts]
-    monkeypatch.setattr(bleu, "MAX_ROWS", rows)
-    assert translated(model, texts) == expected
-    assert translated(model, texts[::-1]) == expected[::-1]
-    beams = GenerationOptions(num_beams=2)
-    assert translated(model, texts, beams) == [translated(model, [text], beams)[0] for text in texts]
 
 
 def test_beams_count_as_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +137,7 @@ def test_beams_count_as_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert model.asked == [2] * (HELD_OUT // 2)
 
 
-def test_a_model_that_writes_the_references_scores_100(folder: Path) -> None:
+def test_a_model_that_generates_the_references_scores_100(folder: Path) -> None:
     long = [(f"acht neun zehn elf {n}", f"Eight nine ten Eleven {n}") for n in range(9)]
     write_split(folder, "test", long)
     for lowercase in (False, True):
@@ -165,7 +151,7 @@ def test_a_model_that_writes_the_references_scores_100(folder: Path) -> None:
         assert evaluation_report(model)["bleu"] < 100
 
 
-def test_a_word_that_training_has_never_seen_is_unknown_and_not_refused(folder: Path) -> None:
+def test_an_unknown_word_of_a_corpus_is_not_refused(folder: Path) -> None:
     model = predictor(folder, tokenizer={"name": "word", "size": 100})
     assert len(translated(model, ["acht elf", "elf"])) == 2
     with pytest.raises(ValueError, match="'elf' is not in the tokenizer's alphabet"):
@@ -183,22 +169,19 @@ def test_a_report_holds_texts_and_teacher_forced_figures_of_the_split(folder: Pa
     expected = text_scores(model, model.task.sentences("validation"), GenerationOptions(num_beams=2))
     assert {key: report[key] for key in expected} == expected
     assert {"loss", "token_accuracy"} <= set(report)
-    assert report != evaluation_report(model, "test", options=GenerationOptions(num_beams=2))
-    lines = table(report).splitlines()
-    assert any(line.strip().startswith("bleu (") and line.endswith(f" {report['bleu']:.2f}") for line in lines)
-    assert any(line.strip().startswith("chrf (") and line.endswith(f" {report['chrf']:.2f}") for line in lines)
-    assert any("2 beams, length penalty 1" in line for line in lines)
-    for name, signature in report["signatures"].items():
-        assert any(line.split() == [name, signature] for line in lines)
+    text = table(report)
+    for name in ("bleu", "chrf"):
+        assert re.search(rf"^  {name} \(.* {report[name]:.2f}$", text, re.MULTILINE)
+        assert re.search(rf"^    {name} +{re.escape(report['signatures'][name])}$", text, re.MULTILINE)
+    assert "2 beams, length penalty 1;" in text
 
 
-def test_beams_are_for_answers_that_are_judged_as_texts() -> None:
+def test_beams_are_for_answers_that_are_scored_as_texts() -> None:
     with pytest.raises(ValueError, match="--num_beams is for answers that are scored as texts"):
         evaluation_report(built(), options=GenerationOptions(num_beams=2))
 
 
-def test_other_pairs_are_judged_as_the_own_ones_are(folder: Path, tmp_path: Path) -> None:
-    """The same sentences in one file of another place: the same figures, all but the training files at hand or not."""
+def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None:
     model = predictor(folder)
     expected = evaluation_report(model)
     elsewhere = tmp_path / "elsewhere"
@@ -208,13 +191,13 @@ def test_other_pairs_are_judged_as_the_own_ones_are(folder: Path, tmp_path: Path
     assert evaluation_report(model, path=str(elsewhere / "news.tsv")) == expected
     (elsewhere / "news.tsv").write_text("\n".join(rows[:4]))
     assert evaluation_report(model, path=str(elsewhere / "news.tsv"))["examples"] == 3
-    assert evaluation_report(model) == expected  # the model itself goes on with its own files
+    assert evaluation_report(model) == expected  # the model itself keeps its own files
 
 
 # ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
-def config(folder: Path, architecture: str) -> Config:
+def config(folder: Path) -> Config:
     return config_from_dict(
         {
             "run": {"name": "small", "folder": str(folder / "runs")},
@@ -222,22 +205,19 @@ def config(folder: Path, architecture: str) -> Config:
                 "name": "translation", "path": str(folder), "tokenizer": {"name": "word", "size": 50},
                 "batch_size": 32, "max_tokens": 20,
             },
-            "model": {"architecture": architecture, "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
+            "model": {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
             "optimizer": {"lr": 1e-2, "schedule": {"warmup_steps": 10}},
             "trainer": {
-                "max_steps": 100, "val_every_n_steps": 50, "accelerator": "cpu", "precision": "32-true",
-                "save_every_n_steps": 100,
+                "max_steps": 60, "val_every_n_steps": 30, "accelerator": "cpu", "precision": "32-true",
+                "save_every_n_steps": 60,
             },
             "log": {"every_n_steps": 20},
         }
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("architecture", [pytest.param("encoder_decoder", marks=pytest.mark.slow), "decoder_only"])
-def test_a_run_chooses_by_bleu_and_is_measured_by_it(
-    folder: Path, architecture: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = train(config(folder, architecture))
+def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = train(config(folder))
     out = capsys.readouterr().out
     assert "100 pairs to train on" in out
     assert out.count("validation BLEU") == 2
@@ -259,7 +239,9 @@ def test_a_run_chooses_by_bleu_and_is_measured_by_it(
     assert "3 beams, length penalty 0.7" in capsys.readouterr().out
 
 
-def test_the_best_is_the_one_of_most_bleu_whatever_its_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from minitx.training.module import TransformerModule
 
     figures = iter([3.0, 9.0, 6.0])
@@ -270,9 +252,9 @@ def test_the_best_is_the_one_of_most_bleu_whatever_its_loss(folder: Path, monkey
         return next(figures)
 
     monkeypatch.setattr(TransformerModule, "_bleu", fake)
-    plain = config(folder, "encoder_decoder")
-    plain = dataclasses.replace(plain, trainer=dataclasses.replace(plain.trainer, max_steps=6, val_every_n_steps=2))
-    train(plain)
+    values = config(folder).to_dict()
+    values["trainer"] |= {"max_steps": 6, "val_every_n_steps": 2}
+    train(config_from_dict(values | {"log": {"attention": {"every_n_validations": 0}}}))
     best = torch.load(folder / "runs/small/v0/best.ckpt", weights_only=True)
     assert seen == [2, 4, 6]
     assert best["global_step"] == 4

@@ -11,23 +11,19 @@ from hypothesis import strategies as st
 from minitx.config.schema import ModelConfig
 from minitx.data.examples import Stream
 from minitx.data.text.tokenizer_training import BPETokenizer
-from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation.metrics import Scores, evaluate
 from minitx.evaluation.perplexity import strided, text_figures
 from minitx.models.builder import build_model
-from minitx.models.transformers import Transformer
 
 SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
 VOCABULARY = 12
 
 
-def random_model() -> Transformer:
+with torch.random.fork_rng():
     torch.manual_seed(1)
-    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
-    return build_model(ModelConfig(architecture="decoder_only", vocab_size=VOCABULARY, **sizes)).train()
-
-
-MODEL = random_model()
+    SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
+    MODEL = build_model(ModelConfig(architecture="decoder_only", vocab_size=VOCABULARY, **SIZES)).train()
 
 
 def blocks(ids: list[int], block: int) -> Stream:
@@ -78,19 +74,14 @@ def test_a_stride_beyond_the_block_is_refused(stride: int) -> None:
         strided(MODEL, blocks([*range(6, 12)] * 3, 5), stride, "decoder_only", SPECIAL)
 
 
-def test_blocks_that_do_not_follow_on_each_other_are_refused() -> None:
-    stream = blocks([*range(6, 12)] * 3, 5)
+def test_blocks_that_are_not_consecutive_are_refused() -> None:
     with pytest.raises(ValueError, match="not consecutive"):
-        strided(MODEL, Stream(stream.ids[::2]), 2, "decoder_only", SPECIAL)
-
-
-def byte_tokenizer(text: str) -> Tokenizer:
-    return BPETokenizer(size=280).train([[text]])
+        strided(MODEL, Stream(blocks([*range(6, 12)] * 3, 5).ids[::2]), 2, "decoder_only", SPECIAL)
 
 
 def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
     text = "añañ añañ 日本 añañ\n" * 8
-    tokenizer = byte_tokenizer(text)
+    tokenizer = BPETokenizer(size=280).train([[text]])
     ids = tokenizer.encode(text)
     first = tokenizer.decode(ids[:1])
     assert len(ids) < len(text.encode()), "some tokens are longer than a byte"
@@ -104,7 +95,7 @@ def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
 
 
 def test_an_unknown_character_is_one_character() -> None:
-    tokenizer = byte_tokenizer("abab")
+    tokenizer = BPETokenizer(size=280).train([["abab"]])
     known = tokenizer.encode("ab")
     stream = Stream(torch.tensor([[known[0], *known, tokenizer.special.unk, tokenizer.special.pad]]))
     figures = text_figures(Scores(tokens=3, loss=math.log(2) * 6), stream, tokenizer)
@@ -114,4 +105,6 @@ def test_an_unknown_character_is_one_character() -> None:
 
 def test_an_endless_loss_is_still_a_number() -> None:
     stream = blocks([6, 7], 3)
-    assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, byte_tokenizer("ab"))["perplexity"])
+    assert math.isfinite(
+        text_figures(Scores(tokens=1, loss=1e9), stream, BPETokenizer(size=280).train([["ab"]]))["perplexity"]
+    )

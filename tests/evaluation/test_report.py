@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,21 +17,21 @@ from minitx.evaluation.report import evaluation_report, table
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 
-TINY = {"d_model": 8, "n_heads": 2, "n_layers": 1}
+TINY: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}
 
 
-def answering(architecture: str = "decoder_only") -> Predictor:
+def answering(**model: Any) -> Predictor:
     """A random model for reversal."""
     torch.manual_seed(1)
-    config = Config(data=SEQUENCES, model=ModelConfig(architecture=architecture, **TINY))  # type: ignore[arg-type]
+    config = Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model))
     tokenizer = tokenizers.symbols(["0", "1", "2", "3"])
     return Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
 
 
 @pytest.fixture
 def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
-    """A random language model, and the text that it was made for."""
+    """A random language model and its text."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
@@ -86,11 +87,7 @@ def test_a_length_without_held_out_examples_is_left_out() -> None:
 
 
 def test_lengths_that_learned_positions_do_not_reach_are_left_out() -> None:
-    torch.manual_seed(1)
-    position = {"name": "learned", "max_len": 11}
-    config = Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", position=position, **TINY))  # type: ignore[arg-type]
-    tokenizer = answering().tokenizer
-    predictor = Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
+    predictor = answering(position={"name": "learned", "max_len": 11})
     assert list(evaluation_report(predictor, lengths="4:9")["by_length"]) == [4, 5], "5, a <sep> and 5 more"
 
 
@@ -104,7 +101,7 @@ def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
     assert figures["examples"] == len(labels)
 
 
-def test_another_text_is_read_with_the_models_own_tokenizer(reading: Predictor, tmp_path: Path) -> None:
+def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("not to be zzz!\n" * 20)  # with characters that the model does not know
     own = evaluation_report(reading)
@@ -114,26 +111,19 @@ def test_another_text_is_read_with_the_models_own_tokenizer(reading: Predictor, 
     assert evaluation_report(reading) == own, "the model's own text is still its own"
 
 
-@pytest.mark.parametrize("split", ["training", "tset", ""])
-def test_a_split_that_is_not_held_out_is_refused(split: str) -> None:
-    with pytest.raises(ValueError, match=f"--split must be test or validation, got {split}"):
-        evaluation_report(answering(), split)
-
-
-@pytest.mark.parametrize("lengths", ["3", "3:", "5:3", "0:3", "a:b", "1:2:3"])
-def test_lengths_that_are_no_range_are_refused(lengths: str) -> None:
-    with pytest.raises(ValueError, match="--lengths must be FROM:TO"):
-        evaluation_report(answering(), lengths=lengths)
-
-
-def test_lengths_are_not_for_text(reading: Predictor) -> None:
-    with pytest.raises(ValueError, match="--lengths is for tasks with questions and answers"):
+def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
+    for split in ("training", "tset", ""):
+        with pytest.raises(ValueError, match=f"--split must be test or validation, got {split}"):
+            evaluation_report(answering(), split)
+    for lengths in ("3", "3:", "5:3", "0:3", "a:b", "1:2:3"):
+        with pytest.raises(ValueError, match=f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}"):
+            evaluation_report(answering(), lengths=lengths)
+    with pytest.raises(ValueError, match=r"--lengths is for tasks with questions and .* was trained on text"):
         evaluation_report(reading, lengths="1:3")
-
-
-def test_a_path_is_only_for_text() -> None:
-    with pytest.raises(ValueError, match="--path is for language models and translation"):
+    with pytest.raises(ValueError, match=r"--path is for language models and translation; .* was trained on reverse"):
         evaluation_report(answering(), path="some.txt")
+    with pytest.raises(ValueError, match=r"--stride is for language models of text; .* was trained on reverse"):
+        evaluation_report(answering(), stride=2)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -141,34 +131,23 @@ def test_a_path_is_only_for_text() -> None:
 FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
 
 
-def test_a_table_tells_each_figure_with_its_meaning() -> None:
-    lines = table({"split": "test", "examples": 12345, **FIGURES}).splitlines()
-    assert "12,345 examples" in lines[0]
-    assert "test" in lines[0]
-    told = {line.split("(")[0].strip(): line for line in lines[1:]}
-    assert list(told) == ["exact match", "token accuracy", "loss"]
-    assert "free-running" in told["exact match"]
-    assert told["exact match"].endswith(" 12.50 %")
-    assert "teacher-forced" in told["token accuracy"]
-    assert told["token accuracy"].endswith(" 50.00 %")
-    assert told["loss"].endswith(" 1.2346")
-
-
-def test_a_table_of_a_text_tells_bits_and_no_matches() -> None:
-    told = table({"split": "validation", "examples": 3, "loss": 2.0, "token_accuracy": 0.5, "bits_per_token": 2.8854})
-    assert "bits per token" in told
-    assert "2.8854" in told
-    assert "exact" not in told
-
-
-def test_a_table_by_length_has_a_line_for_each() -> None:
+def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -> None:
     by_length = {3: {"examples": 10, **FIGURES}, 40: {"examples": 500, **FIGURES, "exact_match": 1.0}}
-    lines = table({"split": "test", "examples": 1, **FIGURES, "by_length": by_length}).splitlines()
-    header = next(line for line in lines if line.split()[:2] == ["length", "examples"])
-    assert header.split() == ["length", "examples", "exact_match", "token_accuracy", "loss"]
-    after = lines[lines.index(header) + 1 :]
-    assert [line.split() for line in after] == [
-        ["3", "10", "12.50", "%", "50.00", "%", "1.2346"],
-        ["40", "500", "100.00", "%", "50.00", "%", "1.2346"],
+    lines = table({"split": "test", "examples": 12345, **FIGURES, "by_length": by_length}).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "12,345 examples held out for test",
+        "exact match (free-running, <eos> included) 12.50 %",
+        "token accuracy (teacher-forced) 50.00 %",
+        "loss (nats per token, teacher-forced) 1.2346",
+        "",
+        "length examples exact_match token_accuracy loss",
+        "3 10 12.50 % 50.00 % 1.2346",
+        "40 500 100.00 % 50.00 % 1.2346",
     ]
-    assert len({len(line) for line in (header, *after)}) == 1, "columns stand below their names"
+    assert len({len(line) for line in lines[5:]}) == 1, "columns are aligned"
+
+
+def test_a_table_of_a_text_has_bits_and_no_matches() -> None:
+    text = table({"split": "validation", "examples": 3, "loss": 2.0, "bits_per_token": 2.8854, "stride": 4})
+    assert [line.split()[-1] for line in text.splitlines()[1:]] == ["2.0000", "2.8854", "4"]
+    assert "exact" not in text

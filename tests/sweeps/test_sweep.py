@@ -1,6 +1,8 @@
 """Small sweeps: run, resumed after failures and interrupts, measured by length, and refused before any run starts."""
 
+import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from minitx.cli.main import main
+from minitx.config.errors import ConfigError
 from minitx.config.parser import config_parser
 from minitx.sweeps import rows, worker
 from minitx.sweeps import sweep as sweeping
@@ -41,14 +44,16 @@ class InProcess:
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str, int]] = []
-        self.fail = ""
+        self.fail = self.stop = False
 
     def __call__(self, jobs: list[dict[str, Any]], environments: Any) -> Iterator[tuple[dict[str, Any], Any]]:
         for job in jobs:
-            name = "".join(job["settings"].values())
-            self.jobs.append((name, job["seed"]))
-            bad = self.fail == name and job["seed"] == 2
+            self.jobs.append(("".join(job["settings"].values()), job["seed"]))
+            bad = self.fail and self.jobs[-1] == ("rope", 2)
             yield job, {"error": "out of memory"} if bad else {"row": worker.run(job)}
+            if self.stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(10)
 
 
 @pytest.fixture
@@ -58,17 +63,28 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> InProcess:
     return pool
 
 
-def test_a_sweep_runs_each_point_once_and_resumes_after_a_failure(
+def test_a_sweep_runs_each_job_once_and_resumes_after_a_failure(
     planned: Any, pool: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     points = {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
-    pool.fail = "rope"
-    found, failed = sweep(planned(**points))
     folder = tmp_path / "reverse_sweep"
+    handler = signal.getsignal(signal.SIGTERM)
+    pool.stop = True
+    with pytest.raises(SystemExit) as stopped:
+        sweep(planned(**points))
+    assert stopped.value.code == 143
+    assert "stopped; the same command resumes the sweep" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+    pool.stop, pool.fail = False, True
+    found, failed = sweep(planned(**points))
+    assert pool.jobs == [("none", 1), ("none", 2), ("rope", 1), ("rope", 2)]
     assert [row["seed"] for row in found] == [1, 2, 1]
-    assert len(failed) == 1
-    assert "model.position.name rope, seed 2: out of memory (see " in failed[0]
-    assert "4 of 4 runs\n" in capsys.readouterr().out
+    (sentence,) = failed
+    assert "model.position.name rope, seed 2: out of memory (see " in sentence
+    out = capsys.readouterr().out
+    assert "1 of them finished before" in out
+    assert "4 of 4 runs\n" in out
     results = json.loads((folder / "model.position.name=none/seed1/v0/results.json").read_text())
     row = found[0]
     assert row["figures"]["exact_match"] == results["exact_match"]
@@ -79,34 +95,22 @@ def test_a_sweep_runs_each_point_once_and_resumes_after_a_failure(
     assert {"device", "torch", "lightning", "python", "date"} <= set(row["machine"])
     assert len({row["fingerprint"] for row in found}) == 3
 
-    pool.fail = ""
+    # Lengths added later: finished runs are measured, not trained a second time.
+    pool.fail = False
     pool.jobs.clear()
-    found, failed = sweep(planned(**points))
-    assert (pool.jobs, len(found), failed) == ([("rope", 2)], 4, [])
-    assert "3 of them finished before" in capsys.readouterr().out
-
-    # Lengths added later: the same runs are measured, not trained a second time.
-    pool.jobs.clear()
-    found, _ = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
-    assert len(pool.jobs) == 4
+    found, failed = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
+    assert (len(pool.jobs), failed) == (4, [])
     assert [path.name for path in folder.glob("*/seed*/v*")] == ["v0"] * 4
     assert [[*map(int, row["by_length"])] for row in found] == [[2, 3, 4, 5, 6]] * 4
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "table.csv", "table.md", "lengths.csv", "lengths.png",
-    }  # fmt: skip
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"table.csv", "table.md", "lengths.csv", "lengths.png"}
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
 
 
-def test_another_config_in_the_same_folder_is_another_experiment(planned: Any, pool: InProcess) -> None:
-    (old,), _ = sweep(planned())
-    (new,), _ = sweep(planned("--optimizer.lr", "0.001"))
-    assert [Path(row["folder"]).name for row in (old, new)] == ["v0", "v1"]
-    assert sweep(planned())[0] == [old]
-    assert len(pool.jobs) == 2
-
-
-def test_an_interrupted_run_is_resumed(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = planned().jobs[0]
+def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
+    planned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = planned().jobs
     steps: list[int] = []
     original = TransformerModule.training_step
 
@@ -123,8 +127,41 @@ def test_an_interrupted_run_is_resumed(planned: Any, monkeypatch: pytest.MonkeyP
     row = worker.run(job)
     assert steps == [0, -1, 1]
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
+    other = worker.run(planned("--optimizer.lr", "0.001").jobs[0])
+    assert (Path(other["folder"]).name, other["fingerprint"] != row["fingerprint"]) == ("v1", True)
     monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
     assert worker.run(job)["figures"] == row["figures"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"),
+    [
+        ({"n": 1}, {"row": {"n": 1}}),
+        (ConfigError("wrong key\nmore"), {"error": "wrong key"}),
+        (IndexError("out of range"), {"error": "IndexError: out of range"}),
+    ],
+)
+def test_a_worker_answers_with_one_line_of_json(
+    outcome: Any, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(job: dict[str, Any]) -> dict[str, Any]:
+        os.write(1, b"output of a library")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome | job
+
+    monkeypatch.setattr(worker, "run", run)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))
+    stdout = os.dup(1)
+    try:
+        worker.main()
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+    captured = capfd.readouterr()
+    assert json.loads(captured.out) == answer
+    assert "output of a library" in captured.err
+    assert ("Traceback" in captured.err) == ("error" in answer)
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -136,42 +173,31 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--set", "model.position.nam=rope"], "unknown key model.position.nam"),
-        (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
-        (["--set", "model.n_head=2"], "did you mean model.n_heads?"),
-        (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"),
-        (["--set", "optimizer.lr=fast"], "optimizer.lr"),
-        (["--set", "data.length=[1,4],[5,2]"], "data.length must be [shortest, longest]"),
-        (["--set", "run.seed=1,2"], "--seeds N"),
-        (["--set", "data.symbols=10,1"], "too few different examples"),
-        (["--set", "rope"], "--set must be KEY=VALUE"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
-        (["--lengths", "5"], "--lengths must be FROM:TO"),
-        (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
-        (["--trainer.num_nodes", "2"], "trainer.num_nodes must be 1 in a sweep, got 2"),
-        (["--sets", "a=b"], "did you mean --set?"),
-    ],
-)
-def test_invalid_input_is_refused_before_any_run(
-    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sentence in refused([*SMALL, "--run.folder", str(tmp_path / "runs"), *words], capsys)
-    assert not (tmp_path / "runs").exists()
+INVALID = [
+    (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
+    (["--set", "model.n_head=2"], "did you mean model.n_heads?"),
+    (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"),
+    (["--set", "data.symbols=10,1"], "too few different examples"),
+    (["--set", "rope"], "--set must be KEY=VALUE"),
+    (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+    (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+    (["--lengths", "5"], "--lengths must be FROM:TO"),
+    (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
+    (["--trainer.num_nodes", "2"], "trainer.num_nodes must be 1 in a sweep, got 2"),
+    (["--sets", "a=b"], "did you mean --set?"),
+]
 
 
-def test_a_sweep_needs_a_config_and_lengths_a_task_with_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_input_is_refused_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, sentence in INVALID:
+        assert sentence in refused([*SMALL, "--run.folder", str(tmp_path / "runs"), *words], capsys)
     words = ["--data.name", "markov", "--model.architecture", "decoder_only", "--run.folder", str(tmp_path)]
     assert "--lengths is for tasks" in refused([*words, "--lengths", "1:5"], capsys)
-    assert not [*tmp_path.iterdir()]
     assert "there is nothing to train on" in refused(["--set", "model.n_heads=2"], capsys)
+    assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> None:
     words = [*SMALL, "--run.folder", str(tmp_path), "--seeds", "1", "--set", "trainer.max_steps=2,100000"]
     code = "import sys; from minitx.cli.main import main; main(sys.argv[1:])"

@@ -200,8 +200,9 @@ def lookup(tokenizer: Tokenizer) -> Lookup | None:
         table[list(known)] = list(known.values())
         return Lookup(table, by_byte=False)
     if tokenizer.unit == "byte":
-        # A text with every byte that occurs in UTF-8: continuation bytes, and lead bytes of 2, 3 and 4; no surrogates.
-        text = "".join(map(chr, [*range(256), *range(256, 0xD800, 64), *range(0xE000, 0x110000, 64)]))
+        # A text with every byte that occurs in UTF-8: all continuation bytes, and all lead bytes of 2, 3 and 4.
+        points = [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]
+        text = "".join(map(chr, points))
         table = np.full(256, tokenizer.special.unk, dtype=np.uint32)
         table[np.frombuffer(text.encode(), np.uint8)] = tokenizer.encode(text)
         return Lookup(table, by_byte=True)

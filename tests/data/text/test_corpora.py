@@ -1,4 +1,4 @@
-"""Text files to chunks (corpora.py, reading.py), and chunks to one flat file of ids (encoded.py)."""
+"""Sources of text files (corpora.py), and the cache of their ids (token_cache.py)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,25 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 
 from minitx.data import tokenizers
-from minitx.data.text import corpora
-from minitx.data.text import readers as reading
-from minitx.data.text import token_cache as encoded
+from minitx.data.text import corpora, readers, token_cache
 from minitx.data.text.readers import Chunk, Corpus
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 
-datasets = pytest.importorskip("datasets")
-
-
-@pytest.fixture(autouse=True)
-def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ours and the datasets library's, both in a folder of their own."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    return tmp_path / "cache"
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[str | bytes], str]:
-    """file(content) writes text.txt and returns its path; a second call is a later edit of it."""
-    edits = 0
+    """file(content) writes text.txt, always with the same time of change, and returns its path."""
 
-    def write(content: str | bytes, name: str = "text.txt") -> str:
-        nonlocal edits
-        edits += 1
-        path = tmp_path / name
+    def write(content: str | bytes) -> str:
+        path = tmp_path / "text.txt"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.utime(path, (1e9 + edits, 1e9 + edits))  # however quick the test, an edit is an edit
+        os.utime(path, (1e9, 1e9))  # as rsync -t, cp -p and tar do
         return str(path)
 
     return write
@@ -54,9 +40,9 @@ def trained(corpus: Corpus) -> Tokenizer:
     return CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
 
 
-def running(text: str) -> Corpus:
-    """A corpus of one chunk."""
-    return Corpus("key", lambda: iter([Chunk([text], True, 1)]))
+def run_python(code: str, **environment: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 # ---- corpora ---------------------------------------------------------------------------------------------------------
@@ -70,38 +56,19 @@ def test_a_folder_is_all_its_txt_files_in_order(tmp_path: Path) -> None:
     assert text(corpora.load(str(folder))) == "first\nsecond\nthird\n"
 
 
-def test_a_changed_file_is_read_anew_even_if_its_time_was_kept(file: Callable) -> None:
-    path = file("before\n")
-    corpora.load(path)
-    os.utime(file("after!\n"), (1e9, 1e9))  # as rsync -t, cp -p, tar and many an unpacked archive do
-    first = text(corpora.load(path))
-    os.utime(file("again!\n"), (1e9, 1e9))
-    assert (first, text(corpora.load(path))) == ("after!\n", "again!\n")
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"\xff\xfe\x00text", "is not UTF-8"),
-        (b"good until here \x80 and after", "is not UTF-8"),
+        (b"\xff\xfe\x00text", r"is not UTF-8 text \(near byte 0\)"),
+        (b"good until here \x80 and after", r"is not UTF-8 text \(near byte 16\)"),
         (b"x" * 100_000 + b"\xc3", "is not UTF-8"),  # cut in the middle of a character, at the very end
+        ("é".encode() * 700_000 + b"\xff rest", r"near byte 1400000\)"),  # beyond the first block that is checked
     ],
 )
 def test_what_is_not_text_is_refused(file: Callable, content: bytes, reason: str) -> None:
-    path = file(content)
-    with pytest.raises(ValueError, match=r"data\.path") as caught:
-        corpora.load(path)
-    assert path in str(caught.value)
-    assert reason in str(caught.value)
-
-
-def test_the_place_of_a_wrong_byte_is_told_also_far_into_a_file(file: Callable) -> None:
-    before = "é" * 700_000  # more than a megabyte: past the first piece that is checked
-    with pytest.raises(ValueError, match=r"near byte (\d+)") as caught:
-        corpora.load(file(before.encode() + b"\xff rest"))
-    near = int(str(caught.value).partition("near byte ")[2].split(")")[0])
-    assert abs(near - len(before.encode())) < 10
+    with pytest.raises(ValueError, match=rf"data\.path: .*text\.txt.*{reason}"):
+        corpora.load(file(content))
 
 
 @pytest.mark.parametrize("path", ["missing.txt", "no/such/folder/x.txt", "owner/file.txt", "README.md", "nonsense"])
@@ -109,29 +76,27 @@ def test_a_path_with_nothing_there_is_refused_with_what_would_do(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"data\.path: there is no file") as caught:
+    with pytest.raises(ValueError, match=rf"data\.path: there is no file {path}; .*python_code"):
         corpora.load(path)
-    assert path in str(caught.value)
-    for name in corpora.CORPORA:
-        assert name in str(caught.value)
 
 
-def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(file: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
-    with pytest.raises(ValueError, match=r"data\.path.*no \.txt file"):
-        corpora.load(str(tmp_path / "folder"))
-
-
-def test_an_unreadable_file_is_refused(file: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file("text\n")
 
     def forbidden(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", forbidden)  # file modes do not hold for root, who runs many a CI
-    with pytest.raises(ValueError, match=r"data\.path.*cannot be read \(Permission denied\)"):
-        corpora.load(path)
+    for wrong, reason in (
+        ("", "is empty"),
+        (str(tmp_path / "folder"), r"no \.txt file"),
+        (path, r"cannot be read \(Permission denied\)"),
+        ("x" * 5000, r"cannot be read \(File name too long\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"data\.path.*{reason}"):
+            corpora.load(wrong)
 
 
 @pytest.mark.slow
@@ -141,14 +106,13 @@ def test_a_hub_name_that_cannot_be_reached_is_one_sentence(tmp_path: Path) -> No
         "try: corpora.load('nobody-at-all/no-such-data')\n"
         "except ValueError as error: print(error)"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}  # read when the library is imported
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.startswith("data.path: nobody-at-all/no-such-data is neither a local file nor")
-    assert said.stdout.count("\n") == 1
+    printed = run_python(code, **{**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)})
+    assert printed.startswith("data.path: nobody-at-all/no-such-data is neither a local file nor")
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.slow
-def test_a_file_here_is_read_without_the_network(file: Callable, tmp_path: Path) -> None:
+def test_a_local_file_is_read_without_the_network(file: Callable, tmp_path: Path) -> None:
     code = (
         "import socket\n"
         "def refuse(*args, **kwargs): print('asked for', *args); raise OSError\n"
@@ -157,33 +121,16 @@ def test_a_file_here_is_read_without_the_network(file: Callable, tmp_path: Path)
         f"corpora.load({file('text')!r})"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment["HF_HOME"] = str(tmp_path)
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout == ""
-
-
-def test_a_hub_table_without_text_is_refused_and_one_with_text_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    columns = {"label": [1, 2]}
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: datasets.Dataset.from_dict(columns))
-    corpus = corpora.load("some/labels")
-    with pytest.raises(ValueError, match=r"data\.column: some/labels has no column 'text'; known are: label"):
-        next(corpus.chunks())
-    columns["text"] = ["a", "b"]  # type: ignore[list-item]
-    assert text(corpora.load("some/labels")) == "ab"
+    assert run_python(code, **environment, HF_HOME=str(tmp_path)) == ""
 
 
 def test_the_standard_library_is_ascii_files_in_a_stable_order() -> None:
     files = corpora.python_code()
     assert files != sorted(files)
     assert len(set(files)) == len(files) > 100
-    for path in files:
-        assert path.suffix == ".py"
-        assert not {"tests", "test", "site-packages"} & set(path.parts)
-    for path in files[::20]:
-        assert path.read_bytes().isascii()
-        assert path.stat().st_size > 0
+    assert {path.suffix for path in files} == {".py"}
+    assert not any({"tests", "test", "site-packages"} & set(path.parts) for path in files)
+    assert all(path.read_bytes().isascii() and path.stat().st_size > 0 for path in files[::20])
 
 
 def test_a_registered_corpus_is_a_path(file: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,92 +140,80 @@ def test_a_registered_corpus_is_a_path(file: Callable, monkeypatch: pytest.Monke
     assert text(corpora.load("mine")) == "mine\n"
 
 
-# ---- encoded ---------------------------------------------------------------------------------------------------------
+# ---- the cache -------------------------------------------------------------------------------------------------------
 
 
-def test_a_corpus_is_its_ids_in_a_row(file: Callable) -> None:
+def test_a_corpus_is_encoded_once(file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpora.load(file("to be\nor not\n\nto be"))
     tokenizer = trained(corpus)
-    ids = encoded.encode(corpus, tokenizer)
+    ids = token_cache.encode(corpus, tokenizer)
     assert tokenizer.decode(ids.tolist()) == text(corpus)
     assert ids.dtype == np.uint8
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 0
+    monkeypatch.setattr(token_cache, "_encoded", lambda *args: pytest.fail("encoded again"))
+    assert token_cache.encode(corpora.load(file("to be\nor not\n\nto be")), tokenizer).tolist() == ids.tolist()
+    assert len(list(caches.glob("*.uint*"))) == 1
 
 
 def test_the_largest_vocabulary_of_two_bytes() -> None:
     tokenizer = tokenizers.symbols([str(number) for number in range(2**16 - len(tokenizers.SPECIAL_TOKENS))])
     last = tokenizer.alphabet[-1]
-    ids = encoded.encode(running(last), tokenizer)
+    ids = token_cache.encode(Corpus("key", lambda: iter([Chunk([last], True, 1)])), tokenizer)
     assert ids.dtype == np.uint16
     assert tokenizer.tokens(ids.tolist()) == [last]
-
-
-def test_a_second_run_does_not_tokenise(file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file("once and for all\n")
-    corpus = corpora.load(path)
-    first = encoded.encode(corpus, trained(corpus)).tolist()
-    monkeypatch.setattr(encoded, "_encoded", lambda *args: pytest.fail("tokenised again"))
-    again = corpora.load(path)
-    assert encoded.encode(again, trained(again)).tolist() == first
-    assert len(list(caches.glob("*.uint*"))) == 1
 
 
 @pytest.mark.slow
 def test_another_process_finds_the_file_too(file: Callable, caches: Path) -> None:
     path = file("once and for all\n")
     corpus = corpora.load(path)
-    ids = encoded.encode(corpus, trained(corpus)).tolist()
+    ids = token_cache.encode(corpus, trained(corpus)).tolist()
     code = (
-        "from minitx.data.text import corpora, token_cache as encoded\n"
+        "from minitx.data.text import corpora, token_cache\n"
         "from minitx.data.text.tokenizer_training import CharTokenizer\n"
         f"corpus = corpora.load({path!r})\n"
         "tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())\n"
-        "encoded._encoded = None\n"
-        "print(encoded.encode(corpus, tokenizer).tolist())"
+        "token_cache._encoded = None\n"
+        "print(token_cache.encode(corpus, tokenizer).tolist())"
     )
-    environment = {**os.environ, "HF_DATASETS_CACHE": str(datasets.config.HF_DATASETS_CACHE), "PYTHONHASHSEED": "77"}
-    fresh = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert fresh.stdout.strip() == str(ids)
+    own = {"HF_DATASETS_CACHE": str(datasets.config.HF_DATASETS_CACHE), "PYTHONHASHSEED": "77"}
+    assert run_python(code, **{**os.environ, **own}).strip() == str(ids)
     assert len(list(caches.glob("*.uint*"))) == 1
 
 
 def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:
-    for content in ("ab ab\n", "ba ba\n"):  # of the same length and alphabet
+    for content in ("ab ab\n", "ba ba\n"):  # of the same length, alphabet and time
         corpus = corpora.load(file(content))
         tokenizer = trained(corpus)
-        assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == content
+        assert tokenizer.decode(token_cache.encode(corpus, tokenizer).tolist()) == content
     assert len(list(caches.glob("*.uint*"))) == 2
 
 
-def fail_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = encoded._encoded
-
-    def interrupted(*args: object) -> Iterator[np.ndarray]:
-        yield next(work(*args))  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 8)
-    monkeypatch.setattr(encoded, "_encoded", interrupted)
-
-
-def test_an_interrupted_run_leaves_nothing_behind_and_is_repeated(
+def test_an_interrupted_run_leaves_no_file_and_is_repeated(
     file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(readers, "CHUNK_BYTES", 8)
     corpus = corpora.load(file("first\nsecond\n"))
-    tokenizer = trained(corpus)
-    fail_half_way(monkeypatch)
+    tokenizer, encoded = trained(corpus), token_cache._encoded
+
+    def interrupted(*args: object) -> Iterator[np.ndarray]:
+        yield next(encoded(*args))  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(token_cache, "_encoded", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        encoded.encode(corpus, tokenizer)
-    assert list(caches.glob("*.uint*")) == []
-    monkeypatch.undo()
-    monkeypatch.setenv("MINITX_CACHE", str(caches))
-    assert tokenizer.decode(encoded.encode(corpus, tokenizer).tolist()) == "first\nsecond\n"
+        token_cache.encode(corpus, tokenizer)
+    assert list(caches.iterdir()) == []
+    monkeypatch.setattr(token_cache, "_encoded", encoded)
+    assert tokenizer.decode(token_cache.encode(corpus, tokenizer).tolist()) == "first\nsecond\n"
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_names_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MINITX_CACHE", "~/elsewhere")
-    assert encoded.cache_folder() == tmp_path / "elsewhere"
+    assert token_cache.cache_folder() == tmp_path / "elsewhere"
+    monkeypatch.setenv("MINITX_CACHE", "")
+    assert token_cache.cache_folder() == tmp_path / ".cache" / "minitx", "not the current folder"
     monkeypatch.delenv("MINITX_CACHE")
-    assert encoded.cache_folder() == tmp_path / ".cache" / "minitx"
+    assert token_cache.cache_folder() == tmp_path / ".cache" / "minitx"

@@ -22,9 +22,7 @@ def two_files(folder: Path, ending: str = "\n", last: bool = True, mark: str = "
         write(folder, f"train.{language}", mark + lines + (ending if last else ""))
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize(("ending", "last", "mark"), [("\n", True, ""), ("\r\n", False, "\ufeff"), ("\n", False, "")])
 def test_lines_of_two_files_are_pairs_however_they_end(tmp_path: Path, ending: str, last: bool, mark: str) -> None:
     two_files(tmp_path, ending, last, mark)
     assert read(str(tmp_path), "train", "de", "en", "training") == STRIPPED
