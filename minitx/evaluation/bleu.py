@@ -3,8 +3,6 @@
 BLEU: Papineni et al. 2002; chrF: Popović 2015; signatures: Post 2018.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Legend: N windows, T tokens of a window.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

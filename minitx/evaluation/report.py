@@ -1,7 +1,5 @@
 """The report of `minitx evaluate`: figures, also by length, as a table and a plot."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

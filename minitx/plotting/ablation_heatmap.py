@@ -1,7 +1,5 @@
 """Heat map of an ablation: layers down, heads across; darker is a larger loss without the head."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from minitx.interpret.ablation import AblatedHeads, Ablation

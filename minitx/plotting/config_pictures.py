@@ -1,7 +1,5 @@
 """Plots of an untrained config: the signals of its position scheme, and the learning rate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The grid of a sweep: `--set key=a,b` to every combination of values. Text only, no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

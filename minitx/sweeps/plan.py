@@ -1,7 +1,5 @@
 """Every run of a sweep as a checked config, before the first one starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -5,8 +5,6 @@ output, all other output is appended to the job's log. It has its own session, s
 parent only, which sends SIGTERM to each running process once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 A row belongs to the fingerprint of its whole config: a changed config is another experiment, even in the same folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

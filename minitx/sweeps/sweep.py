@@ -1,7 +1,5 @@
 """A sweep from its plan to its tables: finished runs are kept, and a failed run does not stop the others."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

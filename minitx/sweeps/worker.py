@@ -1,7 +1,5 @@
 """The process of one run of a sweep: a job as JSON on standard input, a line of JSON on standard output."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Scores of whole texts: sacreBLEU's own, of the model's outputs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,6 @@ def test_figures_are_those_of_the_split(split: str | None) -> None:
     expected = evaluate(predictor.model, held_out, "decoder_only", predictor.tokenizer.special)
     assert figures == {"split": split or "test", "examples": expected.examples, **expected.means()}
     assert figures["examples"] == {"test": 40, "validation": 30}[split or "test"]
-    assert {"exact_match", "token_accuracy", "loss"} <= set(figures)
 
 
 def test_figures_by_length_are_those_of_each_length() -> None:
@@ -72,18 +70,13 @@ def test_figures_by_length_are_those_of_each_length() -> None:
 
 
 def test_a_length_without_held_out_examples_is_left_out() -> None:
-    predictor = answering()
-    task = predictor.task
-    assert isinstance(task, SequenceTask)
-    there = []
+    available = []
     for length in (1, 2, 3):
-        try:
-            task.of_length(length).examples("test")
-            there.append(length)
-        except ValueError:
-            pass
-    assert there != [1, 2, 3], "of four sequences of one symbol hardly any is held out"
-    assert list(evaluation_report(predictor, lengths="1:3")["by_length"]) == there
+        with contextlib.suppress(ValueError):
+            answering().task.of_length(length).examples("test")  # type: ignore[attr-defined]
+            available.append(length)
+    assert available != [1, 2, 3], "of four sequences of one symbol hardly any is held out"
+    assert list(evaluation_report(answering(), lengths="1:3")["by_length"]) == available
 
 
 def test_lengths_that_learned_positions_do_not_reach_are_left_out() -> None:

@@ -222,4 +222,4 @@ def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> N
 
 
 def test_durations() -> None:
-    assert [format_seconds(seconds) for seconds in (40, 240, 9000)] == ["40 s", "4 min", "2.5 h"]
+    assert [*map(format_seconds, (40, 240, 9000))] == ["40 s", "4 min", "2.5 h"]

@@ -3,8 +3,6 @@
 Legend: N rows, L tokens of the longest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Text files are read by readers.py; tables (JSON, CSV, Parquet) on disk or on the
 corpus, register a function that returns its files; its name is then a data.path.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

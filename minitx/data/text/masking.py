@@ -3,8 +3,6 @@
 Legend: N examples, T tokens.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Lines end with \\n or \\r\\n only: other line-breaking characters occur within sentences.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

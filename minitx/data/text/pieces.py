@@ -3,8 +3,6 @@
 Legend: N texts, P pieces of each, W characters of the longest; R strings, C characters of the longest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 A document is a text of its own. A chunk says whether its last document continues in the next chunk.
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import io

@@ -3,8 +3,6 @@
 Memory holds one chunk of a corpus at a time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Those for characters and bytes, where each is always one token, also have a table, a hundred times as fast.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence

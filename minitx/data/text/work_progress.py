@@ -1,7 +1,5 @@
 """Progress of long work on stderr: a tqdm bar on a terminal, a line now and then elsewhere, nothing for short work."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator

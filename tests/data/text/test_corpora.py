@@ -1,7 +1,5 @@
 """Sources of text files (corpora.py), and the cache of their ids (token_cache.py)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,28 +24,22 @@ def two_files(folder: Path, ending: str = "\n", last: bool = True, mark: str = "
 def test_lines_of_two_files_are_pairs_however_they_end(tmp_path: Path, ending: str, last: bool, mark: str) -> None:
     two_files(tmp_path, ending, last, mark)
     assert read(str(tmp_path), "train", "de", "en", "training") == STRIPPED
-    swapped = [(target, source) for source, target in STRIPPED]
-    assert read(str(tmp_path), "train", "en", "de", "training") == swapped
+    assert read(str(tmp_path), "train", "en", "de", "training") == [pair[::-1] for pair in STRIPPED]
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("all.tsv", 'number\ten\tde\n1\tA "dog.\tEin "Hund.\n\n2\tTwo, cats\tZwei\n'),
-        ("all.csv", 'number,en,de\n1,"A ""dog.","Ein ""Hund."\n\n2,"Two, cats",Zwei\n'),
-        ("all.jsonl", '{"en": "A \\"dog.", "de": "Ein \\"Hund."}\n\n{"de": "Zwei", "en": "Two, cats", "n": 2}\n'),
+        ("all.tsv", 'number\ten\tde\n1\t"A" dog.\t"Ein" Hund.\n\n2\tTwo, cats\tZwei\n'),
+        ("all.csv", 'number,en,de\n1,"""A"" dog.","""Ein"" Hund."\n\n2,"Two, cats",Zwei\n'),
+        ("all.jsonl", '{"en": "\\"A\\" dog.", "de": "\\"Ein\\" Hund."}\n\n{"de": "Zwei", "en": "Two, cats", "n": 2}\n'),
     ],
 )
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, ending: str) -> None:
     write(tmp_path, name, content.replace("\n", ending))
-    expected = [('Ein "Hund.', 'A "dog.'), ("", ""), ("Zwei", "Two, cats")]
+    expected = [('"Ein" Hund.', '"A" dog.'), ("", ""), ("Zwei", "Two, cats")]
     assert read(str(tmp_path), name, "de", "en", "training") == expected
-
-
-def test_quotes_in_a_tsv_are_part_of_the_sentence(tmp_path: Path) -> None:
-    write(tmp_path, "all.tsv", 'de\ten\n"Ja", sagt er\t"Yes\n')
-    assert read(str(tmp_path), "all.tsv", "de", "en", "training") == [('"Ja", sagt er', '"Yes')]
 
 
 def refused(folder: Path | str, name: str = "train", key: str = "training") -> str:

@@ -1,11 +1,10 @@
-"""Text in chunks: nothing lost, documents where they were asked for, samples, the line that tells how far work is."""
-
-from __future__ import annotations
+"""Text in chunks: nothing lost, divisions into documents, samples, tables of characters and bytes, progress."""
 
 import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -61,8 +60,11 @@ POEM = "one\ntwo\n\nthree\n  \n\n  four\n\n\n"
         ("line", ["one", "two", "three", "  ", "  four", "five", "six"]),
     ],
 )
-def test_what_is_a_document(read: Callable, kind: str, expected: list[str], chunk: int) -> None:
-    assert documents(read(POEM, "five\n\nsix", documents=kind, chunk=chunk)) == expected
+def test_divisions_into_documents(read: Callable, kind: str, expected: list[str], chunk: int) -> None:
+    corpus = read(POEM, "five\n\nsix", documents=kind, chunk=chunk)
+    assert documents(corpus) == expected
+    assert corpus.key not in {read(POEM, "five\n\nsix", documents=other).key for other in {*reading.DIVISIONS} - {kind}}
+    assert corpus.key != read(POEM + "five", "\n\nsix", documents=kind).key, "other files"
 
 
 @given(st.lists(TEXTS.filter(bool), min_size=1, max_size=3), st.integers(1, 20))
@@ -81,12 +83,6 @@ def test_line_breaks_and_characters_on_the_border_of_chunks(read: Callable, chun
     assert documents(corpus) == ["a\n\n\u00e9\U0001f600\n\ufeff\x00b\n"]
 
 
-def test_other_documents_are_another_corpus(read: Callable) -> None:
-    keys = {read("a\n\nb", documents=kind).key for kind in reading.DIVISIONS}
-    assert len(keys) == len(reading.DIVISIONS)
-    assert read("ab", "c", documents="file").key != read("a", "bc", documents="file").key
-
-
 def test_a_long_line_is_cut_and_lost_nowhere(read: Callable) -> None:
     text = "word " * 500_000  # 2.5 MB
     corpus = read(text)
@@ -101,22 +97,19 @@ def test_a_long_line_is_cut_and_lost_nowhere(read: Callable) -> None:
 # ---- where text is cut -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("ab\ncd ef", 3), ("ab cd ef", 5), ("abcdefgh", 8), (" abcdefg", 8), ("ab\ncd\nef", 6)],
-)
-def test_the_best_place_to_cut(text: str, expected: int) -> None:
-    assert border(text, 0, 8) == expected
-
-
 @given(TEXTS, st.integers(1, 9))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_pieces_are_small_and_make_up_the_text(text: str, most: int) -> None:
+def test_pieces_are_small_and_join_to_the_text(text: str, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(characters, "MAX_PIECE_CHARACTERS", most)
         cut = [*pieces(text)]
     assert "".join(cut) == text
     assert all(0 < len(piece) <= most for piece in cut)
+
+
+def test_text_is_best_cut_after_a_line_then_before_a_word() -> None:
+    texts = {"ab\ncd ef": 3, "ab cd ef": 5, "abcdefgh": 8, " abcdefg": 8, "ab\ncd\nef": 6}
+    assert {text: border(text, 0, 8) for text in texts} == texts
 
 
 @pytest.mark.parametrize("name", ["bpe", "unigram", "word"])
@@ -137,7 +130,7 @@ UNICODE = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12
 
 @given(UNICODE, UNICODE)
 @settings(deadline=None)
-def test_a_table_says_what_the_tokenizer_says(seen: list[str], texts: list[str]) -> None:
+def test_a_table_gives_the_ids_of_the_tokenizer(seen: list[str], texts: list[str]) -> None:
     for tokenizer in (CharTokenizer().train([seen]), ByteTokenizer().train([seen])):
         expected, table = tokenizer.encode_batch([*texts, *seen]), lookup(tokenizer)
         assert table is not None
@@ -201,11 +194,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(work_progress, name, 0.0)
 
 
-def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [*progress([1, 2, 3], "counting", total=3)] == [1, 2, 3]
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(("total", "goal"), [(2_048_000_000, " of 2.05GB"), (None, "")])
 def test_long_work_prints_lines(
     total: int | None, goal: str, impatient: None, capsys: pytest.CaptureFixture[str]
@@ -240,37 +228,20 @@ def test_reading_a_corpus_shows_progress_once(
     assert capsys.readouterr().err == "", "both are cached"
 
 
+def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [*progress([1, 2, 3], "counting", total=3)] == [1, 2, 3]
+    assert capsys.readouterr() == ("", "")
+
+
 # ---- kept for the next run -------------------------------------------------------------------------------------------
 
 
 def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"name": "bpe", "size": 300}
-    first = encoded.train_tokenizer(read("some text\n" * 50), options)
-    with monkeypatch.context() as patch:
-        patch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
-        again = encoded.train_tokenizer(read("some text\n" * 50), dict(reversed(options.items())))
-        assert again.to_dict() == first.to_dict()
-        defaults = {**options, "sample": 100}
-        assert encoded.train_tokenizer(read("some text\n" * 50), defaults).to_dict() == first.to_dict()
-    assert encoded.train_tokenizer(read("text some\n" * 50), options).to_dict() != first.to_dict()
-    assert encoded.train_tokenizer(read("some text\n" * 50), {"name": "bpe", "size": 265}).vocab_size == 265
+    def trained(text: str = "some text\n", **options: int) -> dict[str, Any]:
+        return encoded.train_tokenizer(read(text * 50), {**options, "name": "bpe"}).to_dict()
 
-
-def test_two_at_once_do_not_mix(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second process that encodes while the first is half-way: each file is whole."""
-    corpus = read("line one\nline two\n", chunk=8)
-    tokenizer = encoded.train_tokenizer(corpus, {"name": "char"})
-    work, inner = encoded._encoded, []
-
-    def interleaved(*args: object) -> object:
-        parts = work(*args)  # type: ignore[arg-type]
-        yield next(parts)
-        if not inner:
-            inner.append(None)
-            inner[0] = encoded.encode(corpus, tokenizer).tolist()
-        yield from parts
-
-    monkeypatch.setattr(encoded, "_encoded", interleaved)
-    ids = encoded.encode(corpus, tokenizer).tolist()
-    assert tokenizer.decode(ids) == "line one\nline two\n"
-    assert inner == [ids]
+    first = trained(size=300)
+    others = (trained("text some\n", size=300), trained(size=265))
+    assert first not in others
+    monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
+    assert trained(size=300) == trained(sample=100, size=300) == first
