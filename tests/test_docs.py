@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from minitx.cli.main import COMMANDS, main
-from minitx.config.parser import Parser, config_from_words, config_parser
+from minitx.config.parser import config_from_words
 from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
@@ -69,10 +69,7 @@ def test_shell_commands_parse(page: Path) -> None:
 
 def parse(words: list[str]) -> None:
     """Parse the arguments of a command as the command line does; unknown ones raise."""
-    command = COMMANDS[words[0]]
-    parser = (config_parser if command.configured else Parser)(prog="minitx")
-    command.parser(parser)
-    parser.parse_args(words[1:])
+    COMMANDS[words[0]].parser(words[0]).parse_args(words[1:])
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""What the words after `minitx` do: their arguments first, torch only when there is work."""
+"""The commands of `minitx`: they parse their arguments first, and import torch only when there is work."""

@@ -1,48 +1,42 @@
-"""`minitx import` and `minitx export`. Torch is imported after the checks."""
+"""`minitx import` and `minitx export`. Torch is imported after the arguments are checked."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
-from minitx.checkpoints.atomic_files import writable
+from minitx.cli.arguments import output
 from minitx.config.parser import Parser
 
 
 def import_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx import`."""
-    parser.add_argument(
-        "source", help="a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
-    )
-    parser.add_argument("--out", required=True, help="the checkpoint to write")
+    """Add a Hugging Face model and a checkpoint."""
+    source = "a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
+    parser.add_argument("source", help=source)
+    parser.add_argument("--out", type=output(), required=True, help="the checkpoint to write")
 
 
-def run_import(parsed: Namespace) -> None:
-    """Import a model."""
-    out = writable(parsed.out)
+def import_model(parsed: Namespace) -> None:
+    """Convert a Hugging Face model to a checkpoint: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian."""
     from minitx.huggingface.importing import import_model
 
-    family, model, parameters = import_model(parsed.source, out)
+    family, model, parameters = import_model(parsed.source, parsed.out)
     print(
-        f"{out}: {family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
+        f"{parsed.out}: {family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
         f"{parameters:,} parameters, {model.vocab_size:,} tokens\n"
-        f"minitx generate {out} TEXT"
+        f"minitx generate {parsed.out} TEXT"
     )
 
 
 def export_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx export`."""
+    """Add a checkpoint, a format and a folder."""
     parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
-    parser.add_argument(
-        "--to",
-        choices=("hf", "safetensors"),
-        default="hf",
-        help="hf: a folder that transformers loads; safetensors: weights under the names of minitx, and the config",
-    )
+    formats = "hf: a folder that transformers loads; safetensors: weights under the names of minitx, and the config"
+    parser.add_argument("--to", choices=("hf", "safetensors"), default="hf", help=formats)
     parser.add_argument("folder", help="a new folder")
 
 
-def run_export(parsed: Namespace) -> None:
-    """Export a model."""
+def export_model(parsed: Namespace) -> None:
+    """Write a trained model for Hugging Face's transformers, or as plain safetensors."""
     from minitx.huggingface.exporting import export
 
     name = export(parsed.checkpoint, parsed.to, parsed.folder)

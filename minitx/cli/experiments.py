@@ -1,4 +1,4 @@
-"""`minitx train`, `describe` and `sweep`: commands that take a config. Torch is imported after the checks."""
+"""`minitx train`, `describe` and `sweep`: commands that take a config, which is checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minitx.checkpoints.atomic_files import writable
+from minitx.cli.arguments import output
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
@@ -16,7 +16,7 @@ from minitx.sweeps import grid
 
 
 def train_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx train` beside a config's."""
+    """Add the checkpoint to start from; a configured parser has every key already."""
     parser.add_argument("--resume", action="store_true", help="continue the newest run of this name")
     parser.add_argument(
         "--init_from",
@@ -27,7 +27,7 @@ def train_arguments(parser: Parser) -> None:
 
 
 def train(parsed: Namespace) -> None:
-    """Train a model."""
+    """Train a model: --config FILE, and --section.key value to change a key."""
     _check(parsed.values)
     from minitx.training.api import train_config
 
@@ -35,54 +35,49 @@ def train(parsed: Namespace) -> None:
 
 
 def describe_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx describe` beside a config's."""
-    parser.add_argument("--plot", metavar="FILE", help="plot positions and learning rate into this .png file")
+    """Add the file of the plot."""
+    text = "plot positions and learning rate into this .png file"
+    parser.add_argument("--plot", metavar="FILE", type=output(".png"), help=text)
 
 
 def describe(parsed: Namespace) -> None:
-    """Print a config's size and cost, and plot it."""
+    """Print a config's size, cost and learning rate, without training."""
     _check(parsed.values)
-    if parsed.plot and not parsed.plot.lower().endswith(".png"):
-        raise ConfigError(f"--plot takes a .png file, got {parsed.plot}")
-    picture = writable(parsed.plot) if parsed.plot else None
     from minitx.training.describe import describe
     from minitx.training.resolve import resolve
 
     run = resolve(parsed.values)
     print(describe(run))
-    if picture is not None:
+    if parsed.plot:
         from minitx.plotting.config_pictures import draw
 
-        print(f"\n{draw(run, picture)}")
+        print(f"\n{draw(run, parsed.plot)}")
 
 
 def sweep_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx sweep` beside a config's."""
-    parser.add_argument(
-        "--set", action="append", type=str, default=None, help="KEY=VALUE,VALUE,...: values to try; once for each key"
-    )
+    """Add the grid, the seeds and what to make of the runs."""
+    parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,...: values to try; once for each key")
     parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N")
-    parser.add_argument("--lengths", type=str, default=None, help="for example 1:40: also by length of the question")
+    parser.add_argument("--lengths", help="for example 1:40: also by length of the question")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each")
-    parser.add_argument("--out", type=str, default=None, help="folder of table and plot; default: the sweep's own")
+    parser.add_argument("--out", type=Path, help="folder of table and plot; default: the sweep's own")
 
 
 def sweep(parsed: Namespace) -> None:
-    """Train a grid of settings; exit with code 1 when a run has failed."""
+    """Train a grid of settings, each with several seeds: --set KEY=A,B."""
     _check(parsed.values)
     settings = grid.parse(parsed.set or [])
     from minitx.sweeps.plan import plan
     from minitx.sweeps.sweep import sweep
 
-    planned = plan(parsed.values, settings, parsed.seeds, parsed.lengths)
-    _, failed = sweep(planned, parsed.jobs, Path(parsed.out) if parsed.out else None)
+    _, failed = sweep(plan(parsed.values, settings, parsed.seeds, parsed.lengths), parsed.jobs, parsed.out)
     if failed:
         print("\n".join([f"{len(failed)} failed:", *failed]), file=sys.stderr)
         raise SystemExit(1)
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    """Reject a missing or mistyped config before torch is imported."""
+    """Refuse a missing or mistyped config before torch is imported."""
     check_config(values)
     if not values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")

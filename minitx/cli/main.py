@@ -19,12 +19,23 @@ from minitx.config.parser import Parser, config_parser
 
 
 class Command(NamedTuple):
-    """A command of `minitx`."""
+    """A command of `minitx`; the docstring of `run` is its help."""
 
-    help: str
-    parser: Callable[[Parser], None]
     run: Callable[[Namespace], None]
+    arguments: Callable[[Parser], None] = lambda parser: None
     configured: bool = False  # whether it takes --config and overrides
+
+    @property
+    def help(self) -> str:
+        """A line on the purpose of the command."""
+        return str(self.run.__doc__)
+
+    def parser(self, name: str) -> Parser:
+        """The parser of the arguments after the command's name."""
+        make = config_parser if self.configured else Parser
+        parser = make(prog=f"minitx {name}", description=self.help)
+        self.arguments(parser)
+        return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,30 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 raise ConfigError(f"minitx {name}: arguments must be UTF-8, got {word!r:.80}")
             if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
                 raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
-        COMMANDS[name].run(_parser(name).parse_args(arguments[1:]))
+        command = COMMANDS[name]
+        command.run(command.parser(name).parse_args(arguments[1:]))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error at exit
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except RunFailed as error:
-        print(f"minitx: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except (ConfigError, MemoryError, RuntimeError) as error:
-        sentences = str(error) if isinstance(error, ConfigError) else _memory(error)
-        if os.environ.get("MINITX_TRACEBACK") or sentences is None:
+    except (ConfigError, RunFailed, MemoryError, RuntimeError) as error:
+        sentences = str(error) if isinstance(error, ConfigError | RunFailed) else _memory(error)
+        if sentences is None or os.environ.get("MINITX_TRACEBACK"):
             raise
-        for sentence in sentences.split("\n"):
-            print(f"minitx: {sentence}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-def _parser(name: str) -> Parser:
-    command = COMMANDS[name]
-    make = config_parser if command.configured else Parser
-    parser = make(prog=f"minitx {name}", description=command.help)
-    command.parser(parser)
-    return parser
+        print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
+        raise SystemExit(1 if isinstance(error, RunFailed) else 2) from None
 
 
 def _memory(error: Exception) -> str | None:
@@ -86,58 +86,35 @@ def usage() -> str:
 
 
 def _list(parsed: Namespace) -> None:
+    """List the tasks, corpora, tokenizers, position schemes and configs."""
     from minitx.cli.listing import listing
 
     print(listing())
 
 
 def _completion_arguments(parser: Parser) -> None:
-    parser.add_argument("shell", type=str, help="bash, zsh or tcsh")
+    import shtab
+
+    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
 
 
 def _completion(parsed: Namespace) -> None:
+    """Write a shell's completion script: source <(minitx completion bash)."""
     from minitx.cli.completion import script
 
-    print(script(parsed.shell, {name: (command.help, _parser(name)) for name, command in COMMANDS.items()}))
+    print(script(parsed.shell, {name: command.parser(name) for name, command in COMMANDS.items()}))
 
 
 COMMANDS = {
-    "train": Command(
-        "train a model: --config FILE, and --section.key value to change a key",
-        experiments.train_arguments,
-        experiments.train,
-        True,
-    ),
-    "evaluate": Command("evaluate a trained model on held-out data", trained.evaluate_arguments, trained.evaluate),
-    "generate": Command("generate with a trained model", trained.generate_arguments, trained.generate),
-    "attend": Command(
-        "save the attention maps of a text, as a page or an image", trained.attend_arguments, trained.attend
-    ),
-    "ablate": Command("measure a trained model without each head", trained.ablate_arguments, trained.ablate),
-    "describe": Command(
-        "print a config's size, cost and learning rate, without training",
-        experiments.describe_arguments,
-        experiments.describe,
-        True,
-    ),
-    "sweep": Command(
-        "train a grid of settings, each with several seeds: --set KEY=A,B",
-        experiments.sweep_arguments,
-        experiments.sweep,
-        True,
-    ),
-    "import": Command(
-        "convert a Hugging Face model to a checkpoint: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian",
-        conversion.import_arguments,
-        conversion.run_import,
-    ),
-    "export": Command(
-        "write a trained model for Hugging Face's transformers, or as plain safetensors",
-        conversion.export_arguments,
-        conversion.run_export,
-    ),
-    "list": Command("list the tasks, corpora, tokenizers, position schemes and configs", lambda parser: None, _list),
-    "completion": Command(
-        "write a shell's completion script: source <(minitx completion bash)", _completion_arguments, _completion
-    ),
+    "train": Command(experiments.train, experiments.train_arguments, configured=True),
+    "evaluate": Command(trained.evaluate, trained.evaluate_arguments),
+    "generate": Command(trained.generate, trained.generate_arguments),
+    "attend": Command(trained.attend, trained.attend_arguments),
+    "ablate": Command(trained.ablate, trained.ablate_arguments),
+    "describe": Command(experiments.describe, experiments.describe_arguments, configured=True),
+    "sweep": Command(experiments.sweep, experiments.sweep_arguments, configured=True),
+    "import": Command(conversion.import_model, conversion.import_arguments),
+    "export": Command(conversion.export_model, conversion.export_arguments),
+    "list": Command(_list),
+    "completion": Command(_completion, _completion_arguments),
 }

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from minitx.config.errors import ConfigError, did_you_mean
+from minitx.config.errors import all_results
 from minitx.config.registry import check_options
 from minitx.config.schema import Options, config_from_dict
-from minitx.config.validation import shown
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/positions.py", "model.position_ids": "nn/position_ids.py"}
@@ -33,77 +32,62 @@ def check_config(values: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: with a line for each mistake.
     """
-    mistakes = []
-    try:
-        config_from_dict(values)
-    except ConfigError as error:
-        mistakes.append(str(error))
-    for section in SOURCES:
-        options: Any = values
-        for name in section.split("."):
-            options = options.get(name) if isinstance(options, Mapping) else None
-        if isinstance(options, Mapping) and options:
-            try:
-                _check_section(section, options)
-            except ConfigError as error:
-                mistakes.append(str(error))
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
+    all_results(partial(config_from_dict, values), *(partial(_check_section, section, values) for section in SOURCES))
 
 
-def _check_section(section: str, options: Mapping[str, Any]) -> None:
-    """Check one open section; its `name` may be missing where the default names a class."""
-    classes = _classes(SOURCES[section])
-    registered = {name: kind for kind in classes.values() if (name := _registered_name(kind))}
-    name = options.get("name")
-    if name is None or (name not in registered and "torch" in sys.modules):
-        return  # once torch is loaded, the registry may have classes of the user's own
-    if name not in registered:
-        raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registered)}")
-    check_options(name, dict(_parameters(registered[name], classes)), dict(options), section)
+def _check_section(section: str, values: Any) -> None:
+    """Check one open section of a config; its `name` may be missing where the default names a class."""
+    for name in section.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    if not isinstance(values, Mapping) or values.get("name") is None:
+        return
+    options = registered_options(SOURCES[section])
+    if str(values["name"]) in options or "torch" not in sys.modules:
+        # Once torch is loaded, the registry may have classes of the user's own.
+        check_options(dict(values), section, options, lambda name: options[name])
 
 
 @cache
-def _classes(pattern: str) -> dict[str, ast.ClassDef]:
-    """The classes of some files by name."""
+def registered_options(pattern: str) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """The options of every class that some files register: type and default (None) by name."""
     bodies = [ast.parse(file.read_text(encoding="utf-8")).body for file in sorted(PACKAGE.glob(pattern))]
-    return {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
+    return {
+        ast.literal_eval(call.args[0]): _options(kind, classes)
+        for kind in classes.values()
+        for call in kind.decorator_list
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "register"
+    }
 
 
-def _registered_name(kind: ast.ClassDef) -> str | None:
-    """The name in the decorator `@register(name)`."""
-    for call in kind.decorator_list:
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "register":
-            return str(ast.literal_eval(call.args[0]))
-    return None
-
-
-def _parameters(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The options of a class and its bases: fields of a dataclass, or arguments of a constructor, as name and type."""
+def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[str, tuple[Any, Any]]:
+    """The options of a class: arguments of its constructor, or fields of a dataclass and its bases."""
+    found: dict[str, tuple[Any, Any]] = {}
     constructor = next((each for each in kind.body if getattr(each, "name", "") == "__init__"), None)
     if isinstance(constructor, ast.FunctionDef):
         annotations = {argument.arg: argument.annotation for argument in constructor.args.args}
     else:
-        for base in kind.bases:
-            if (name := ast.unparse(base)) in classes:
-                yield from _parameters(classes[name], classes)
-        fields = [each for each in kind.body if isinstance(each, ast.AnnAssign)]
-        annotations = {ast.unparse(field.target): field.annotation for field in fields}
+        for base in map(ast.unparse, kind.bases):
+            found |= _options(classes[base], classes) if base in classes else {}
+        annotations = {
+            ast.unparse(each.target): each.annotation for each in kind.body if isinstance(each, ast.AnnAssign)
+        }
     for name, annotation in annotations.items():
-        text = "" if annotation is None else ast.unparse(annotation)
-        if name not in CONTEXT and text and not text.startswith("ClassVar"):
-            yield name, (_type(annotation), None)
+        if name not in CONTEXT and annotation and not ast.unparse(annotation).startswith("ClassVar"):
+            found[name] = (_type(annotation), None)
+    return found
 
 
 def _type(annotation: Any) -> Any:
     """The type that an annotation in source means."""
-    if isinstance(annotation, ast.Name):
-        return NAMES.get(annotation.id, Any)
-    if isinstance(annotation, ast.Constant):  # None, a member of a Literal, or the dots of a tuple
-        return annotation.value
-    if isinstance(annotation, ast.BinOp):
-        return Union[_type(annotation.left), _type(annotation.right)]  # noqa: UP007 (members are values)
-    if isinstance(annotation, ast.Subscript) and (kind := _type(annotation.value)) is not Any:
-        inner = annotation.slice
-        return kind[tuple(map(_type, inner.elts)) if isinstance(inner, ast.Tuple) else _type(inner)]
-    return Any
+    match annotation:
+        case ast.Name(name):
+            return NAMES.get(name, Any)
+        case ast.Constant(value):  # None, a member of a Literal, or the dots of a tuple
+            return value
+        case ast.BinOp(left, _, right):
+            return Union[_type(left), _type(right)]  # noqa: UP007 (members are values)
+        case ast.Subscript(ast.Name(name), inner) if name in NAMES:
+            return NAMES[name][tuple(map(_type, inner.elts)) if isinstance(inner, ast.Tuple) else _type(inner)]
+        case _:
+            return Any

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minitx.checkpoints.atomic_files import writable, writable_folder
+from minitx.checkpoints.atomic_files import writable_folder
+from minitx.cli.arguments import add_checkpoint, output
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser, add_options
 from minitx.generation.options import GenerationOptions
@@ -19,11 +20,7 @@ if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
 
 
-def _checkpoint_argument(parser: Parser) -> None:
-    parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps, ...")
-
-
+OPTIONS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 BEAM_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
 """The options of generation that `evaluate` takes, for tasks with text metrics."""
 
@@ -40,58 +37,50 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
         raise ConfigError(str(error)) from None
 
 
-def _output(path: str | None) -> Path | None:
-    """The path of an output file, checked before the work."""
-    return writable(path) if path else None
-
-
 def evaluate_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx evaluate`."""
-    _checkpoint_argument(parser)
+    """Add a model, the data to evaluate it on, and what to write."""
+    add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     add_options(parser, GenerationOptions, BEAM_OPTIONS)
-    parser.add_argument("--json", help="also write the metrics to this file")
-    parser.add_argument("--plot", help="with --lengths: plot the accuracy into this .png file")
+    parser.add_argument("--json", type=output(), help="also write the metrics to this file")
+    parser.add_argument("--plot", type=output(".png"), help="with --lengths: plot the accuracy into this .png file")
 
 
 def evaluate(parsed: Namespace) -> None:
-    """Evaluate a trained model."""
+    """Evaluate a trained model on held-out data."""
+    options = _options(parsed, BEAM_OPTIONS)
+    if parsed.plot and not parsed.lengths:
+        raise ConfigError("--plot needs --lengths FROM:TO")
     import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
-    options = _options(parsed, BEAM_OPTIONS)
-    out = _output(parsed.json)
-    if parsed.plot and not (parsed.lengths and parsed.plot.lower().endswith(".png")):
-        raise ConfigError(f"--plot takes a .png file, and --lengths FROM:TO, got {parsed.plot}")
-    picture = _output(parsed.plot)
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
-    if out is not None:
-        out.write_text(json.dumps(report, indent=2) + "\n")
+    if parsed.json:
+        parsed.json.write_text(json.dumps(report, indent=2) + "\n")
     print(table(report))
-    if picture is not None:
+    if parsed.plot:
         if not report["by_length"]:
             raise ConfigError(f"--plot: there is no question of a length in {parsed.lengths}")
-        draw_lengths(report, predictor, picture)
+        draw_lengths(report, predictor, parsed.plot)
 
 
 def generate_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx generate`."""
-    _checkpoint_argument(parser)
+    """Add a model, prompts and the options of generation."""
+    add_checkpoint(parser)
     parser.add_argument("texts", nargs="*", default=[], help="prompts; without any, lines from stdin")
-    add_options(parser, GenerationOptions)
+    add_options(parser, GenerationOptions, OPTIONS)
     parser.add_argument("--stream", action="store_true", help="print text as it is generated")
-    parser.add_argument(
-        "--json", action="store_true", help="a line of JSON for each text: ids, log-probability, why it ended"
-    )
+    line = "a line of JSON for each text: ids, log-probability, why it ended"
+    parser.add_argument("--json", action="store_true", help=line)
 
 
 def generate(parsed: Namespace) -> None:
     """Generate with a trained model."""
-    options = _options(parsed, [field.name for field in dataclasses.fields(GenerationOptions)])
+    options = _options(parsed, OPTIONS)
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
         raise ConfigError("--stream shows one text: it excludes --json, --num_beams and --num_return_sequences")
     import minitx
@@ -141,20 +130,18 @@ def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream:
 
 
 def attend_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx attend`."""
-    _checkpoint_argument(parser)
+    """Add a model, a text, its target and what to write."""
+    add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
     parser.add_argument("--target", help="the answer to attend to; default: the model's own")
-    parser.add_argument("--out", help="an interactive .html page, or a .png image; default attention.png")
+    text = "an interactive .html page, or a .png image; default attention.png"
+    parser.add_argument("--out", type=output(".png", ".html"), default="attention.png", help=text)
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
 
 
 def attend(parsed: Namespace) -> None:
-    """Save the attention maps of a text."""
-    out = Path(parsed.out or "attention.png")
-    if out.suffix.lower() not in (".png", ".html"):
-        raise ConfigError(f"--out must end in .png or .html, got {out}")
-    writable(out)
+    """Save the attention maps of a text, as a page or an image."""
+    out: Path = parsed.out
     if parsed.logdir:
         writable_folder(parsed.logdir)
     import minitx
@@ -177,21 +164,18 @@ def attend(parsed: Namespace) -> None:
 
 
 def ablate_arguments(parser: Parser) -> None:
-    """Add the arguments of `minitx ablate`."""
-    _checkpoint_argument(parser)
+    """Add a model, the data to evaluate it on, heads and what to write."""
+    add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     parser.add_argument("--heads", help="also without these together: cross.2.1,cross.2.2")
-    parser.add_argument("--out", help="plot layers and heads into this .png file")
-    parser.add_argument("--json", help="also write the metrics to this file")
+    parser.add_argument("--out", type=output(".png"), help="plot layers and heads into this .png file")
+    parser.add_argument("--json", type=output(), help="also write the metrics to this file")
 
 
 def ablate(parsed: Namespace) -> None:
-    """Evaluate a trained model without each of its heads."""
-    if parsed.out and not parsed.out.lower().endswith(".png"):
-        raise ConfigError(f"--out must end in .png, got {parsed.out}")
-    picture, metrics = _output(parsed.out), _output(parsed.json)
+    """Measure a trained model without each head."""
     import minitx
     from minitx.evaluation.report import held_out_split, on_file
     from minitx.interpret.ablation import ablate, parse_heads, table
@@ -203,8 +187,8 @@ def ablate(parsed: Namespace) -> None:
         predictor = on_file(predictor, parsed.path)
     ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
     print(table(ablation))
-    if metrics is not None:
-        metrics.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
-    if picture is not None:
-        draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", picture)
-        print(picture)
+    if parsed.json:
+        parsed.json.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
+    if parsed.out:
+        draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
+        print(parsed.out)

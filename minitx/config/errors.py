@@ -7,7 +7,8 @@ exception keeps its traceback, so that a bug is never mistaken for bad input.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class ConfigError(ValueError):
@@ -27,11 +28,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
-    known = list(known)
-    section = key.rpartition(".")[0]
-    siblings = [other for other in known if other.rpartition(".")[0] == section]
-    if not siblings and not difflib.get_close_matches(key, known, n=1, cutoff=0.6):
-        siblings = [other for other in known if "." not in other]  # of an unknown section nothing is near
-    return f"unknown key {key if key.isprintable() else ascii(key)}: {did_you_mean(key, siblings or known)}"
+def all_results(*parts: Callable[[], Any]) -> list[Any]:
+    """Call every part, and raise the mistakes of all of them together.
+
+    Raises:
+        ConfigError: with the lines of every part that raised one.
+    """
+    found, mistakes = [], []
+    for part in parts:
+        try:
+            found.append(part())
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return found

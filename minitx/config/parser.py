@@ -15,14 +15,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from minitx.config import bundled, yaml_checks
+from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.config.schema import OPEN_SECTIONS, Config, config_from_dict, keys
-from minitx.config.validation import expected, shown
+from minitx.config.schema import Config, config_from_dict, merged
+from minitx.config.validation import expected, keys, shown
 
 Values = dict[str, Any]
 
@@ -36,7 +35,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, configured: bool = False, **kwargs: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        wide: Any = partial(argparse.HelpFormatter, max_help_position=8, width=100)  # keys are long
+        super().__init__(allow_abbrev=False, formatter_class=wide, **kwargs)
         self.configured = configured
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
@@ -46,9 +46,7 @@ class Parser(argparse.ArgumentParser):
             ConfigError: an unknown argument, or a value that does not fit.
         """
         words = sys.argv[1:] if args is None else list(args)
-        values: Values = {}
-        if self.configured:
-            words, values = read_config(words)
+        words, values = read_config(words) if self.configured else (words, {})
         parsed, strange = self.parse_known_intermixed_args(words, namespace)
         if strange:
             name = strange[0].partition("=")[0]
@@ -65,66 +63,48 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-class _Formatter(argparse.HelpFormatter):
-    """Help with room for long keys: each explanation is on lines of its own."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=8, width=100)
-
-
 def config_parser(**kwargs: Any) -> Parser:
     """A parser for a whole Config; its help lists every key."""
-    parser = Parser(
-        configured=True, usage=f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ...", **kwargs
-    )
+    usage = f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ..."
+    parser = Parser(configured=True, usage=usage, **kwargs)
     parser.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
-    docs = explanations(Config)
-    groups: dict[str, Any] = {}
-    for key, field in keys():
-        section = key.rpartition(".")[0] or "data"
-        group = groups.get(section) or groups.setdefault(section, parser.add_argument_group(section))
-        choices = (
-            [str(each) for each in get_args(field.annotation)] if get_origin(field.annotation) is Literal else None
-        )
-        default = field.get_default(call_default_factory=True)
-        text = f"{docs[key]} ({expected(field)}; default: {shown(default)})"
-        group.add_argument(f"--{key}", metavar="VALUE", choices=choices, help=text.replace("%", "%%"))
+    docs, groups = field_docs(Config), {}
+    for key, field in keys(Config):
+        if dataclasses.is_dataclass(field.annotation):
+            groups[key] = parser.add_argument_group(key)
+            docs |= {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
+            continue
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+        default = shown(field.get_default(call_default_factory=True))
+        text = f"{docs[key]} ({expected(field)}; default: {default})".replace("%", "%%")
+        group = groups.get(key.rpartition(".")[0], parser)
+        group.add_argument(f"--{key}", metavar="VALUE", choices=choices, help=text)
     return parser
 
 
-def explanations(kind: Any, within: str = "") -> dict[str, str]:
-    """The docstring of every field of a dataclass, by dotted key; fields that are sections are followed."""
+def field_docs(kind: Any) -> dict[str, str]:
+    """The docstring of every field of a dataclass, by name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
-    found: dict[str, str] = {}
-    hints = get_type_hints(kind)
-    for field, text in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            name = field.target.id  # type: ignore[union-attr]
-            key = f"{within}.{name}" if within else name
-            if dataclasses.is_dataclass(hints[name]):
-                found |= explanations(hints[name], key)
-            else:
-                found[key] = " ".join(text.value.value.split())  # type: ignore[attr-defined]
-    return found
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
-def add_options(parser: Parser, kind: type, names: Iterable[str] | None = None) -> None:
-    """Add every field of a dataclass, or those named, as `--field`, explained by its docstring; False makes a flag."""
-    docs, hints = explanations(kind), get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        if names is not None and field.name not in names:
-            continue
-        options: dict[str, Any] = {"help": docs[field.name].replace("%", "%%"), "default": field.default}
-        inner = get_args(hints[field.name]) or (hints[field.name],)
-        if field.default is False:
-            options["action"] = "store_true"
+def add_options(parser: Parser, kind: type, names: Iterable[str]) -> None:
+    """Add fields of a dataclass as `--field`, explained by its docstring; a default of False makes a flag."""
+    docs, hints = field_docs(kind), get_type_hints(kind)
+    for name in names:
+        default, inner = getattr(kind, name), get_args(hints[name]) or (hints[name],)
+        options: dict[str, Any] = {"type": inner[0]}
+        if default is False:
+            options = {"action": "store_true"}
         elif get_origin(inner[0]) is list:  # given once for each
-            options |= {"action": "append", "metavar": "TEXT"}
+            options = {"action": "append", "metavar": "TEXT"}
         elif bool in inner:
-            options["type"] = _truth_or_text
-        else:
-            options["type"] = inner[0]
-        parser.add_argument(f"--{field.name}", **options)
+            options = {"type": _truth_or_text}
+        parser.add_argument(f"--{name}", default=default, help=docs[name].replace("%", "%%"), **options)
 
 
 def _truth_or_text(text: str) -> bool | str:
@@ -152,51 +132,15 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
         if key != "config":
             pending[key] = text
             continue
-        values, pending = merged(overridden(values, pending), read_file(text)), {}
+        values, pending = merged(overridden(values, pending), yaml_files.read(text)), {}
     return others, overridden(values, pending)
 
 
-def read_file(name: str) -> Values:
-    """The values in a YAML file, given by its path or by the name of a bundled config.
-
-    Raises:
-        ConfigError: no such file, or no YAML file of sections.
-    """
-    path = Path(name).expanduser()
-    if not path.is_file():
-        known = bundled.configs()
-        if name not in known:
-            near = "" if set("/.") & set(name) else f", nor a config of that name: {did_you_mean(name, known)}"
-            raise ConfigError(f"--config: there is no file {name}{near}")
-        path = known[name]
-    values = yaml_checks.read(str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
-    return values
-
-
-def merged(before: Any, after: Any, section: str = "") -> Any:
-    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
-    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
-        return after
-    is_open = section.startswith(OPEN_SECTIONS)
-    if is_open and "name" in after and "name" in before and after["name"] != before["name"]:
-        return dict(after)
-    return {
-        **before,
-        **{
-            name: merged(before.get(name), value, f"{section}.{name}" if section else name)
-            for name, value in after.items()
-        },
-    }
-
-
-def nested(key: str, value: Any) -> Values:
+def nested(key: str, value: Any) -> Any:
     """A value under its dotted key: {"trainer": {"max_steps": 300}} for trainer.max_steps."""
     for name in reversed(key.split(".")):
         value = {name: value}
-    nested_values: Values = value
-    return nested_values
+    return value
 
 
 def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values:
@@ -206,7 +150,7 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values
     """
     for key, value in sorted(settings.items(), key=lambda setting: not setting[0].endswith(".name")):
         if isinstance(value, str) and (key not in _texts() or value == "null"):
-            value = yaml_checks.parse(value)
+            value = yaml_files.parse(value)
         values = merged(values, nested(key, value))
     return dict(values)
 
@@ -214,7 +158,7 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values
 @cache
 def _texts() -> frozenset[str]:
     """The keys whose values are texts, which `--run.name 2024` may set as well."""
-    return frozenset(key for key, field in keys() if field.annotation in (str, str | None))
+    return frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))
 
 
 def config_from_words(words: Sequence[str]) -> Config:

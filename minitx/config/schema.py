@@ -6,18 +6,13 @@ hold a registered `name` and that class's own options, which config/registry.py 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
-from pydantic.fields import FieldInfo
 
-from minitx.config import yaml_checks
-from minitx.config.errors import ConfigError
-from minitx.config.validation import sentences, validate
+from minitx.config.validation import check_plain, errors_as_sentences, validate
 
 Options = dict[str, Any]
 """An open section: `name`, and the options of the class registered under it."""
@@ -44,10 +39,8 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
         validated = kind.__init__
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            try:
+            with errors_as_sentences(kind, kwargs, name):
                 validated(self, *args, **kwargs)
-            except ValidationError as error:
-                raise ConfigError("\n".join(sentences(error, kwargs, kind.__pydantic_fields__, name))) from None
 
         kind.__init__ = __init__
         checked: type[Section] = kind
@@ -308,7 +301,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, as in config.yaml and in a checkpoint."""
-        return _plain(dataclasses.asdict(self))
+        plain: dict[str, Any] = TypeAdapter(Config).dump_python(self, mode="json")
+        return plain
 
 
 OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
@@ -321,29 +315,20 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: with a line for each key or value that does not fit.
     """
-    yaml_checks.check(values, "the config")
-    return validate(_adapter(), values, Config.__pydantic_fields__)  # type: ignore[attr-defined]
+    check_plain(values, "the config")
+    config: Config = validate(Config, values)
+    return config
 
 
-@cache
-def _adapter() -> TypeAdapter[Config]:
-    return TypeAdapter(Config)
-
-
-def keys(kind: Any = Config, within: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every key of a section with its field, dotted, sections within it included; those of open sections are not."""
-    for name, field in kind.__pydantic_fields__.items():
-        key = f"{within}.{name}" if within else name
-        if dataclasses.is_dataclass(field.annotation):
-            yield from keys(field.annotation, key)
-        else:
-            yield key, field
-
-
-def _plain(value: Any) -> Any:
-    """Turn tuples into lists, through all levels."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+def merged(before: Any, after: Any, section: str = "") -> Any:
+    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        return after
+    if (
+        section.startswith(OPEN_SECTIONS)
+        and {"name"} <= before.keys() & after.keys()
+        and before["name"] != after["name"]
+    ):
+        return dict(after)
+    changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
+    return {**before, **changed}

@@ -1,163 +1,177 @@
 """Values checked against annotated fields by pydantic, and its errors as sentences.
 
 Values are validated as strict JSON: a list becomes a tuple and an integer a float, and nothing else is converted.
-Every error carries its location, so a sentence is built from the field's own annotation, never from pydantic's text.
+Every error carries its location, so a sentence is built from the field's own JSON schema, never from pydantic's text.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from minitx.config.errors import ConfigError, unknown_key
+from minitx.config.errors import ConfigError, did_you_mean
 
-T = TypeVar("T")
+MAX_VALUES = 20_000
+"""Maximum number of values in a config, each counted wherever it occurs: an alias may repeat millions."""
+MAX_DEPTH = 20
+"""Maximum nesting of sections; a config has four levels."""
+MAX_SHOWN_LIMIT = 2**30
+"""A larger limit only guards against a slip of the keyboard: in a sentence about another mistake it is noise."""
 
-MISSING = object()
+TYPES = {
+    "integer": ("an integer", "integers"),
+    "number": ("a number", "numbers"),
+    "boolean": ("true or false", "truth values"),
+    "string": ("text", "texts"),
+    "null": ("null", "nulls"),
+}
+"""JSON types as a user reads them: one, several."""
+LIMITS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+"""Limits of a JSON schema as a user reads them."""
 
-WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
-"""Types as a user reads them."""
-PLURALS = {int: "integers", float: "numbers", bool: "truth values", str: "texts"}
 
-
-def validate(
-    adapter: TypeAdapter[T], values: Mapping[str, Any], fields: Mapping[str, FieldInfo], section: str = ""
-) -> T:
+def validate(kind: Any, values: Mapping[str, Any], section: str = "") -> Any:
     """Check plain values and build the object they describe.
 
     Args:
-        adapter: of the type to build.
+        kind: a pydantic dataclass or model.
         values: JSON types by name.
-        fields: the fields of that type by name.
         section: dotted key of the values, for messages.
 
     Raises:
         ConfigError: with a line for each mistake.
     """
+    with errors_as_sentences(kind, values, section):
+        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+
+
+@contextmanager
+def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> Iterator[None]:
+    """Turn a validation error of `values` into a ConfigError with a line for each key; see validate."""
     try:
-        return adapter.validate_json(json.dumps(values, default=str), strict=True)
+        yield
     except ValidationError as error:
-        raise ConfigError("\n".join(sentences(error, values, fields, section))) from None
+        lines: dict[str, str] = {}
+        for each in error.errors(include_url=False):
+            if each["type"] == "value_error":  # raised by a validator of ours, in its own words
+                sentence = str(each["ctx"]["error"])
+                lines[sentence] = sentence
+            else:
+                lines.setdefault(*_key_and_sentence(each, kind, values, section))
+        raise ConfigError("\n".join(lines.values())) from None
 
 
-def sentences(
-    error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo], section: str = ""
-) -> list[str]:
-    """List the mistakes in a validation error of `values`, one sentence for each key."""
-    found: dict[str, str] = {}
-    for each in error.errors(include_url=False):
-        path, field = _locate(each["loc"], fields)
-        key, value = ".".join((section, *path) if section else path), _value(values, path)
-        if each["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            key = _first_leaf(key, value)
-            sentence = unknown_key(key, (".".join((section, name)).lstrip(".") for name in _names(fields)))
-        elif each["type"] == "value_error":  # raised by a validator of ours, in its own words
-            sentence = str(each["ctx"]["error"])
-        elif value is MISSING:
-            sentence = f"{key} is missing: expected {expected(field)}"
-        else:
-            limits = [(word, each.get("ctx", {}).get(name)) for name, word in (("le", "at most"), ("lt", "below"))]
-            exceeded = [f"{word} {_number(limit)}" for word, limit in limits if limit is not None and limit >= 2**30]
-            wanted = exceeded[0] if exceeded else expected(field)
-            sentence = f"{key or 'the config'}: expected {wanted}, got {shown(value)}"
-        found.setdefault(sentence if each["type"] == "value_error" else key, sentence)
-    return list(found.values())
+def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
+    """The key that an error is about, and its sentence."""
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        key, value = ".".join((section, *error["loc"])).lstrip("."), error["input"]
+        while isinstance(value, Mapping) and value:  # of an unknown section, its first key
+            name, value = next(iter(value.items()))
+            key = f"{key}.{name}"
+        return key, _unknown_key(key, [known for known, _ in keys(kind, section)])
+    key, field = section, None
+    for name in error["loc"]:
+        if name not in fields_of(kind):  # a member of a union, or a place in a list
+            break
+        key, field = f"{key}.{name}".lstrip("."), fields_of(kind)[name]
+        kind, value = (
+            field.annotation,
+            value.get(name, error["input"]) if isinstance(value, Mapping) else error["input"],
+        )
+    else:
+        if error["type"] == "missing":
+            return key, f"{key} is missing: expected {expected(field)}"
+    limits = [(word, error.get("ctx", {}).get(name, 0)) for name, word in (("le", "at most"), ("lt", "below"))]
+    exceeded = [f"{word} {limit:,}" for word, limit in limits if limit >= MAX_SHOWN_LIMIT]
+    return key, f"{key or 'the config'}: expected {(exceeded or [expected(field)])[0]}, got {shown(value)}"
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
+    section = key.rpartition(".")[0]
+    siblings = [other for other in known if other.rpartition(".")[0] == section]
+    if not siblings and not difflib.get_close_matches(key, known, n=1, cutoff=0.6):
+        siblings = [other for other in known if "." not in other]  # of an unknown section nothing is near
+    return f"unknown key {key if key.isprintable() else ascii(key)}: {did_you_mean(key, siblings or known)}"
+
+
+def fields_of(kind: Any) -> Mapping[str, FieldInfo]:
+    """The fields of a section by name; none for any other type."""
+    return getattr(kind, "__pydantic_fields__", {})
+
+
+def keys(kind: Any, section: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a section with its field, dotted; a section within it comes before its own keys."""
+    for name, field in fields_of(kind).items():
+        key = f"{section}.{name}".lstrip(".")
+        yield key, field
+        yield from keys(field.annotation, key)
 
 
 def expected(field: FieldInfo | None) -> str:
     """Describe the values that a field takes: its type, its range, and an example where it has one."""
     if field is None:
         return "keys and values"
-    text = described(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    text = _described(TypeAdapter(annotation).json_schema())
     return f"{text}, e.g. {field.examples[0]}" if field.examples else text
 
 
-def described(annotation: Any) -> str:
-    """Describe the values of an annotation: `int | None` is "an integer or null"."""
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return described(inner[0]) + _bounds(inner[1:])
-    if origin in (Union, UnionType):
-        return " or ".join(described(each) for each in inner)
-    if origin is Literal:
-        return f"one of {', '.join(map(repr, inner))}" if len(inner) > 1 else repr(inner[0])
-    if origin in (tuple, list):
-        kind = get_args(inner[0])[0] if get_origin(inner[0]) is Annotated else inner[0]
-        length = f"{len(inner)} " if origin is tuple and Ellipsis not in inner else ""
-        return f"a list of {length}{PLURALS.get(kind, 'values')}"
-    if annotation in WORDS:
-        return WORDS[annotation]
-    return "keys and values"
+def _described(schema: Mapping[str, Any]) -> str:
+    """Describe the values of a JSON schema: that of `int | None` is "an integer or null"."""
+    if "anyOf" in schema:
+        return " or ".join(map(_described, schema["anyOf"]))
+    if "enum" in schema:
+        return f"one of {', '.join(map(repr, schema['enum']))}"
+    if "const" in schema:
+        return repr(schema["const"])
+    if schema.get("type") == "array":
+        members = schema.get("prefixItems", [])
+        _, plural = TYPES.get((members or [schema["items"]])[0].get("type"), ("", "values"))
+        return f"a list of {f'{len(members)} ' if members else ''}{plural}"
+    if schema.get("type") not in TYPES:
+        return "keys and values"
+    limits = [(word, schema[name]) for name, word in LIMITS.items() if name in schema]
+    bounds = " and ".join(f"{word} {limit:g}" for word, limit in limits if abs(limit) < MAX_SHOWN_LIMIT)
+    return f"{TYPES[schema['type']][0]} {bounds}".rstrip()
 
 
 def shown(value: Any) -> str:
     """Write a value as YAML would, cut to a readable length."""
-    text = json.dumps(value, default=str) if value is None or isinstance(value, bool) else repr(value)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _bounds(constraints: Iterable[Any]) -> str:
-    """Describe the range that constraints of annotated_types or pydantic's Field leave."""
-    words = []
-    for constraint in constraints:
-        for each in constraint.metadata if isinstance(constraint, FieldInfo) else (constraint,):
-            for kind, name, word in (
-                (Ge, "ge", "of at least"),
-                (Gt, "gt", "above"),
-                (Le, "le", "at most"),
-                (Lt, "lt", "below"),
-            ):
-                # A bound that only guards against a slip of the keyboard is noise in a sentence about something else.
-                if isinstance(each, kind) and (word in ("of at least", "above") or getattr(each, name) < 2**30):
-                    words.append(f"{word} {_number(getattr(each, name))}")
-    return f" {' and '.join(words)}" if words else ""
+def check_plain(values: Any, source: str) -> None:
+    """Check that values are plain JSON types of limited number and depth.
 
+    Args:
+        values: of a config, or of a part of one.
+        source: where they come from, for messages.
 
-def _number(value: float) -> str:
-    """Write a bound; a large power of two as one."""
-    size = int(value).bit_length() - 1 if value == int(value) else 0
-    return f"2^{size}" if size > 20 and value == 2**size else f"{value:g}"
-
-
-def _locate(
-    location: tuple[int | str, ...], fields: Mapping[str, FieldInfo]
-) -> tuple[tuple[str, ...], FieldInfo | None]:
-    """Follow a location through sections: the path of the key, and its field unless the key is unknown."""
-    path: list[str] = []
-    field: FieldInfo | None = None
-    for part in map(str, location):
-        if part not in fields:
-            # After a field without sections: a member of its union or a place in its list. Else an unknown key.
-            return (tuple(path), field) if field is not None and not fields else ((*path, part), None)
-        path.append(part)
-        field = fields[part]
-        fields = getattr(field.annotation, "__pydantic_fields__", {})
-    return tuple(path), field
-
-
-def _names(fields: Mapping[str, FieldInfo], within: str = "") -> Iterator[str]:
-    """Every key, dotted, and every section."""
-    for name, field in fields.items():
-        yield f"{within}{name}"
-        yield from _names(getattr(field.annotation, "__pydantic_fields__", {}), f"{within}{name}.")
-
-
-def _value(values: Any, path: Iterable[str]) -> Any:
-    """Follow a path through plain values; MISSING where it ends early."""
-    for name in path:
-        values = values.get(name, MISSING) if isinstance(values, Mapping) else MISSING
-    return values
-
-
-def _first_leaf(key: str, value: Any) -> str:
-    """Extend an unknown section's key to the first key within it."""
-    while isinstance(value, Mapping) and value:
-        name, value = next(iter(value.items()))
-        key = f"{key}.{name}"
-    return key
+    Raises:
+        ConfigError: another type, a key that is not a string, or too many values.
+    """
+    pending, count = [("", values, 0)], 0
+    while pending:
+        key, value, depth = pending.pop()
+        count += 1
+        if count > MAX_VALUES or depth > MAX_DEPTH:
+            raise ConfigError(
+                f"{source} must hold at most {MAX_VALUES:,} values in {MAX_DEPTH} levels, got more under {key[:60]!r}"
+            )
+        if isinstance(value, dict):
+            if strange := [name for name in value if not isinstance(name, str)]:
+                place = key or "its first level"
+                raise ConfigError(f"{source} must have names for keys, got {strange[0]!r:.60} in {place}")
+            pending += [(f"{key}.{name}".lstrip("."), inner, depth + 1) for name, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            pending += [(key, inner, depth + 1) for inner in value]
+        elif isinstance(value, set | bytes):
+            raise ConfigError(f"{source} must hold texts, numbers, lists and sections, got {value!r:.60} for {key}")

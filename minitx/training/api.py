@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minitx.config.parser import overridden, read_file
+from minitx.config import yaml_files
+from minitx.config.parser import overridden
 from minitx.config.schema import Config
 from minitx.evaluation.report import evaluation_report, table
 from minitx.training import run
@@ -41,7 +42,7 @@ def train(
         ConfigError: an invalid key or value, or a config that cannot be run; raised before training.
         RunFailed: training diverged, or its outcome could not be written.
     """
-    values = read_file(str(config))
+    values = yaml_files.read(str(config))
     for key, value in (changes or {}).items():
         values = overridden(values, {key: value})
     return train_config(values, resume, None if init_from is None else str(init_from))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from minitx.checkpoints.memory_checks import check_batch, check_memory
-from minitx.config.errors import ConfigError
-from minitx.config.parser import merged
+from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
@@ -65,7 +64,7 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
-    data, model = _all_errors(
+    data, model = all_results(
         lambda: resolve_section(TASKS, config.data, "data"), lambda: resolved_positions(config.model)
     )
     config = dataclasses.replace(config, data=data, model=model)
@@ -85,19 +84,6 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
         network.load_state_dict(start.weights)
     return ResolvedRun(config, task, network, start, changes)
-
-
-def _all_errors(*parts: Callable[[], Any]) -> list[Any]:
-    """Call every part, and raise the mistakes of all of them together."""
-    found, mistakes = [], []
-    for part in parts:
-        try:
-            found.append(part())
-        except ConfigError as error:
-            mistakes.append(str(error))
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
-    return found
 
 
 def _check_device(config: Config) -> None:

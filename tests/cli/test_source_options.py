@@ -8,24 +8,17 @@ from types import SimpleNamespace
 import pytest
 
 from minitx.cli import source_options
+from minitx.cli.listing import OPEN, own_options
 from minitx.cli.main import main
-from minitx.cli.source_options import CONTEXT, SOURCES, _classes, _parameters, _registered_name
-from minitx.config.registry import parameters
-from minitx.data.tasks import TASKS
-from minitx.nn import POSITION_IDS, POSITIONS
-
-REGISTRIES = {"data": TASKS, "model.position": POSITIONS, "model.position_ids": POSITION_IDS}
+from minitx.cli.source_options import SOURCES, registered_options
 
 
 @pytest.mark.parametrize("section", SOURCES)
 def test_names_and_options_are_those_of_the_classes(section: str) -> None:
-    classes = _classes(SOURCES[section])
-    registered = {name: kind for kind in classes.values() if (name := _registered_name(kind))}
-    assert registered.keys() == {*REGISTRIES[section]}
-    for name, kind in registered.items():
-        assert (
-            dict(_parameters(kind, classes)).keys() == parameters(REGISTRIES[section][name], frozenset(CONTEXT)).keys()
-        )
+    found = registered_options(SOURCES[section])
+    assert {name: options.keys() for name, options in found.items()} == {
+        name: own_options(kind).keys() for name, kind in OPEN[section].items()
+    }
 
 
 def test_four_mistakes_are_four_lines(

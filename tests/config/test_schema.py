@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from annotated_types import Ge, Gt, Le, Lt
-from pydantic.fields import FieldInfo
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from minitx.config.errors import ConfigError
-from minitx.config.parser import explanations, nested
-from minitx.config.schema import Config, ModelConfig, config_from_dict, keys
+from minitx.config.parser import config_parser, nested
+from minitx.config.schema import Config, ModelConfig, OptimizerConfig, RunConfig, TrainerConfig, config_from_dict
+from minitx.config.validation import keys
 
-KEYS = dict(keys())
-
-
-def bounds(field: FieldInfo) -> list[Any]:
-    """The constraints of a field, also those of the members of a union."""
-    found = list(field.metadata)
-    for member in get_args(field.annotation):
-        for constraint in getattr(member, "__metadata__", ()):
-            found += constraint.metadata if isinstance(constraint, FieldInfo) else [constraint]
-    return found
+KEYS = {key: field for key, field in keys(Config) if not dataclasses.is_dataclass(field.annotation)}
+BEYOND = {"minimum": -1, "exclusiveMinimum": 0, "maximum": 1, "exclusiveMaximum": 0}
+"""From a limit of a JSON schema to a value just outside."""
 
 
-def beyond(constraint: Any) -> float | None:
-    """A value just outside a constraint."""
-    values = {Ge: ("ge", -1), Gt: ("gt", 0), Lt: ("lt", 0), Le: ("le", 1)}
-    for kind, (name, step) in values.items():
-        if isinstance(constraint, kind):
-            return getattr(constraint, name) + step  # type: ignore[no-any-return]
-    return None
+def out_of_range(schema: Any) -> Iterator[float]:
+    for part in schema.get("anyOf", [schema]):
+        yield from (part[limit] + step for limit, step in BEYOND.items() if limit in part)
 
 
-RANGES = [
-    (key, value)
-    for key, field in KEYS.items()
-    for value in map(beyond, bounds(field))
-    if value is not None
-]  # fmt: skip
+def schemas(kind: Any = Config) -> Iterator[tuple[str, Any]]:
+    """Every key with its JSON schema, which is pydantic's and not read from its errors."""
+    whole = TypeAdapter(Config).json_schema()
+    for key in KEYS:
+        part = whole
+        for name in key.split("."):
+            part = part["properties"][name]
+            part = whole["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        yield key, part
+
+
+RANGES = [(key, value) for key, schema in schemas() for value in out_of_range(schema)]
 
 
 def test_ranges_are_declared() -> None:
@@ -51,12 +53,11 @@ def test_a_number_out_of_range_is_refused_with_its_key(key: str, value: float) -
         config_from_dict(nested(key, value))
 
 
-def test_every_key_is_explained() -> None:
-    assert {key: bool(text) for key, text in explanations(Config).items()} == dict.fromkeys(KEYS, True)
-
-
-def test_a_default_config_is_valid_and_travels_as_json() -> None:
-    assert config_from_dict(Config().to_dict()) == Config()
+def test_help_lists_every_key_with_its_meaning() -> None:
+    options = {text: action for action in config_parser()._actions for text in action.option_strings}
+    for key, field in KEYS.items():
+        assert re.fullmatch(r"[A-Za-z].{9,} \(.+; default: .+\)", str(options[f"--{key}"].help)), key
+        assert options[f"--{key}"].choices is None or field.default in options[f"--{key}"].choices
 
 
 @pytest.mark.parametrize(
@@ -67,8 +68,66 @@ def test_a_default_config_is_valid_and_travels_as_json() -> None:
         ({"architecture": "decoder_only", "n_decoder_layers": 2}, "model.n_decoder_layers is for encoder_decoder"),
         ({"prefix_lm": True}, "model.prefix_lm is for decoder_only"),
         ({"window": 4}, "model.window must be odd"),
+        ({"n_layers": 0}, "model.n_layers: expected an integer of at least 1, got 0"),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(model: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}"):
-        ModelConfig(**model)
+    for build in (lambda: ModelConfig(**model), lambda: config_from_dict({"model": model})):
+        with pytest.raises(ConfigError, match=f"^{key}"):
+            build()
+
+
+FULL = Config(
+    run=RunConfig(name="all", seed=0, folder="/elsewhere"),
+    data={"name": "text", "path": "x.txt", "tokenizer": {"name": "char"}, "pair": (1, (2, 3)), "share": float("inf")},
+    model=ModelConfig(
+        architecture="decoder_only", n_kv_heads=2, d_head=8, d_ff=100, window=5, vocab_size=99,
+        position={"name": "learned", "max_len": 12}, norm_first=False, tie_embeddings=False, dropout=0.25,
+    ),
+    optimizer=OptimizerConfig(lr=1e-5, betas=(0.5, 0.75)),
+    trainer=TrainerConfig(devices=2, strategy="ddp", precision="bf16-mixed"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [Config(), FULL], ids=["default", "full"])
+def test_a_config_travels_as_json_and_yaml(config: Config) -> None:
+    plain = config.to_dict()
+    assert plain["data"].get("pair", [1, [2, 3]]) == [1, [2, 3]]
+    for travelled in (json.loads(json.dumps(plain)), yaml.safe_load(yaml.safe_dump(plain))):
+        assert travelled == plain
+        assert config_from_dict(travelled).to_dict() == plain
+
+
+def test_types_are_those_of_the_schema() -> None:
+    config = config_from_dict({"optimizer": {"lr": 1, "betas": [0.8, 0]}, "trainer": {"devices": 2}})
+    assert isinstance(config.optimizer.lr, float)
+    assert config.optimizer.betas == (0.8, 0.0)
+    assert config.trainer.devices == 2
+    assert config == Config(optimizer=OptimizerConfig(lr=1.0, betas=(0.8, 0.0)), trainer=TrainerConfig(devices=2))
+
+
+def test_configs_share_nothing_that_can_be_changed() -> None:
+    plain = {"data": {"length": [1, 2]}}
+    one, other = config_from_dict(plain), config_from_dict(plain)
+    one.data["length"].append(3)
+    one.model.position["name"] = "rope"
+    assert plain == {"data": {"length": [1, 2]}}
+    assert other == config_from_dict(plain) != one
+    assert Config().model.position == {"name": "sinusoidal"}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["run", "data", "model", "optimizer", "trainer", "log", "extra"]),
+        st.dictionaries(st.text(max_size=4) | st.sampled_from(["name", "seed"]), st.integers() | st.text(max_size=3)),
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_any_mapping_of_mappings_is_a_config_or_a_sentence_for_each_mistake(plain: dict) -> None:
+    try:
+        config_from_dict(plain)
+    except ConfigError as error:
+        mistakes = str(error).split("\n")
+    else:
+        return
+    assert all(" " in mistake for mistake in mistakes)

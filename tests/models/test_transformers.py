@@ -228,7 +228,7 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architectur
         ({"d_head": -4}, "model.d_head", "-4"),
         ({"d_head": 0}, "model.d_head", "0"),
         ({"window": 4}, "model.window", "4"),
-        ({"window": 10**40}, "model.window", "below 2^31"),
+        ({"window": 10**40}, "model.window", "below 2,147,483,648"),
         ({"architecture": "gpt"}, "model.architecture", "gpt"),
         ({"activation": "swish"}, "model.activation", "swish"),
     ],

@@ -1,0 +1,97 @@
+"""YAML read as plain values: nothing in it is imported, called, or looked up in the environment. No torch here.
+
+A config is a file, or one of the bundled configs by name, so that `--config reverse` works in any installation.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minitx.config.errors import ConfigError, did_you_mean
+from minitx.config.validation import check_plain
+
+MAX_BYTES = 2**20
+"""Maximum size of a config file; an experiment takes about two thousand."""
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, with 1e-3 as a number (YAML 1.2), and without repeated keys."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Refuse a repeated key, whose first value YAML would drop."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen and key.value != "<<":
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} again", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return node
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+"), list("-+0123456789")
+)
+
+
+@cache
+def folder() -> Path:
+    """The folder of the bundled configs: in the installed package, or beside it in a checkout."""
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
+
+
+def bundled() -> dict[str, Path]:
+    """Every bundled config by name: reverse, model/llama, ..."""
+    files = sorted(folder().rglob("*.yaml"), key=lambda path: (path.parent != folder(), path))
+    return {path.relative_to(folder()).with_suffix("").as_posix(): path for path in files}
+
+
+def parse(text: str) -> Any:
+    """Read a value of the command line: YAML, or else the text itself."""
+    try:
+        value = yaml.load(text, Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    check_plain(value, "the command line")
+    return value
+
+
+def read(name: str) -> dict[str, Any]:
+    """The values in a YAML file, given by its path or by the name of a bundled config.
+
+    Raises:
+        ConfigError: no such file, or no YAML file of sections.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        known = bundled()
+        if name not in known:
+            near = "" if set("/.") & set(name) else f", nor a config of that name: {did_you_mean(name, known)}"
+            raise ConfigError(f"--config: there is no file {name}{near}")
+        path = known[name]
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        values = None if len(content) > MAX_BYTES else yaml.load(content.decode(), Loader)
+    except OSError as error:
+        raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise ConfigError(f"--config: {path} must have sections within sections, got them nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+            problem = f"line {error.problem_mark.line + 1}: {error.problem}"
+        raise ConfigError(f"--config: {path} must be YAML, got {problem}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"--config: {path} must be a YAML file of at most {MAX_BYTES:,} bytes, got a larger one")
+    check_plain(values, f"--config: {path}")
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
+    return values

@@ -1,0 +1,96 @@
+"""Open sections: a registered name and the options of its class, checked as typed sections are."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from minitx.config.errors import ConfigError
+from minitx.config.registry import LazyRegistry, build, resolve
+from minitx.config.schema import Config, ModelConfig, config_from_dict
+from minitx.nn import POSITION_IDS
+
+
+class Plain:
+    """Takes nothing."""
+
+
+class Shape:
+    """Something with options."""
+
+    def __init__(self, d_model: int, sides: int = 3, lengths: tuple[int, int] = (1, 2), label: str | None = None):
+        if sides < 3:
+            raise ConfigError(f"thing.sides must be at least 3, got {sides}")
+        self.options = (d_model, sides, lengths, label)
+
+
+REGISTRY: dict[str, type] = {"shape": Shape, "plain": Plain}
+
+
+def test_resolving_fills_in_defaults_and_converts() -> None:
+    section = {"name": "shape", "lengths": [4, 5]}
+    before = copy.deepcopy(section)
+    resolved = resolve(REGISTRY, section, "thing", ("d_model",))
+    assert resolved == {"name": "shape", "sides": 3, "lengths": (4, 5), "label": None}
+    assert resolve(REGISTRY, resolved, "thing", ("d_model",)) == resolved
+    assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
+    assert build(REGISTRY, section, "thing", d_model=8).options == (8, 3, (4, 5), None)
+    assert section == before
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"sides": 3}, "thing.name is missing: it is one of plain, shape"),
+        ({"name": "shap"}, "thing.name: unknown name 'shap'; did you mean shape?"),
+        ({"name": "zzz"}, "thing.name: unknown name 'zzz'; known are: plain, shape"),
+        ({"name": 3}, "thing.name: unknown name 3; known are: plain, shape"),
+        ({"name": ["shape"]}, "thing.name: unknown name ['shape']; did you mean shape?"),
+        ({"name": "shape", "side": 4}, "unknown key thing.side: did you mean thing.sides? (for thing.name shape)"),
+        ({"name": "shape", "sides": "many"}, "thing.sides: expected an integer, got 'many' (for thing.name shape)"),
+        (
+            {"name": "shape", "lengths": [1]},
+            "thing.lengths: expected a list of 2 integers, got [1] (for thing.name shape)",
+        ),
+        (
+            {"name": "shape", "d_model": 3},
+            "unknown key thing.d_model: did you mean thing.sides? (for thing.name shape)",
+        ),
+        ({"name": "plain", "sides": 3}, "unknown key thing.sides: it has none (for thing.name plain)"),
+        ({"name": "shape", "sides": 2}, "thing.sides must be at least 3, got 2"),  # the constructor's own words
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_sentence(section: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(REGISTRY, section, "thing", d_model=8)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("name", POSITION_IDS)
+def test_resolved_options_survive_json(name: str) -> None:
+    section = resolve(POSITION_IDS, {"name": name}, "model.position_ids", ("causal",))
+    config = Config(model=ModelConfig(position_ids=section))
+    again = config_from_dict(json.loads(json.dumps(config.to_dict()))).model.position_ids
+    assert resolve(POSITION_IDS, again, "model.position_ids", ("causal",)) == section
+
+
+@pytest.mark.parametrize("after", ["sep", [1, "x"], 3.5], ids=str)
+def test_boundaries_are_ids(after: object) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.position_ids\.after: expected a list of integers, got [^\n]*$"):
+        resolve(POSITION_IDS, {"name": "coupled", "after": after}, "model.position_ids", ("causal",))
+
+
+def test_a_lazy_registry_has_all_names_and_imports_on_demand() -> None:
+    registry = LazyRegistry({"no.such.module": {"far": "Far"}})
+    registry["near"] = Plain
+    assert [*registry] == ["far", "near"]
+    assert "far" in registry
+    assert registry.get("near") is registry["near"] is Plain
+    assert registry.get("nowhere") is None
+    for ask in (lambda: registry["far"], lambda: registry.get("far"), lambda: dict(registry)):
+        with pytest.raises(ModuleNotFoundError):
+            ask()

@@ -1,0 +1,52 @@
+"""Configs by name: found in a checkout and in an installed package, and read as the file is."""
+
+from pathlib import Path
+
+import pytest
+
+from minitx.cli.main import main
+from minitx.config import yaml_files
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_config_has_its_name() -> None:
+    assert set(yaml_files.bundled().values()) == set((ROOT / "configs").rglob("*.yaml"))
+    for name, path in yaml_files.bundled().items():
+        assert path == ROOT / f"configs/{name}.yaml"
+        assert yaml_files.read(name) == yaml_files.read(str(path))
+
+
+def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reverse").write_text("run: {name: mine}\n")
+    assert yaml_files.read("reverse") == {"run": {"name": "mine"}}
+
+
+def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/only.yaml").write_text("run: {name: only}\n")
+    monkeypatch.setattr(yaml_files, "_PACKAGE", tmp_path)
+    yaml_files.folder.cache_clear()
+    try:
+        assert yaml_files.bundled() == {"only": tmp_path / "configs/only.yaml"}
+    finally:
+        yaml_files.folder.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("revers", "there is no file revers, nor a config of that name: did you mean reverse?"),
+        ("my/own.yaml", "there is no file my/own.yaml"),
+    ],
+)
+def test_a_typo_differs_from_a_missing_file(name: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "--config", name])
+    assert capsys.readouterr().err == f"minitx: --config: {sentence}\n"
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("-2E5", -2e5), ("1e", "1e"), ("a: b: c", "a: b: c")])
+def test_a_value_is_yaml_1_2_or_text(text: str, value: object) -> None:
+    assert yaml_files.parse(text) == value
