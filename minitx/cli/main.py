@@ -93,9 +93,7 @@ def _list(parsed: Namespace) -> None:
 
 
 def _completion_arguments(parser: Parser) -> None:
-    import shtab
-
-    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
 def _completion(parsed: Namespace) -> None:
