@@ -59,13 +59,6 @@ def test_numbers_of_digits_are_equally_likely_for_either_operand() -> None:
     assert len({*map(tuple, spelt(single, *single.question(generator(1), 3000)))}) == 100, "zero is a number"
 
 
-def test_the_task_with_operands_of_one_length() -> None:
-    task = make("addition", digits=(1, 3), reverse=True, batch_size=7).of_length(5)
-    assert (task.digits, task.reverse, task.batch_size) == ((5, 5), True, 7)
-    for row in questions(task, task.examples("test", 50)):
-        assert [*map(len, "".join(row).split("+"))] == [5, 5]
-
-
 @pytest.mark.parametrize("pad", [False, True])
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad: bool) -> None:
@@ -95,25 +88,6 @@ def test_the_parts_of_all_pairs_are_disjoint_and_cover_everything(modulus: int, 
     assert len(every) == len({*every}) == modulus**2
     assert len(held_out["training"]) == round(modulus**2 * share)
     assert abs(len(held_out["validation"]) - len(held_out["test"])) <= 1
-    batch = make("modular_addition", modulus=modulus, train_share=share).batch(generator(1), 20_000)
-    assert {*questions(task, batch)} <= {*held_out["training"]}
-    if modulus < 20:
-        assert {*questions(task, batch)} == {*held_out["training"]}
+    batch = make("modular_addition", modulus=modulus, train_share=share).batch(generator(1), 5_000)
+    assert {*questions(task, batch)} == {*held_out["training"]}
     check_answers("modular_addition", task, task.examples("test"))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "key"),
-    [
-        ("addition", {"digits": (0, 3)}, r"data\.digits must be .* got \[0, 3\]"),
-        ("addition", {"digits": (4, 3)}, r"data\.digits must be .* got \[4, 3\]"),
-        ("modular_addition", {"modulus": 1}, r"data\.modulus .* got 1"),
-        ("modular_addition", {"train_share": 0.0}, r"data\.train_share .* got 0"),
-        ("modular_addition", {"train_share": 1.0}, r"data\.train_share .* got 1"),
-        ("modular_addition", {"train_share": -0.5}, r"data\.train_share .* got -0.5"),
-        ("modular_addition", {"modulus": 2, "train_share": 0.7}, r"data\.train_share .* got 0.7"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(name: str, options: dict, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        make(name, **options)

@@ -245,45 +245,6 @@ def test_a_tokenizer_from_a_checkpoint_is_used(name: str) -> None:
     assert texts(task, one.target) == texts(fresh, other.target)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "sentence"),
-    [
-        ("number_words", {"languages": ()}, r"data\.languages must name at least one.* got \[\]"),
-        ("number_words", {"languages": ("en", "de", "en")}, r"data\.languages .* none twice, got \['en', 'de', 'en'\]"),
-        ("number_words", {"languages": ("en", "frr")}, r"data\.languages: unknown language 'frr'; did you mean fr\?"),
-        ("number_words", {"languages": ("xx",)}, r"unknown language 'xx'; known are: be, ca, .*, vi"),
-        ("number_words", {"numbers": (5, 4)}, r"data\.numbers must be .* got \[5, 4\]"),
-        ("number_words", {"numbers": (-1, 4)}, r"data\.numbers must be .* got \[-1, 4\]"),
-        ("number_words", {"numbers": (0, 10**6)}, r"data\.numbers must be .* <= 999999, got \[0, 1000000\]"),
-        ("dates", {"languages": ("de", "en_GG")}, r"data\.languages: unknown language 'en_GG'; did you mean en_GB\?"),
-        ("dates", {"formats": ()}, r"data\.formats must name at least one.* got \[\]"),
-        ("dates", {"formats": ("full", "full")}, r"data\.formats .* none twice"),
-        ("dates", {"years": (2000, 1999)}, r"data\.years must be .* got \[2000, 1999\]"),
-        ("dates", {"years": (999, 2000)}, r"data\.years must be .* got \[999, 2000\]"),
-        ("dates", {"years": (2000, 9999)}, r"data\.years must be .* got \[2000, 9999\]"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(name: str, options: dict, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        make(name, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"name": "dates", "formats": ["shrt"]}, r"data\.formats"),
-        ({"name": "number_words", "direction": "backwards"}, r"data\.direction"),
-        ({"name": "number_words", "languages": "en"}, r"data\.languages"),
-    ],
-)
-def test_a_yaml_section_is_checked(options: dict, sentence: str) -> None:
-    from minitx.config.registry import build
-    from minitx.data.tasks import TASKS
-
-    with pytest.raises(ValueError, match=sentence):
-        build(TASKS, options, "data")
-
-
 def test_a_number_alone_is_in_one_split_and_the_others_name_the_option() -> None:
     refused = []
     for split in ("validation", "test"):

@@ -113,20 +113,3 @@ def test_blocks_are_as_long_as_they_should_be(block: int, order: int) -> None:
     assert task.longest == (0, block)
     assert task.batch(generator(1), 5).ids.shape == (5, block + 1)
     assert task.final_split == "test"
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"states": 1}, r"data\.states .* got 1"),
-        ({"order": 0}, r"data\.order .* got 0"),
-        ({"block": 0}, r"data\.block .* got 0"),
-        ({"chain": -1}, r"data\.chain .* got -1"),
-        ({"concentration": 0.0}, r"data\.concentration .* got 0"),
-        ({"concentration": float("nan")}, r"data\.concentration .* got nan"),
-        ({"states": 40, "order": 2}, r"data\.order .* got 40 to the power of 2"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        Markov(**options)

@@ -76,21 +76,3 @@ def test_the_task_with_so_many_pairs() -> None:
         other = task.of_length(pairs)
         assert other.longest == longest
         check_answers("associative_recall", other, other.examples("test", 30))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "key"),
-    [
-        ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, got 4"),
-        ("induction", {"length": (2, 5)}, r"data\.length .* got \[2, 5\]"),
-        ("associative_recall", {"symbols": 7}, r"data\.symbols .* got 7"),
-        ("associative_recall", {"symbols": 0}, r"data\.symbols .* got 0"),
-        ("associative_recall", {"pairs": (0, 4)}, r"data\.pairs .* got \[0, 4\]"),
-        ("associative_recall", {"pairs": (4, 33)}, r"data\.pairs .* got \[4, 33\]"),
-        ("associative_recall", {"queries": 0}, r"data\.queries .* got 0"),
-        ("associative_recall", {"queries": 5}, r"data\.queries .* got 5"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(name: str, options: dict, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        make(name, **options)

@@ -131,22 +131,6 @@ def test_a_share_of_nothing_is_refused(make: Writer, split: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"block": 0}, r"data\.block"),
-        ({"validation_share": -0.1}, r"data\.validation_share"),
-        ({"validation_share": 1.0}, r"data\.validation_share"),
-        ({"test_share": 1.5}, r"data\.test_share"),
-        ({"validation_share": 0.6, "test_share": 0.4}, "nothing for training"),
-        ({"batch_size": 0}, r"data\.batch_size"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(options: dict, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        Text(**options)
-
-
-@pytest.mark.parametrize(
     ("tokenizer", "sentence"),
     [
         ({"name": "chars"}, "did you mean char"),

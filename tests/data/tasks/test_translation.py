@@ -225,20 +225,6 @@ def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
 # ---- numbers and models ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"max_tokens": 0}, r"data\.max_tokens must be at least 1, got 0"),
-        ({"buckets": 0}, r"data\.buckets must be at least 1, got 0"),
-        ({"source": "en"}, r"data\.source and data\.target must be two languages, both are en"),
-        ({"batch_size": 0}, r"data\.batch_size"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        Translation(**options)
-
-
 def config(folder: Path, architecture: Any, **model: Any) -> Config:
     data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}}
     sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1}
