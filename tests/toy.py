@@ -1,4 +1,4 @@
-"""What each toy task asks for, in plain Python on the symbols."""
+"""The answer of each toy task, in plain Python on the symbols."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})
 QUESTION_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, QuestionTask))
 PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs" and not hasattr(task, "path"))
 PAIR_TASKS.remove("imported_pairs")  # which has no questions
-"""Those whose questions are drawn and not read from files."""
+"""Those whose questions are sampled and not read from files."""
 
 FEW: dict[str, dict[str, Any]] = {
     **{name: {"symbols": 3, "length": (1, 5)} for name in STRING_TASKS},
@@ -107,13 +107,13 @@ def induction(task: Any, question: list[str]) -> list[str]:
 def associative_recall(task: Any, question: list[str]) -> list[str]:
     half = task.symbols // 2
     pairs = sum(int(symbol) >= half for symbol in question)  # as many as values
-    shown, asked = question[: 2 * pairs], question[2 * pairs :]
+    shown, queries = question[: 2 * pairs], question[2 * pairs :]
     keys, values = shown[0::2], shown[1::2]
     assert task.pairs[0] <= pairs <= task.pairs[1]
     assert len({*keys}) == len(keys) == pairs
-    assert len({*asked}) == len(asked) == min(task.queries, pairs)
+    assert len({*queries}) == len(queries) == min(task.queries, pairs)
     assert all(int(key) < half <= int(value) for key, value in zip(keys, values, strict=True))
-    return [dict(zip(keys, values, strict=True))[key] for key in asked]
+    return [dict(zip(keys, values, strict=True))[key] for key in queries]
 
 
 @cache
@@ -122,30 +122,30 @@ def words(language: str, number: int) -> str:
 
 
 def number_words(task: Any, question: list[str]) -> list[str]:
-    language, said = "".join(question).split(": ")
-    if said.isdigit():
-        assert said == str(int(said)), "no zeros in front"
+    language, text = "".join(question).split(": ")
+    if text.isdigit():
+        assert text == str(int(text)), "no zeros in front"
         assert task.direction != "to_digits"
-        return [*words(language, int(said))]
+        return [*words(language, int(text))]
     assert task.direction != "to_words"
     smallest, largest = task.numbers
-    heads = [n for n in range(largest // 1000 + 1) if not n or said.startswith(words(language, 1000 * n))]
-    rests = [n for n in range(1000) if not n or said.endswith(words(language, n))]
-    (number,) = (n for n in (1000 * head + rest for head in heads for rest in rests) if words(language, n) == said)
+    heads = [n for n in range(largest // 1000 + 1) if not n or text.startswith(words(language, 1000 * n))]
+    rests = [n for n in range(1000) if not n or text.endswith(words(language, n))]
+    (number,) = (n for n in (1000 * head + rest for head in heads for rest in rests) if words(language, n) == text)
     assert smallest <= number <= largest
     return [*str(number)]
 
 
 def dates(task: Any, question: list[str]) -> list[str]:
-    language, said = "".join(question).split(": ")
-    (year,) = (int(number) for number in re.findall(r"\d+", said) if len(number) == 4)
+    language, text = "".join(question).split(": ")
+    (year,) = (int(number) for number in re.findall(r"\d+", text) if len(number) == 4)
     assert task.years[0] <= year <= task.years[1]
-    days = {int(number) for number in re.findall(r"\d+", said)} & {*range(1, 32)}
+    days = {int(number) for number in re.findall(r"\d+", text)} & {*range(1, 32)}
     found = set()
     for month, day in itertools.product(range(1, 13), days):
         if day <= calendar.monthrange(year, month)[1]:
             one = datetime.date(year, month, day)
-            found |= {one.isoformat() for form in task.formats if date_text(one, language, form) == said}
+            found |= {one.isoformat() for form in task.formats if date_text(one, language, form) == text}
     (iso,) = found
     return [*iso]
 

@@ -1,4 +1,4 @@
-"""Typed texts, laid out for a model; and back to labels for pictures."""
+"""Typed texts as batches, and batches as labels of figures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_question_and_its_answer() -> None:
     assert predicted(joined.labels[0]) == [*answers[0], SPECIAL.eos]
 
 
-def test_running_text_is_read_whole_and_only_what_follows_is_judged() -> None:
+def test_running_text_is_read_whole_and_only_its_continuation_is_scored() -> None:
     sources, answers = encoded("abc", "d"), encoded("ga", "efg")
     whole = framed(sources, None, "stream", "decoder_only", SPECIAL, CPU)
     assert whole.tgt[0].tolist() == sources[0]
@@ -58,7 +58,7 @@ def test_running_text_is_read_whole_and_only_what_follows_is_judged() -> None:
         assert batch.tgt[row, : len(source + answer)].tolist() == source + answer
 
 
-def test_only_masks_are_judged() -> None:
+def test_only_masks_are_scored() -> None:
     sources, answers = encoded("a<mask>c<mask>", "<mask>"), encoded("abcd", "g")
     batch = framed(sources, answers, "masked", "encoder_only", SPECIAL, CPU)
     assert batch.src[0].tolist() == sources[0]
@@ -75,7 +75,7 @@ def test_an_encoder_answers_place_by_place(kind) -> None:
         framed(encoded("abc"), encoded("ab"), kind, "encoder_only", SPECIAL, CPU)
 
 
-def test_labels_name_what_is_read_but_for_padding_and_the_end() -> None:
+def test_labels_are_the_tokens_without_padding_and_the_end() -> None:
     batch = framed(encoded("ab", "c"), encoded("ba", "c"), "pairs", "encoder_decoder", SPECIAL, CPU)
     assert labels(batch, LETTERS) == {"source": [["a", "b"], ["c"]], "target": [["<bos>", "b", "a"], ["<bos>", "c"]]}
     batch = framed(encoded("ab", "c"), encoded("ba", "c"), "pairs", "decoder_only", SPECIAL, CPU)

@@ -116,7 +116,7 @@ def test_a_tokenizer_travels_as_json(text: str) -> None:
 
 
 @given(JSON)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 def test_garbage_is_not_a_tokenizer(garbage: object) -> None:
     with pytest.raises(ValueError, match="tokenizer"):
         Tokenizer.from_dict(garbage)  # type: ignore[arg-type]

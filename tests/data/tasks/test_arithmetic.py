@@ -10,15 +10,15 @@ from minitx.data.tasks import generator
 from minitx.nn.position_ids import CoupledIds
 from toy import check_answers, make, questions, spelt
 
-WRITTEN = [
+NOTATIONS = [
     dict(zip(("reverse", "reverse_operands", "pad"), on, strict=True)) for on in itertools.product([0, 1], repeat=3)
 ]
 
 
-@pytest.mark.parametrize("options", WRITTEN, ids=str)
+@pytest.mark.parametrize("options", NOTATIONS, ids=str)
 @given(fewest=st.integers(1, 25), more=st.integers(0, 4), seed=st.integers(0, 99))
 @settings(max_examples=5, deadline=None)
-def test_sums_are_right_however_they_are_written(options: dict, fewest: int, more: int, seed: int) -> None:
+def test_sums_are_right_in_every_notation(options: dict, fewest: int, more: int, seed: int) -> None:
     task = make("addition", digits=(fewest, fewest + more), **{key: bool(on) for key, on in options.items()})
     pairs = task.batch(generator(seed), 40)
     check_answers("addition", task, pairs)
@@ -26,7 +26,7 @@ def test_sums_are_right_however_they_are_written(options: dict, fewest: int, mor
 
 
 @pytest.mark.parametrize("split", ["training", "test"])
-def test_the_operands_alone_decide_on_the_split(split: str) -> None:
+def test_the_operands_alone_decide_the_split(split: str) -> None:
     def operands(**options: bool) -> list[tuple[int, ...]]:
         task = make("addition", digits=(1, 2), **options)
         pairs = task.batch(generator(5), 400) if split == "training" else task.examples(split, 400)
@@ -35,25 +35,25 @@ def test_the_operands_alone_decide_on_the_split(split: str) -> None:
 
     plain = operands()
     assert len(plain) > 300
-    for options in WRITTEN:
+    for options in NOTATIONS:
         assert operands(**{key: bool(on) for key, on in options.items()}) == plain
 
 
 def test_what_is_held_out_is_held_out_at_any_range_of_digits() -> None:
-    narrow, wide = make("addition", digits=(2, 2)), make("addition", digits=(1, 6))
+    narrow, wide = make("addition", digits=(2, 2), test_size=900), make("addition", digits=(1, 6))
     held_out = {*questions(narrow, narrow.examples("test"))}
-    seen = {one for n in range(10) for one in questions(wide, wide.batch(generator(n), 2000))}
-    assert sum(len(one) == 5 for one in seen) > 400
+    seen = {*questions(wide, wide.batch(generator(1), 8000))}
+    assert sum(len(one) == 5 for one in seen) > 150
     assert not held_out & seen
 
 
 def test_numbers_of_digits_are_equally_likely_for_either_operand() -> None:
     task = make("addition", digits=(2, 4))
-    rows = ["".join(row).split("+") for row in spelt(task, *task.question(generator(1), 9000))]
+    rows = ["".join(row).split("+") for row in spelt(task, *task.question(generator(1), 4500))]
     counts = dict.fromkeys(itertools.product((2, 3, 4), repeat=2), 0)
     for one, other in rows:
         counts[len(one), len(other)] += 1
-    assert min(counts.values()) > 850
+    assert min(counts.values()) > 400
     assert {int(one) for one, _ in rows if len(one) == 2} == {*range(10, 100)}
     single = make("addition", digits=(1, 1))
     assert len({*map(tuple, spelt(single, *single.question(generator(1), 3000)))}) == 100, "zero is a number"
@@ -70,9 +70,9 @@ def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad:
     for ids in (batch.src, batch.tgt):
         if ids is None:
             continue
-        for row, told in zip(ids.tolist(), number(ids).tolist(), strict=True):
+        for row, positions in zip(ids.tolist(), number(ids).tolist(), strict=True):
             significance = 0
-            for token, position in zip(row, told, strict=True):
+            for token, position in zip(row, positions, strict=True):
                 if token in (special.pad, special.eos):
                     break
                 significance = 0 if token in boundaries else significance + 1

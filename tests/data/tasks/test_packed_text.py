@@ -1,4 +1,4 @@
-"""Documents in one stream, told apart by <eos>, and isolated from one another where that is asked for."""
+"""Documents in one stream, separated by <eos>, and isolated from one another if requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Stream
 from minitx.data.tasks import TASKS, Text, generator
-from minitx.nn import POSITIONS
 
 DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
 
@@ -44,7 +43,7 @@ def test_an_end_token_stands_between_two_documents(make: Callable) -> None:
     assert spelt(task, stream.tolist()) == "<eos>".join(DOCUMENTS)
 
 
-def test_together_all_is_predicted(make: Callable) -> None:
+def test_without_isolation_all_is_predicted(make: Callable) -> None:
     task = make()
     stream = task.batch(generator(1), 50)
     assert isinstance(stream, Stream)
@@ -54,14 +53,14 @@ def test_together_all_is_predicted(make: Callable) -> None:
     assert {*batch.model_inputs()} == {"ids"}
 
 
-def test_isolated_nothing_is_predicted_across_a_border(make: Callable) -> None:
+def test_with_isolation_nothing_is_predicted_across_a_border(make: Callable) -> None:
     task = make(isolate=True)
     stream = task.batch(generator(1), 50)
     assert stream.documents is not None
     assert torch.equal(stream.ids, make().batch(generator(1), 50).ids)
     batch = stream.frame("decoder_only", task.vocabulary.special)
     end = task.vocabulary.special.eos
-    assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "what follows on an end begins another document"
+    assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "the token after an end belongs to another document"
     assert torch.equal(batch.labels[batch.labels != IGNORE], stream.ids[:, 1:][batch.tgt != end])
     assert (batch.labels == end).any(), "that a document ends is predicted"
     assert torch.equal(batch.model_inputs()["documents"], stream.documents[:, :-1])
@@ -87,7 +86,7 @@ def parts(ids: torch.Tensor, end: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(borders)]
 
 
-@pytest.mark.parametrize("scheme", [*POSITIONS])
+@pytest.mark.parametrize("scheme", ["sinusoidal", "rope"])
 @pytest.mark.parametrize(("name", "architecture"), [("text", "decoder_only"), ("masked_text", "encoder_only")])
 def test_isolated_documents_are_read_as_if_alone(
     make: Callable, tiny: Any, name: str, architecture: str, scheme: str
@@ -110,38 +109,9 @@ def test_isolated_documents_are_read_as_if_alone(
     assert differs, "without isolation they see each other"
 
 
-def test_masked_documents_are_numbered_too(make: Callable) -> None:
-    task = make("masked_text", isolate=True)
-    masked = task.batch(generator(1), 50)
-    assert masked.documents is not None
-    end = task.vocabulary.special.eos
-    before = (masked.target == end).long().cumsum(1) - (masked.target == end).long()
-    assert torch.equal(masked.documents, before)
-    assert not (masked.chosen & (masked.target == end)).any(), "the end is told"
-    assert make("masked_text").batch(generator(1), 2).documents is None
-
-
-def test_nothing_to_isolate_is_refused(tmp_path: Path, make: Callable) -> None:
-    with pytest.raises(ValueError, match=r"data\.isolate: data\.documents whole"):
-        make(isolate=True, documents="whole")
+def test_nothing_to_isolate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("some text\n\nand more\n\n" * 20)
     task = Text(path=str(tmp_path / "x.txt"), isolate=True, block=4)
     with pytest.raises(ValueError, match=r"data\.isolate: .*x\.txt is read as one running text; set data\.documents"):
         _ = task.vocabulary
     assert Text(path=str(tmp_path / "x.txt"), isolate=True, block=4, documents="paragraph").batch(generator(1), 2)
-
-
-# ---- what is held out ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("isolate", [False, True])
-def test_training_never_reaches_into_what_is_held_out(make: Callable, isolate: bool) -> None:
-    words = [chr(0x4E00 + place) * 3 for place in range(60)]
-    task = make(documents_are=words, isolate=isolate, block=7, test_share=0.2)
-    held_out = set().union(*(task.examples(split).ids.flatten().tolist() for split in ("test", "validation")))
-    border = len(task._parts["training"])
-    assert border == int(len("_".join(words)) * 0.7) - int(len("_".join(words)) * 0.2)
-    seen = set(task.batch(generator(1), 3000).ids.flatten().tolist())
-    shared = {token for token in seen & held_out if token not in task.vocabulary.special}
-    assert len(shared) <= 1, "no more than the document through which the border runs"
-    assert spelt(task, sorted(seen - {*task.vocabulary.special})) == "".join(word[0] for word in words[: len(seen) - 1])

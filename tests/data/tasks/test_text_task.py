@@ -36,7 +36,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
 
 
 def distinct(length: int) -> str:
-    """A text whose every character tells its place."""
+    """A text of different characters."""
     return "".join(chr(0x4E00 + place) for place in range(length))
 
 
@@ -49,7 +49,7 @@ def spelt(task: Text, ids: Tensor) -> str:
 
 
 def predicted(task: Text, stream: Stream) -> str:
-    """What a model is asked to say, example after example."""
+    """The text that a model predicts, example after example."""
     labels = stream.ids[:, 1:]
     return spelt(task, labels[labels != task.vocabulary.special.pad])
 
@@ -94,7 +94,7 @@ def test_a_limit_takes_examples_evenly_from_beginning_to_end(make: Writer) -> No
     text = distinct(1000)
     task = make(text, block=4, validation_share=0.5)
     everything = task.examples("validation").ids
-    for limit in (1, 2, 5, 30):
+    for limit in (1, 5, 30):
         ids = task.examples("validation", limit).ids
         places = [int((everything == row).all(dim=1).nonzero()[0, 0]) for row in ids]
         assert len(places) == len(set(places)) == limit
@@ -128,20 +128,6 @@ def test_a_share_of_nothing_is_refused(make: Writer, split: str) -> None:
     task = make("some text " * 10, block=4, validation_share=0.0)
     with pytest.raises(ValueError, match=rf"data\.{split}_share"):
         task.examples(split)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "sentence"),
-    [
-        ({"name": "chars"}, "did you mean char"),
-        ({}, "data.tokenizer.name is missing"),
-        ({"name": "char", "size": 3}, "size"),
-    ],
-)
-def test_a_tokenizer_that_is_not_one_is_refused(make: Writer, tokenizer: dict, sentence: str) -> None:
-    with pytest.raises(ValueError, match=r"data\.tokenizer") as caught:
-        _ = make("text", tokenizer=tokenizer).vocabulary
-    assert sentence in str(caught.value)
 
 
 def test_nothing_is_read_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

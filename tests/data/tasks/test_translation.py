@@ -39,7 +39,7 @@ def pairs_of(task: Translation, pairs: Pairs) -> list[tuple[str, str]]:
     return list(zip(questions, spelt(task, pairs.target, pairs.target_keep), strict=True))
 
 
-def drawn(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[str, str]]:
+def sampled(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[str, str]]:
     return {pair for step in range(batches) for pair in pairs_of(task, task.batch(generator(1, step, 0), size))}
 
 
@@ -51,9 +51,9 @@ def padding(pairs: Pairs) -> float:
 # ---- what is trained on, and what is held out ------------------------------------------------------------------------
 
 
-def test_training_draws_every_pair_of_the_file_and_no_other(folder: Path) -> None:
+def test_training_samples_every_pair_of_the_file_and_no_other(folder: Path) -> None:
     task = make(folder)
-    assert drawn(task, batches=120) == set(parallel.read(str(folder), "train", "de", "en", "training"))
+    assert sampled(task) == set(parallel.read(str(folder), "train", "de", "en", "training"))
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -71,7 +71,7 @@ def test_names_and_directions_of_files_are_options(folder: Path) -> None:
     write_split(folder, "dev", [("sea", "mar")])
     backwards = make(folder, source="en", target="de", validation="dev")
     assert backwards.sentences("validation") == [("mar", "sea")]
-    assert {(target, source) for source, target in drawn(backwards, 200)} == drawn(make(folder), 200)
+    assert {(target, source) for source, target in sampled(backwards)} == sampled(make(folder))
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -79,11 +79,11 @@ def test_names_and_directions_of_files_are_options(folder: Path) -> None:
 def test_a_held_out_sentence_is_never_trained_on(folder: Path, name: str, side: int) -> None:
     training = made_up(40, seed=1)
     known = parallel.read(str(folder), name, "de", "en", name)[3][side]
-    smuggled = ["ganz " + text for text in training[0]]
-    smuggled[side] = f"  {known.upper().replace(' ', '   ')}\t"  # the same but for case and white space
-    write_split(folder, "train", [*training, (smuggled[0], smuggled[1]), (smuggled[0], smuggled[1])])
+    copied = ["ganz " + text for text in training[0]]
+    copied[side] = f"  {known.upper().replace(' ', '   ')}\t"  # the same but for case and white space
+    write_split(folder, "train", [*training, (copied[0], copied[1]), (copied[0], copied[1])])
     task = make(folder)
-    assert drawn(task, 200) == set(training)
+    assert sampled(task) == set(training)
     assert "40 pairs to train on; left out: 2 with a sentence of validation or test" in task.notes
     assert "ganz" not in " ".join(text for batch in task._training_texts() for text in batch), "nor is the tokenizer"
 
@@ -98,7 +98,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(folder: Path) -> None
     write_split(folder, "train", [("uno", ""), *made_up(40, seed=1), (" ", "one"), ("", "")])
     write_split(folder, "val", [("", "x y"), ("sechs sieben", "x y")])
     task = make(folder)
-    assert drawn(task, 200) == set(made_up(40, seed=1))
+    assert sampled(task) == set(made_up(40, seed=1))
     assert task.sentences("validation") == pairs_of(task, task.examples("validation")) == [("sechs sieben", "x y")]
     assert task.notes == [
         "40 pairs to train on; left out: 3 with an empty side",
@@ -111,7 +111,7 @@ def test_a_long_sentence_is_not_trained_on_but_measured(folder: Path) -> None:
     write_split(folder, "train", [*made_up(40, seed=1), long, long[::-1]])
     write_split(folder, "test", [("drei elf", "three eleven"), (long[0] + " neun", "nine eleven")])
     task = make(folder, max_tokens=60)
-    assert drawn(task, 200) == set(made_up(40, seed=1))
+    assert sampled(task) == set(made_up(40, seed=1))
     assert task.notes == ["40 pairs to train on; left out: 2 longer than data.max_tokens 60"]
     assert task.longest == (60, 60)
     test = task.examples("test")
@@ -136,7 +136,7 @@ def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
     task = make(folder, test=None)
     assert task.final_split == "validation"
     assert task.reach == (100, 100)
-    assert drawn(task, 5)
+    assert sampled(task, 5)
     with pytest.raises(ValueError, match=r"data\.test names no file"):
         task.examples("test")
     assert make(folder).final_split == "test"
@@ -147,7 +147,7 @@ def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
 # ---- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_tokenizer_for_both_languages_knows_training_only(folder: Path) -> None:
+def test_one_tokenizer_for_both_languages_is_trained_on_training_pairs_only(folder: Path) -> None:
     write_split(folder, "val", [("zzqq zzqq zzqq", "xxjj xxjj xxjj")] * 50)
     tokens = set(make(folder, tokenizer={"name": "word", "size": 1000}).vocabulary.alphabet)
     training = parallel.read(str(folder), "train", "de", "en", "training")
@@ -158,9 +158,9 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     write_split(folder, "train", [(a.upper(), b.title()) for a, b in made_up(40, seed=1)])
     write_split(folder, "val", [("DREI Ä", "Three Ä")])
     task = make(folder, lowercase=True)
-    assert drawn(task, 200) == {(a.lower(), b.lower()) for a, b in made_up(40, seed=1)}
+    assert sampled(task) == {(a.lower(), b.lower()) for a, b in made_up(40, seed=1)}
     assert pairs_of(task, task.examples("validation")) == [("drei ä", "three ä")]
-    assert task.sentences("validation") == [("DREI Ä", "Three Ä")], "what is compared with stays as it was written"
+    assert task.sentences("validation") == [("DREI Ä", "Three Ä")], "references keep their case"
     merged = [token.strip("Ġ") for token in task.vocabulary.alphabet if len(token) > 2]
     assert merged
     assert all(token == token.lower() for token in merged)
@@ -217,7 +217,7 @@ def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
     pairs = len(parallel.read(str(folder), "train", "de", "en", "training"))
     assert pairs < 2 * 64
     several = [len({*pairs_of(task, task.batch(generator(step), 64))}) for step in range(5)]
-    assert min(several) > 64 / 3, "few pairs in many groups would be the same sentence again and again"
+    assert min(several) > 64 / 3, "few pairs in many groups would repeat the same sentences"
     few = make(folder, batch_size=4)
     assert len({*pairs_of(few, few.batch(generator(1), 64))}) <= 5
 
@@ -250,7 +250,7 @@ def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Pat
 def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: str) -> None:
     whole, task, model, *_ = resolve(config(folder, architecture))
     vocabulary = task.vocabulary
-    elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/was/here/when/it/was/trained"})
+    elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/removed/after/training"})
     predictor = Predictor(model.eval(), vocabulary, elsewhere)
     several = predictor.generate(["drei vier", "neun"], num_beams=2)
     assert len(several) == 2
