@@ -1,5 +1,5 @@
 # Two commands for a fresh machine with Python 3.11+ and make:
-#   make train   installs into .venv, trains reversal, lets it write, and says how to look inside
+#   make train   installs into .venv, trains reversal, generates an answer, prints how to open TensorBoard
 #   make test    installs the test extras, lints, type-checks and runs the tests
 #   make docs    installs the extras of the guide and builds it: open site/index.html
 
@@ -17,7 +17,7 @@ train: .venv/installed
 	@$(BIN)/minitx attend runs/reverse "3 1 4 1 5 9 2 6" --out runs/reverse/attention.png
 	@echo
 	@echo "See every head, from the first validation to the last:  $(BIN)/tensorboard --logdir runs"
-	@echo "(open the address that it prints; ATTENTION holds the maps, to look into; TEXT the answers; SCALARS the curves)"
+	@echo "(open the address that it prints; ATTENTION has the maps, TEXT the answers, SCALARS the curves)"
 
 test: lint
 	$(BIN)/python -m pytest -n auto -m "not slow"

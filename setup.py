@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel carries configs/ inside the package, as minitx/configs."""
+"""A step of the build that pyproject.toml cannot express: a wheel has configs/ in the package, as minitx/configs."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithConfigs(build_py):
-    """Copy configs/ beside the modules; a checkout, installed editable, reads them where they are."""
+    """Copy configs/ beside the modules; an editable install reads them in the checkout."""
 
     def run(self) -> None:
         """Build as usual, then copy."""

@@ -2,9 +2,9 @@
 
     python -m benchmarks.attention_logging
 
-Each run is a process of its own, on one thread, and counts processor seconds, which a busy machine changes little:
-those within the logging callback, until all is written, against those of the rest. Pairs of runs with logging and
-without, in turn, are the check on that; they differ by more than logging costs.
+Each run is a separate process with one thread. Processor seconds, which a busy machine changes little, are counted in
+the logging callback, until everything is written, and in the rest of the run. As a check, pairs of runs with and
+without logging take turns; the variation between runs is larger than the cost of logging.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ RUNS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
         (
             *("--config", "configs/python_code.yaml", "--model.d_model", "384", "--model.n_layers", "6"),
             *("--model.n_heads", "6", "--data.block", "256", "--data.batch_size", "8", "--data.validation_size", "10"),
-            *("--trainer.max_steps", "40", "--trainer.val_every_n_steps", "20"),  # logs more often than is counted
+            *(
+                "--trainer.max_steps",
+                "40",
+                "--trainer.val_every_n_steps",
+                "20",
+            ),  # more logs than by default, for the measurement
         ),
     ),
 }
@@ -65,7 +70,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
             found["cpu"] = -time.process_time()
 
         def on_validation_end(self, trainer: Any, module: Any) -> None:
-            trainer.logger.experiment.flush()  # what others have written is not ours
+            trainer.logger.experiment.flush()  # events written by others are not counted
             found["logging"] -= time.process_time()
             super().on_validation_end(trainer, module)
             trainer.logger.experiment.flush()
@@ -82,7 +87,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
 
     callbacks.LogAttention = Watched  # type: ignore[misc]
     after: Any = api
-    after.evaluation_report, after.table = lambda predictor: {}, str  # which comes after training
+    after.evaluation_report, after.table = lambda predictor: {}, str  # evaluation after training is not measured
     with tempfile.TemporaryDirectory() as folder:
         off = [] if logged else ["--log.attention.every_n_validations", "0"]
         found["steps"] = api.train_config(config_from_words([*words, *off, "--run.folder", folder]))["steps"]
@@ -91,7 +96,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
 
 
 def alone(words: tuple[str, ...], logged: bool) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """The same in a separate process."""
     command = [sys.executable, "-m", "benchmarks.attention_logging", "on" if logged else "off", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
@@ -137,7 +142,14 @@ def main() -> None:
     many = alone(MANY, True)
     memory = {str(count): round(many["memory"][str(count)], 1) for count in LOGS}
     text = table(
-        ["trained", "a step", "a log", "steps from log to log", "added by logging", "pairs of runs with and without"],
+        [
+            "trained",
+            "a step",
+            "a log",
+            "steps between logs",
+            "added by logging",
+            "pairs of runs, with and without logging",
+        ],
         [
             [
                 row["run"],
@@ -152,8 +164,8 @@ def main() -> None:
     )
     size = rows[0]["bytes_of_events"] / rows[0]["logs"] / 2**10
     sizes = " and ".join(f"{megabytes:.0f} MiB after {count}" for count, megabytes in memory.items())
-    text += f"\n\nReversal writes {size:.0f} KiB of events for each log, curves and pictures among them."
-    text += f"\nResident memory while it logs after every step: {sizes} logs."
+    text += f"\n\nReversal writes {size:.0f} KiB of events per log, including curves and images."
+    text += f"\nResident memory when logging after every step: {sizes} logs."
     record("attention_logging", [*rows, {"memory": memory}], text, "look_inside.md")
 
 

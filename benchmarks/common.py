@@ -19,8 +19,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 def trained(
     words: Sequence[str], values: dict[str, list[str]], seeds: int, lengths: str | None, jobs: int
 ) -> list[dict[str, Any]]:
-    """The rows of a sweep over these values of keys, its config given by words of a command line; all, or none."""
-
+    """The rows of a sweep over values of keys, for a config from a command line; exits if a run fails."""
     rows, failed = sweep(plan(config_parser().parse_args(words).values, values, seeds, lengths), jobs)
     if failed:
         raise SystemExit("\n".join(failed))

@@ -3,7 +3,7 @@
     python -m benchmarks.generation
 
 Random weights, equal sizes (4 layers, d_model 128, 4 heads, learned positions, a prompt of 16 tokens), no end token,
-greedy or 4 beams, in one process and in turn, so that all meet the same machine. The best of a few rounds counts.
+greedy or 4 beams. All take turns in one process, so that a slow machine affects them equally. The best round counts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROUNDS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 Write = Callable[[torch.Tensor, int, int], Any]
-"""From a prompt [B, P], beams and new tokens to something."""
+"""A function that generates, given a prompt [B, P], beams and new tokens."""
 
 
 def compiled(max_len: int) -> Write:
-    """Ours with a compiled step, as `minitx generate --compile`."""
+    """minitx with a compiled step, as in `minitx generate --compile`."""
     return ours(max_len, compiled=True)
 
 
@@ -88,7 +88,7 @@ def x_transformers(max_len: int) -> Write:
 
 
 def speed(write: Write, batch: int, beams: int, tokens: int) -> float:
-    """Tokens of finished text per second of one round."""
+    """Generated tokens per second in one round."""
     ids = torch.randint(6, VOCABULARY, (batch, PROMPT), device=DEVICE)
     began = time.perf_counter()
     with torch.inference_mode():
@@ -110,7 +110,7 @@ def main() -> None:
         best = dict.fromkeys(writers, 0.0)
         for _ in range(ROUNDS):
             for who, write in writers.items():
-                if beams == 1 or who != "minitx --compile":  # a compiled step does not take beams
+                if beams == 1 or who != "minitx --compile":  # beams do not use a compiled step
                     best[who] = max(best[who], speed(write, batch, beams, tokens))
         rows.append({"case": name, **{who: round(figure) for who, figure in best.items()}})
         print(rows[-1], flush=True)
@@ -122,7 +122,7 @@ def main() -> None:
             f"{row['minitx'] / row[who]:.1f}x, {best_of_ours / row[who]:.1f}x" if row[who] else "-" for who in others
         ]
         cells.append([row["case"], *(f"{row[who]:,}" if row[who] else "-" for who in writers), *ratios])
-    text = table(["256 new tokens", *writers, *(f"plain and best over {who}" for who in others)], cells)
+    text = table(["256 new tokens", *writers, *(f"plain and best relative to {who}" for who in others)], cells)
     lengths = []
     write = ours(max(LENGTHS) + PROMPT)
     for tokens in LENGTHS:

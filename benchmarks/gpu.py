@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu --nanogpt FOLDER
 
-Without a GPU all runs at a small size, to see that it runs; nothing is recorded then. Races as in benchmarks.training.
+Without a GPU it runs at a small size, as a test, and records nothing. Races are those of benchmarks.training.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from minitx.hardware.devices import finished_at
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
 SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)
 PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
-"""Floating-point operations a second of dense bf16 products with fp32 sums, as the makers give them."""
+"""Floating-point operations per second of dense bf16 products with fp32 sums, from the data sheets."""
 
 
 def step_flops(size: Size, parameters: int) -> int:
-    """Of a decoder's forward and backward: 6 for each weight and token, and those of attention's two products.
+    """FLOPs of a decoder's forward and backward: 6 per weight and token, and those of attention's two products.
 
-    The count of Chowdhery et al. 2022, appendix B: a causal mask is not taken off. The table of positions multiplies
-    nothing.
+    The count of Chowdhery et al. 2022, appendix B, does not subtract masked products. The position table is excluded.
     """
     weights = parameters - size.length * size.d_model
     return size.tokens * (6 * weights + 12 * size.layers * size.d_model * size.length)
 
 
 def peak() -> float:
-    """Floating-point operations a second that the machine can do: a known card's, else measured of a large product."""
+    """Peak floating-point operations per second: of a known card, or measured with a large matrix product."""
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else ""
     for card, operations in PEAKS.items():
         if card in name:
@@ -53,7 +52,7 @@ def peak() -> float:
     return 2 * width**3 / min(seconds)
 
 
-def utilisation(size: Size, nanogpt: str | None) -> dict[str, Any]:
+def utilization(size: Size, nanogpt: str | None) -> dict[str, Any]:
     """minitx and nanoGPT, both compiled, in bf16; minitx alone where nanoGPT is not installed."""
     pair = {
         "minitx": Contestant(peers.minitx, size, bf16=True, mode="default"),
@@ -87,9 +86,13 @@ def summary(large: dict[str, Any], tiny: dict[str, Any]) -> str:
     used = f"{large['flops'] / step / large['peak']:.1%} of {large['peak'] / 1e12:,.1f} TFLOP/s; {1e3 * step:,.1f} ms"
     peer = large["missing"] or f"{ratio(large['races'], 'nanoGPT'):.2f}x"
     rows = [
-        [f"{name}: share of the card's arithmetic that is used, bf16, compiled", "50 %", f"{used} a step"],
-        ["the same, over nanoGPT compiled", "1.0x", peer],
-        [f"{tiny['size']['name']}: CUDA graphs over eager", "5x", f"{ratio(tiny['races'], 'eager'):.2f}x"],
+        [f"{name}: model FLOPs utilization, bf16, compiled", "50 %", f"{used} per step"],
+        ["the same, relative to compiled nanoGPT", "1.0x", peer],
+        [
+            f"{tiny['size']['name']}: speed with CUDA graphs relative to eager",
+            "5x",
+            f"{ratio(tiny['races'], 'eager'):.2f}x",
+        ],
     ]
     return table(["", "target", "measured"], rows)
 
@@ -98,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nanogpt", default=None, help="a clone of karpathy/nanoGPT")
     given = parser.parse_args()
-    large = utilisation(LARGE if DEVICE == "cuda" else SMALL_LARGE, given.nanogpt)
+    large = utilization(LARGE if DEVICE == "cuda" else SMALL_LARGE, given.nanogpt)
     tiny = graphs(TINY)
     if DEVICE == "cuda":
         record("gpu", [large, tiny], summary(large, tiny), "performance.md")

@@ -32,16 +32,16 @@ AXIS_NAMES = {
     "batch": "sequences in a batch",
 }
 EXPECTED = {
-    "layers": "1, less what head and embedding take",
-    "d_model": "1 to 2: the maps' products grow with the square, the rest in a straight line",
-    "length": "1 to 2: attention grows with the square, the rest in a straight line",
+    "layers": "below 1, since head and embedding do not grow",
+    "d_model": "1 to 2: matrix products are quadratic in d, the rest linear",
+    "length": "1 to 2: attention is quadratic in T, the rest linear",
     "batch": "1",
 }
 ROUNDS = 9
 
 
 def seconds(sizes: list[Size]) -> list[float]:
-    """Of one training step of each size, the median of some; all sizes in turn, so that they meet the same machine."""
+    """Median seconds of one training step of each size; the sizes take turns, so that a slow phase affects all."""
     bf16 = resolve_precision("auto", "auto") == "bf16-mixed"
     steps = [stepper(peers.minitx(size), size.ids(), bf16, None) for size in sizes]
     for step in steps:
@@ -64,11 +64,9 @@ def main() -> None:
         times = ", ".join(f"{value:,}: {1e3 * each:,.0f}" for value, each in zip(values, taken, strict=True))
         lines.append([AXIS_NAMES[axis], times, f"{exponent:.2f}", f"{last:.2f}", EXPECTED[axis]])
         print(lines[-1], flush=True)
-    header = ["grows", "ms a step", "exponent", "of the last doubling", "as it should"]
-    around = (
-        f"Around {BASE.layers} layers, d {BASE.d_model}, {BASE.length} tokens x {BASE.batch} (x 2 where tokens grow):"
-    )
-    record("growth", rows, f"{around}\n\n{table(header, lines)}", "performance.md")
+    header = ["varied", "ms per step", "exponent", "exponent of the last doubling", "expected"]
+    base_size = f"{BASE.layers} layers, d {BASE.d_model}, {BASE.length} tokens x {BASE.batch} (x 2 if tokens vary)"
+    record("growth", rows, f"{base_size}, one of them varied:\n\n{table(header, lines)}", "performance.md")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Beyond the trained length, by position scheme and way to number: the study of Kazemnejad et al. 2023, made small.
+"""Beyond the trained length, by position scheme and position ids: the study of Kazemnejad et al. 2023 at a small size.
 
-    python -m benchmarks.lengths copy reverse --jobs 2      train what is not there yet, then write docs/lengths.md
-    python -m benchmarks.lengths                            only write the page from what is kept
+    python -m benchmarks.lengths copy reverse --jobs 2      train the missing runs, then write docs/lengths.md
+    python -m benchmarks.lengths                            only write the page from the recorded runs
 
 The configs copy_lengths and reverse_lengths with fewer steps, all schemes, consecutive and randomized ids, three seeds.
 """
@@ -51,7 +51,7 @@ def train(task: str, jobs: int) -> None:
 
 
 def mean(row: dict[str, Any], first: int, last: int) -> float | None:
-    """Exact match over lengths, each counted alike; None where the scheme does not reach."""
+    """Mean exact match over lengths with equal weight; None if the scheme does not support them all."""
     found = [share for length, share in row["exact_match"].items() if first <= int(length) <= last]
     return sum(found) / len(found) if len(found) == last - first + 1 else None
 
@@ -62,7 +62,7 @@ def spread(rows: list[dict[str, Any]], first: int, last: int) -> str:
 
 
 def section(task: str) -> str:
-    """The table of one task, and where its pictures are."""
+    """The table and the figures of one task."""
     rows = json.loads((KEPT / f"{task}.json").read_text())
     lines = []
     for scheme in SCHEMES:
@@ -79,7 +79,7 @@ def section(task: str) -> str:
 
 
 def draw(task: str) -> None:
-    """A picture for each way to number."""
+    """Draw a figure for each kind of position ids."""
     rows = json.loads((KEPT / f"{task}.json").read_text())
     for name in IDS:
         curves = []

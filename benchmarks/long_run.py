@@ -2,11 +2,11 @@
 
     python -m benchmarks.long_run
 
-The run is a process of its own, `minitx train`, whose resident memory is read from outside at each of its validations
-(Linux). So is the processor time that it has taken: other programs on the machine change that less than the clock's.
+The run is a separate process, `minitx train`; its resident memory and processor time are read at each validation
+(Linux). Other programs on the machine affect processor time less than wall-clock time.
 
-A machine may itself be faster at noon than ten minutes later. So a fresh run follows at once, and the last steps of the
-long one are compared with the first ones of its neighbour.
+The speed of a machine varies over minutes. So a fresh run follows at once, and the last steps of the long run are
+compared with the first steps of the fresh one.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ CONFIG = {
 
 
 def used(process: int) -> tuple[float, float]:
-    """MiB of memory that a process holds now, and seconds of processor time that it has taken."""
+    """Resident memory of a process in MiB, and its processor time in seconds."""
     status = Path(f"/proc/{process}/status").read_text()
     times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024, sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def watched(folder: str, steps: int) -> dict[int, tuple[float, float]]:
-    """Carry out a run of so many steps; what it has used at each validation."""
+    """Train for some steps, and return memory and processor time at each validation."""
     words = [f"--{key}={value}" for key, value in {**CONFIG, "trainer.max_steps": steps}.items()]
     command = [sys.executable, str(DOCS.parent / "train.py"), *words, f"--run.folder={folder}"]
     found: dict[int, tuple[float, float]] = {}
@@ -67,7 +67,7 @@ def watched(folder: str, steps: int) -> dict[int, tuple[float, float]]:
 
 
 def step_times(found: dict[int, tuple[float, float]]) -> dict[int, float]:
-    """Milliseconds of processor time of a step before each validation but the first, which has the start in it."""
+    """Milliseconds of processor time per step before each validation except the first, which includes the start."""
     return {
         step: round(1e3 * (found[step][1] - found[before][1]) / (step - before), 3)
         for before, step in pairwise(sorted(found))
@@ -92,12 +92,12 @@ def main() -> None:
     )
     summary = (
         f"{STEPS:,} steps of an encoder-decoder of width 32, {STEPS // VALIDATED} validations with attention maps and "
-        f"pictures, a save beside each: memory {held[last] - held[first]:+.1f} MiB from step {first:,} to step "
+        f"images, each with a checkpoint: memory {held[last] - held[first]:+.1f} MiB from step {first:,} to step "
         f"{last:,}, at most {max(held.values()):,.0f}; its last {COMPARED:,} steps take {late / fresh_median:.2f}x the "
-        f"processor time of the first {COMPARED:,} of a fresh run right after it, and {late / early:.2f}x that of its "
-        f"own first ones, minutes before. The event file has {written:.0f} MiB."
+        f"processor time of the first {COMPARED:,} of a fresh run started right after it, and {late / early:.2f}x that "
+        f"of its own first {COMPARED:,}. The event file has {written:.0f} MiB."
     )
-    header = ["step", "resident memory", "processor time of a step, validations, logging and saves included"]
+    header = ["step", "resident memory", "processor time per step, including validations, logging and checkpoints"]
     rows.append({"fresh_run_step_ms": [*fresh.values()]})
     record("long_run", rows, f"{summary}\n\n{table(header, lines)}", "performance.md")
 

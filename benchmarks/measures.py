@@ -36,10 +36,10 @@ def share_of_rows(predictor: Predictor, mirrored: bool) -> float:
 
 
 def head_scores(predictor: Predictor) -> tuple[float, float]:
-    """The parts of induction: the best head's score, and below that head the best one's weight on the token before
+    """The highest induction score of a head, and the highest weight on the previous token in the layers before it
     (Olsson et al. 2022).
     """
-    (heads,) = task_statistics(predictor, 1000, "test").values()  # of a decoder alone
+    (heads,) = task_statistics(predictor, 1000, "test").values()  # the decoder is the only stack
     score = {statistic.name: statistic.values for statistic in heads}
     best = [max(value or 0.0 for value in layer) for layer in score["induction"]]
     above = best.index(max(best))
@@ -57,17 +57,17 @@ def training_match(predictor: Predictor) -> float:
 
 
 def first_step(folder: str, curve: str, reached: Callable[[float], bool]) -> float:
-    """The optimiser steps until a curve of a run's events is where it shall be; infinite where it never is."""
+    """Optimizer steps until a curve of a run's events reaches a value; infinite if it never does."""
     events = EventAccumulator(checkpoint.find(folder).parent.as_posix(), size_guidance={"scalars": 0}).Reload()
     return min((point.step for point in events.Scalars(curve) if reached(point.value)), default=float("inf"))
 
 
 class Measure(NamedTuple):
-    """The recorded measures of a trained model, by their names in targets."""
+    """A measure of a trained model."""
 
-    meaning: str  # as docs/results.md says it
+    meaning: str  # as in docs/results.md
     of: Callable[[str], float]  # from a run's folder
-    share: bool = True  # or steps
+    share: bool = True  # otherwise a number of steps
 
 
 def _of_model(measure: Callable[[Predictor], float]) -> Callable[[str], float]:
@@ -78,18 +78,18 @@ MEASURES = {
     "diagonal": Measure("rows on the diagonal", _of_model(lambda model: share_of_rows(model, mirrored=False))),
     "antidiagonal": Measure("rows on the anti-diagonal", _of_model(lambda model: share_of_rows(model, mirrored=True))),
     "induction_head": Measure(
-        "an induction head's weight on what came next", _of_model(lambda model: head_scores(model)[0])
+        "weight of an induction head on the following symbol", _of_model(lambda model: head_scores(model)[0])
     ),
     "previous_token_head": Measure(
-        "a head below it, on the token before", _of_model(lambda model: head_scores(model)[1])
+        "weight of a head in a layer before it on the previous token", _of_model(lambda model: head_scores(model)[1])
     ),
     "training_match": Measure("exact match in training", _of_model(training_match)),
-    "learnt_after": Measure(
+    "steps_to_low_loss": Measure(
         "steps until the training loss is below 0.05",
         lambda folder: first_step(folder, "training/loss", lambda loss: loss < 0.05),
         share=False,
     ),
-    "understood_after": Measure(
+    "steps_to_exact_match": Measure(
         "steps until exact match in validation is 99 %",
         lambda folder: first_step(folder, "validation/exact_match", lambda share: share >= 0.99),
         share=False,

@@ -2,7 +2,8 @@
 
     python -m benchmarks.memory
 
-Each figure comes from a process of its own: on a CPU the growth of its peak resident memory, on a GPU the allocator's.
+Each figure is measured in a separate process: on a CPU the growth of peak resident memory, on a GPU the allocator's
+peak.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ D_MODEL, HEADS = 256, 8
 
 
 def peak(path: str, tokens: int) -> tuple[float, float]:
-    """MiB that a causal self-attention over one sequence adds at its highest, and tokens per second the next time."""
+    """Peak memory of a causal self-attention over one sequence in MiB, and tokens per second of its second call."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     attention = MultiHeadAttention(D_MODEL, HEADS).to(device)
-    attention(torch.randn(1, 8, D_MODEL, device=device), causal=True).sum().backward()  # what torch keeps for itself
+    attention(torch.randn(1, 8, D_MODEL, device=device), causal=True).sum().backward()  # torch's own buffers
     x = torch.randn(1, tokens, D_MODEL, device=device, requires_grad=True)
     torch.cuda.reset_peak_memory_stats() if device == "cuda" else None
     before = _highest(device)

@@ -1,11 +1,11 @@
-"""Time that Lightning's Trainer, our logging and our data add to a bare training loop.
+"""Time that Lightning's Trainer, logging and batch sampling add to a bare training loop.
 
     python -m benchmarks.overhead
 
-The bare loop is the same model, optimiser, schedule, clipping and precision over batches sampled beforehand.
-`minitx train` meets it in turns of a hundred steps, as contestants do in benchmarks.training: each in a process of its
-own, started in both orders, because how the C library keeps memory is a setting of a whole process. `minitx train` lets
-it keep memory between steps, and the bare loop is measured with and without. Drawing a batch takes such turns as well.
+The bare loop has the same model, optimizer, schedule, clipping and precision, and batches that are sampled beforehand.
+It and `minitx train` take turns of a hundred steps, as in benchmarks.training: each in its own process, started in both
+orders, because memory reuse by the C library is a setting of the process. `minitx train` reuses memory between steps;
+the bare loop is measured with and without reuse. Sampling a batch is measured in the same way.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from minitx.training.resilience.memory import kept_memory
 from minitx.training.resolve import resolve
 
 TURN = 100
-"""Steps of a turn: those from one line of the log to the next."""
-ENOUGH = 100 * TURN
-"""More steps than all turns take."""
+"""Steps of a turn, and between two lines of the log."""
+MAX_STEPS = 100 * TURN
+"""More steps than all turns need."""
 
 
 def config(folder: str) -> Config:
@@ -50,7 +50,7 @@ def config(folder: str) -> Config:
             "run": {"name": "overhead", "folder": folder},
             "data": {"name": "copy", "length": [15, 15], "batch_size": 64, "validation_size": 10, "test_size": 10},
             "model": {"architecture": "decoder_only", "d_model": 64, "n_heads": 4, "n_layers": 2},
-            "trainer": {"max_steps": ENOUGH, "val_every_n_steps": ENOUGH, "save_every_n_steps": ENOUGH},
+            "trainer": {"max_steps": MAX_STEPS, "val_every_n_steps": MAX_STEPS, "save_every_n_steps": MAX_STEPS},
             "log": {"every_n_steps": TURN, "attention": {"every_n_validations": 0}},
         }
     )
@@ -67,7 +67,7 @@ class Loop:
         settings, task, model, *_ = resolve(config("runs"))
         batches = itertools.cycle([*TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, 5 * TURN)])
         optimizer = build_optimizer(model, settings.optimizer)
-        schedule = build_schedule(optimizer, settings.optimizer.schedule, ENOUGH)
+        schedule = build_schedule(optimizer, settings.optimizer.schedule, MAX_STEPS)
         half = MIXED_DTYPES.get(resolve_precision("auto", "auto"))
 
         def step() -> None:
@@ -84,22 +84,22 @@ class Loop:
             take(turns, step)
 
 
-class Drawing:
+class Sampling:
     """Batches, sampled and freed as in training, so that the next one reuses the memory."""
 
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a batch."""
         settings, task, _, *_ = resolve(config("runs"))
-        batches = iter(TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, ENOUGH))
+        batches = iter(TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, MAX_STEPS))
 
-        def draw() -> None:
+        def sample() -> None:
             next(batches)
 
-        take(turns, draw)
+        take(turns, sample)
 
 
 def take(turns: Connection, step: Callable[[], None]) -> None:
-    """Warm up, say so, and take turns."""
+    """Warm up, send a message, and take turns."""
     timed(step, TURN)
     turns.send(0)
     while turns.recv():
@@ -122,7 +122,7 @@ class Trained:
 
 
 class Turns(Callback):
-    """Lets a run go on in its turns only; its first one is the warm-up."""
+    """Pauses a run between its turns; the first turn is the warm-up."""
 
     def __init__(self, turns: Connection) -> None:
         self._turns = turns
@@ -138,7 +138,7 @@ class Turns(Callback):
 
 
 def main() -> None:
-    others: dict[str, Racer] = {"bare": Loop(), "bare, memory kept": Loop(keeps_memory=True), "drawing": Drawing()}
+    others: dict[str, Racer] = {"bare": Loop(), "bare, memory reused": Loop(keeps_memory=True), "sampling": Sampling()}
     found = {name: races({"minitx": Trained(), name: other})[0] for name, other in others.items()}
 
     def cells(name: str) -> list[str]:
@@ -150,10 +150,10 @@ def main() -> None:
 
     lines = [
         ["bare loop, batches sampled before", *cells("bare"), over("bare")],
-        ["the same, memory kept", *cells("bare, memory kept"), over("bare, memory kept")],
-        ["drawing a batch", *cells("drawing"), f"of which {ratio(found['drawing'], 'drawing'):.1%}"],
+        ["the same, with memory reuse", *cells("bare, memory reused"), over("bare, memory reused")],
+        ["sampling a batch", *cells("sampling"), f"{ratio(found['sampling'], 'sampling'):.1%} of a step"],
     ]
-    header = ["2 layers, d 64, 64 x 32 tokens", "a step", "of `minitx train`, in turns with it", "over it"]
+    header = ["2 layers, d 64, 64 x 32 tokens", "per step", "`minitx train`, in turns with it", "difference"]
     record("overhead", [found], table(header, lines), "performance.md")
 
 

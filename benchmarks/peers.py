@@ -1,7 +1,7 @@
-"""The same Transformer as others build it: for each, a function from ids to the mean loss of the next token.
+"""The same Transformer in other libraries: for each, a function from ids to the mean loss of the next token.
 
-A peer that is not installed (`pip install x-transformers`) or not at hand (nanoGPT: --nanogpt FOLDER, a clone of
-karpathy/nanoGPT) is named as missing where a table would have its column.
+A table names a peer as missing if it is not installed (`pip install x-transformers`) or not given (nanoGPT: --nanogpt
+FOLDER, a clone of karpathy/nanoGPT).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Size:
     length: int
     batch: int
     vocabulary: int
-    encoder: bool = False  # whether there is one, with as many layers, reading as many tokens
+    encoder: bool = False  # an encoder with as many layers and as many tokens
 
     @property
     def tokens(self) -> int:
@@ -43,7 +43,7 @@ class Size:
         return self.batch * self.length
 
     def ids(self) -> tuple[Tensor, ...]:
-        """Random ids [batch, length + 1] to predict, and before them those to read if there is an encoder."""
+        """Random target ids [batch, length + 1], after source ids of the same shape if there is an encoder."""
         shape = (self.batch, self.length + 1)
         count = 2 if self.encoder else 1
         return tuple(torch.randint(6, self.vocabulary, shape, device=DEVICE) for _ in range(count))
@@ -83,7 +83,7 @@ def nanogpt(size: Size, folder: str | None) -> Peer:
     if size.encoder:
         raise Missing("has no encoder")
     if folder is None:
-        raise Missing("not at hand: --nanogpt FOLDER")
+        raise Missing("not given: --nanogpt FOLDER")
     spec = importlib.util.spec_from_file_location("nanogpt_model", Path(folder) / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -150,7 +150,7 @@ class TorchTransformer(nn.Module):
         super().__init__()
         options: dict[str, Any] = {"dim_feedforward": 4 * size.d_model, "dropout": 0.0, "activation": "gelu"}
         options |= {"batch_first": True, "norm_first": True}
-        self.tokens, self.places = (nn.Embedding(n, size.d_model) for n in (size.vocabulary, size.length))
+        self.tokens, self.positions = (nn.Embedding(n, size.d_model) for n in (size.vocabulary, size.length))
         nn.init.normal_(self.tokens.weight, std=size.d_model**-0.5)
         layers = size.layers
         self.inner: nn.Module
@@ -165,7 +165,7 @@ class TorchTransformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(size.length), persistent=False)
 
     def forward(self, *ids: Tensor) -> Tensor:
-        vectors = [self.tokens(part) + self.places.weight[: part.size(1)] for part in ids]
+        vectors = [self.tokens(part) + self.positions.weight[: part.size(1)] for part in ids]
         name = "tgt_mask" if len(ids) == 2 else "mask"
         causal = {name: self.mask, "tgt_is_causal" if len(ids) == 2 else "is_causal": True}
         return F.linear(self.inner(*vectors, **causal), self.tokens.weight)

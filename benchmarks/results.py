@@ -1,10 +1,10 @@
 """Results of minitx against published ones: trains the rows of benchmarks/targets.py and records their metrics.
 
-    python -m benchmarks.results reverse copy --seeds 3      train, and keep benchmarks/results/runs/<name>.json
-    python -m benchmarks.results                             only write docs/results.md from what is kept
+    python -m benchmarks.results reverse copy --seeds 3      train, and write benchmarks/results/runs/<name>.json
+    python -m benchmarks.results                             only write docs/results.md from these files
 
-A run that was interrupted is continued. Further words are for this machine (--data.path FILE, --trainer.accelerator
-gpu); whatever else makes another experiment is a row of its own.
+An interrupted run is resumed. Further options may describe the machine (--data.path FILE, --trainer.accelerator gpu);
+any other option makes another experiment, which needs its own row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT = (
 
 
 def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
-    """Train a row with the seeds 1, 2, ... and keep what came of it."""
+    """Train a row with the seeds 1, 2, ... and store the results."""
     words = ["--config", str(CONFIGS / f"{target.stem}.yaml"), *target.overrides]
     words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
     kept = []
@@ -42,10 +42,10 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
 
 
 def kept(target: Target) -> list[dict[str, Any]]:
-    """The recorded results of a row; none where it was not run, or the experiment has changed.
+    """The recorded results of a row; empty if it was not run.
 
     Raises:
-        ValueError: kept figures of another experiment.
+        ValueError: the figures of another experiment.
     """
     file = RUNS / f"{target.name}.json"
     if not file.exists():
@@ -59,7 +59,7 @@ def kept(target: Target) -> list[dict[str, Any]]:
 
 
 def figure(row: dict[str, Any], name: str) -> float:
-    """One figure of one run: by its name, or name@from-to, the mean over these lengths, each counted alike."""
+    """One figure of one run: a name, or name@from-to, the mean over these lengths with equal weight."""
     plain, _, lengths = name.partition("@")
     if not lengths:
         return {**row["figures"], **row["measured"]}[name]
@@ -69,7 +69,7 @@ def figure(row: dict[str, Any], name: str) -> float:
 
 
 def described(rows: list[dict[str, Any]], name: str) -> str:
-    """A figure over the seeds of a row, as people read it."""
+    """A figure over the seeds of a row, as text."""
     plain, _, lengths = name.partition("@")
     summary = Summary.of(figure(row, name) for row in rows)
     if plain not in MEASURES:
@@ -110,13 +110,13 @@ def page() -> str:
             how = " ".join([f"configs/{target.stem}.yaml", *target.overrides])
             machines.append([f"`{target.name}`", f"`{how}`", where])
     parts = [
-        "# What is reached",
-        "Each row is a config, or a variant of one, beside what others have published for the same experiment. Exact "
-        "match is free-running: the model writes the whole answer, its end included, to examples that training has "
-        "never seen. Figures are means over seeds with the standard deviation of a sample; FLOP are those of the whole "
-        "training, forward and backward, as torch counts them.",
-        "`python -m benchmarks.results NAME` trains a row and keeps its figures; this page is written from what is "
-        "kept in `benchmarks/results/runs`, none of it by hand.",
+        "# Results",
+        "Each row is a config, or a variant of one, beside published results of the same experiment. Exact match is "
+        "free-running: the model generates the whole answer, including `<eos>`, for examples that are not in the "
+        "training set. Figures are means over seeds with the standard deviation of a sample; FLOP are those of the "
+        "whole training, forward and backward, as counted by torch.",
+        "`python -m benchmarks.results NAME` trains a row and stores its figures in `benchmarks/results/runs`, from "
+        "which this page is generated.",
         table(["row", "experiment", "reference", "target", "measured", "cost of a run"], summary),
         "## Each run",
         table(["row", "seed", "figures", "examples", "steps", "seconds", "precision"], details),
@@ -138,7 +138,7 @@ def main() -> None:
             parser.error(f"there is no row {name}: {did_you_mean(name, known)}")
     for word in local:
         if word.startswith("--") and word.partition("=")[0] not in LOCAL:
-            parser.error(f"{word} makes another experiment: give it a row of its own in benchmarks/targets.py")
+            parser.error(f"{word} makes another experiment: add its own row to benchmarks/targets.py")
     for name in chosen.names:
         train(known[name], chosen.seeds, chosen.jobs, local)
     (DOCS / "results.md").write_text(page())

@@ -3,8 +3,8 @@
     python -m benchmarks.reversal [NOTEBOOK]
 
 NOTEBOOK is Transformers_and_MHAttention.ipynb of github.com/phlippe/uvadlc_notebooks, downloaded by the user. Its
-own cells train its own model on its own data; only what draws and what looks for a trained model is left out. Both in
-turn, by the clock from the start of the process to the figures on unseen sequences.
+own cells train its own model on its own data; only plotting and the download of a trained model are left out. Both take
+turns; the time is wall-clock time from the start of the process to the figures on unseen sequences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.common import record, table
 
 ROUNDS = 3
-NEEDED = (
+INCLUDED = (
     "def scaled_dot_product",
     "def expand_mask",
     "class ",
@@ -30,8 +30,8 @@ NEEDED = (
     "def train_reverse",
     "reverse_model,",
 )
-"""The first lines, after comments, of the cells that define and train the tutorial's reversal."""
-UNWANTED = ("SetAnomaly", "AnomalyPredictor", "CIFAR", "%matplotlib")
+"""First lines, after comments, of the cells that define and train the tutorial's reversal."""
+EXCLUDED = ("SetAnomaly", "AnomalyPredictor", "CIFAR", "%matplotlib")
 HEADER = """\
 import math, os
 from functools import partial
@@ -53,11 +53,13 @@ def tutorial(notebook: Path) -> str:
         "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
     ]
     code = [re.sub(r"\A(\s*#.*\n)+", "", cell) for cell in cells]
-    return "\n".join([HEADER, *(c for c in code if c.startswith(NEEDED) and not any(u in c for u in UNWANTED)), FOOTER])
+    return "\n".join(
+        [HEADER, *(c for c in code if c.startswith(INCLUDED) and not any(u in c for u in EXCLUDED)), FOOTER]
+    )
 
 
 def timed(words: list[str], folder: str | None) -> tuple[float, float]:
-    """Seconds of a whole process, and the percentage that it prints."""
+    """Seconds of a whole process, and the percentage in its output."""
     began = time.perf_counter()
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=folder, check=False)
     seconds = time.perf_counter() - began

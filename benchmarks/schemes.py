@@ -1,9 +1,9 @@
 """Reversal to 100 %: every position scheme in every architecture that can express it.
 
-    python -m benchmarks.schemes             all runs, one after another, then the table
-    python -m benchmarks.schemes 0 2         every second run, from the first: for two processes side by side
+    python -m benchmarks.schemes             all runs, then the table
+    python -m benchmarks.schemes 0 2         every second run, from the first: for two parallel processes
 
-A run that is done is not done again. Seconds are those of one core, so that a busy machine does not change them.
+Finished runs are not repeated. Seconds are processor seconds, which a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minitx.training.api import train_config as train
 
 FOLDER = Path("runs/benchmark_schemes")
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
-# Layers, heads and steps: what was enough, or the most that was tried. Left out: `none` in encoders and `alibi` in an
+# Layers, heads and steps: a sufficient size, or the largest one tried. Left out: `none` in encoders and `alibi` in an
 # encoder_decoder, which cannot express reversal (docs/positions.md).
 RUNS: dict[tuple[str, str], tuple[int, int, int]] = {
     ("encoder_only", "rope"): (4, 4, 16_000),
@@ -49,7 +49,7 @@ OPTIONS = {"learned": {"max_len": 64}, "t5": {"buckets": 64, "max_distance": 64}
 
 
 def config(architecture: str, scheme: str, layers: int, heads: int, steps: int) -> dict[str, Any]:
-    """Pre-norm layers of width 64 (but for POST_NORM); only depth, heads and length of training differ."""
+    """Pre-norm layers of width 64 (except POST_NORM); only depth, heads and number of steps differ."""
     post_norm = (architecture, scheme) in POST_NORM
     rate = 5e-3 if post_norm else 3e-3 if layers < 4 else 2e-3
     return {
@@ -75,7 +75,7 @@ def config(architecture: str, scheme: str, layers: int, heads: int, steps: int) 
 
 
 def run(architecture: str, scheme: str, layers: int, heads: int, steps: int) -> dict[str, Any]:
-    """Train, or read what an earlier call has found."""
+    """Train, or read the result of an earlier call."""
     plain = config(architecture, scheme, layers, heads, steps)
     kept = FOLDER / f"{plain['run']['name']}.json"
     if not kept.exists():

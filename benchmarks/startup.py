@@ -1,4 +1,4 @@
-"""Startup time of whole processes, by the clock.
+"""Wall-clock time of short commands, as whole processes.
 
 python -m benchmarks.startup CHECKPOINT        of a small model, such as runs/reverse
 """
@@ -24,7 +24,7 @@ def main() -> None:
         "`minitx --help`": ["--help"],
         "`minitx train --help`": ["train", "--help"],
         "`minitx train` with a misspelt key": ["train", "--config", "configs/reverse.yaml", MISSPELT, "3"],
-        "`minitx generate`, the answer included": ["generate", sys.argv[1], "3 1 4 1 5"],
+        "`minitx generate`, including the answer": ["generate", sys.argv[1], "3 1 4 1 5"],
     }
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(ROUNDS):

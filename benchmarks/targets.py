@@ -11,23 +11,23 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Target:
     name: str
-    """Of the row, and of results/runs/<name>.json: the config's own name, or config-variant."""
+    """The row, and results/runs/<name>.json: the name of the config, or config-variant."""
     what: str
     """The experiment in a few words."""
     reference: str
-    """A published result, or one measured for others."""
+    """A published result, or our measurement of another project."""
     target: str
     """A threshold to reach."""
     config: str = ""
     """Stem of the file in configs/; default: the name up to the first hyphen."""
     overrides: tuple[str, ...] = ()
-    """--section.key=value, which make the variant."""
+    """Options --section.key=value of the variant."""
     lengths: str | None = None
-    """from:to, to measure by length of the question as well."""
+    """from:to: lengths of the question to measure separately."""
     headline: tuple[str, ...] = ("exact_match",)
-    """The figures to show: a name, or name@from-to, its mean over these lengths; those of `measures` too."""
+    """The figures to show: a name, or name@from-to, its mean over these lengths; names in `measures` too."""
     measures: tuple[str, ...] = ()
-    """Names of benchmarks/measures.py: what is to be measured of each trained model besides."""
+    """Further measures of each trained model, by their names in benchmarks/measures.py."""
     needs: str = ""
     """Requirements that not every machine meets."""
 
@@ -41,7 +41,7 @@ TARGETS = (
     Target(
         "reverse",
         "encoder-decoder, 10 symbols, length 1-16",
-        "nobody publishes free-running exact match",
+        "no published free-running exact match",
         "100.0 % of 10,000 in 30 s of training on two CPU cores; a cross-attention head with the largest weight of "
         ">= 99 % of its rows on the anti-diagonal",
         headline=("exact_match", "antidiagonal"),
@@ -50,7 +50,7 @@ TARGETS = (
     Target(
         "reverse_encoder",
         "encoder alone, 1 layer with 1 head of width 32, 10 symbols, length 16 (UvA deep-learning tutorial 6)",
-        "100.00 % of tokens after 10 epochs; 55 s measured for it",
+        "100.00 % of tokens after 10 epochs; we measured 55 s",
         "100.00 % exact in 15 s on two CPU cores",
     ),
     Target(
@@ -72,7 +72,7 @@ TARGETS = (
         "reverse_words",
         "50 symbols, trained on length 1-25, tested on 1-30 (JoeyNMT)",
         "a recurrent network: BLEU 95.42 on the mixed test",
-        ">= 99.9 % exact at 1-25; 26-30 apart",
+        ">= 99.9 % exact at 1-25; 26-30 separately",
         lengths="1:30",
         headline=("exact_match@1-25", "exact_match@26-30"),
     ),
@@ -86,7 +86,7 @@ TARGETS = (
         lengths="1:40",
         headline=("exact_match@1-20", "exact_match@21-40"),
     ),
-    Target("addition", "2 digits (minGPT)", "all right", "all right"),
+    Target("addition", "2 digits (minGPT)", "all correct", "all correct"),
     Target(
         "addition-3",
         "3 digits, the sum from its lowest digit",
@@ -96,9 +96,9 @@ TARGETS = (
     ),
     Target(
         "addition-10",
-        "1 to 10 digits, all written from the lowest, equal places bearing equal numbers; judged on 10 digits",
+        "1 to 10 digits, lowest digit first, digits of equal value with equal position ids; tested on 10 digits",
         ">= 99 % of 10,000 with 6,080 parameters",
-        ">= 99 %; as few parameters were not tried",
+        ">= 99 %; a model as small was not tried",
         overrides=(
             "--data.digits=[1,10]",
             "--data.reverse=true",
@@ -111,9 +111,9 @@ TARGETS = (
     ),
     Target(
         "induction",
-        "how a string went on behind where its last symbol stood before; 2 layers of attention alone",
+        "the symbols that followed an earlier occurrence of the last one; 2 layers of attention alone",
         "about 100 %",
-        "about 100 %; an induction head of score >= 0.9 above a previous-token head",
+        "about 100 %; an induction head of score >= 0.9 in a layer after a previous-token head",
         headline=("exact_match", "induction_head", "previous_token_head"),
         measures=("induction_head", "previous_token_head"),
     ),
@@ -130,13 +130,13 @@ TARGETS = (
         "markov",
         "a Markov source of known entropy",
         "the entropy itself",
-        "a loss within 1 % of the entropy, never below it beyond noise",
+        "a loss within 1 % of the entropy, not below it by more than noise",
         headline=("loss", "floor"),
     ),
     Target(
         "shakespeare",
-        "characters, nanoGPT's CPU size: 2,000 steps of 12 x 64, judged on the whole held-out tenth",
-        "1.88 published; 1.874 measured for it, 1.758 with its learning rate raised",
+        "characters, nanoGPT's CPU size: 2,000 steps of 12 x 64, evaluated on the whole held-out tenth",
+        "1.88 published; we measured 1.874, and 1.758 with a higher learning rate",
         "<= 1.70 nats per character",
         headline=("loss",),
         needs="the text, see data/README.md",
@@ -239,7 +239,7 @@ TARGETS = (
         "a + b modulo 97, half of the table for training, 2 layers of width 128, weight decay 1",
         "100 % in training long before validation",
         "training 100 %, validation >= 99 %, the gap visible in the curves",
-        headline=("training_match", "exact_match", "learnt_after", "understood_after"),
-        measures=("training_match", "learnt_after", "understood_after"),
+        headline=("training_match", "exact_match", "steps_to_low_loss", "steps_to_exact_match"),
+        measures=("training_match", "steps_to_low_loss", "steps_to_exact_match"),
     ),
 )

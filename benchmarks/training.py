@@ -2,14 +2,14 @@
 
     python -m benchmarks.training --nanogpt FOLDER [--compile]
 
-A step is forward, loss, backward, clipping to norm 1 and fused AdamW, on random tokens, the same loop for everybody.
-minitx meets one peer in one precision at a time, each of the two in a process of its own; they take steps in turn,
-so that both meet the same machine. What starts first is slower by up to a tenth, whatever it is, for where its memory
-happens to lie: so each race is run twice, the other one first the second time. A ratio is the median over the rounds of
-a race, and of the two races the geometric mean.
+A step is forward, loss, backward, clipping to norm 1 and fused AdamW, on random tokens, in the same loop for all.
+minitx is compared with one peer in one precision at a time, each of the two in its own process. They take turns, so
+that a slow phase of the machine affects both. The process that starts first is slower by up to a tenth, depending on
+where its memory is allocated, so each race is run in both orders. A ratio is the median over the rounds of a race; the
+ratio of two races is their geometric mean.
 
-minitx also keeps freed memory while it trains, and picks its precision. So it and nanoGPT meet again, each as it is by
-itself, and once in each precision with nothing but the memory kept.
+`minitx train` also reuses freed memory and selects its precision. So minitx with memory reuse and nanoGPT are compared
+again: each in its default precision, and both in the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SECONDS, STEPS = 0.3, 3
 
 
 def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | None) -> Callable[[], None]:
-    """One training step; in a mode of torch.compile, or as it is written."""
+    """One training step; in a mode of torch.compile, or eager."""
     model, loss = peer
     if mode is not None:
         loss = torch.compile(loss, mode=mode)
@@ -86,7 +86,7 @@ class Contestant:
     keeps_memory: bool = False
 
     def run(self, turns: Connection) -> None:
-        """Tell the number of parameters once warm, or what is missing; then the seconds of a step in each round."""
+        """Send the number of parameters once warm, or the missing peer; then the seconds per step of each round."""
         torch.manual_seed(1)
         try:
             peer = self.make(self.size)
@@ -104,21 +104,21 @@ class Contestant:
 
 
 Race = dict[str, list[float]]
-"""Seconds of a step of each of the two in each round."""
+"""Seconds per step of both contestants in each round."""
 
 
 class Racer(Protocol):
-    """The names that can run in a separate process."""
+    """A contestant that can run in a separate process."""
 
     def run(self, turns: Connection) -> None:
-        """Tell the number of parameters once warm; then, for each True, the seconds of a step."""
+        """Send the number of parameters after the warm-up; then, for each True, the seconds per step."""
 
 
 def races(pair: Mapping[str, Racer]) -> tuple[list[Race], dict[str, int]]:
-    """One race for each order of start, and how many parameters each has.
+    """One race for each order of start, and the number of parameters of each contestant.
 
     Raises:
-        Missing: one of them is not at hand.
+        Missing: one of them is not installed or not given.
     """
     found = []
     for order in ([*pair], [*pair][::-1]):
@@ -128,15 +128,15 @@ def races(pair: Mapping[str, Racer]) -> tuple[list[Race], dict[str, int]]:
 
 
 def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
-    """A race of two that start in this order."""
+    """A race of two processes, started in this order."""
     spawn = multiprocessing.get_context("spawn")
     turns, processes, parameters = {}, [], {}
     for who, racer in pair.items():
         turns[who], theirs = spawn.Pipe()
         processes.append(spawn.Process(target=racer.run, args=(theirs,), daemon=True))
         processes[-1].start()
-        theirs.close()  # if it dies, recv says so
-        parameters[who] = turns[who].recv()  # it is ready: the next one may begin
+        theirs.close()  # if the process dies, recv raises an error
+        parameters[who] = turns[who].recv()  # warm: the next process may start
     try:
         for answer in parameters.values():
             if isinstance(answer, str):
@@ -148,7 +148,7 @@ def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
                 seconds[who].append(own.recv())
     finally:
         for own in turns.values():
-            with contextlib.suppress(OSError):  # what was missing has gone already
+            with contextlib.suppress(OSError):  # a process whose peer is missing has ended
                 own.send(False)
         for process in processes:
             process.join()
@@ -156,7 +156,7 @@ def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
 
 
 def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
-    """minitx and each peer at one size, in both precisions; nanoGPT also with its memory kept."""
+    """minitx and each peer at one size, in both precisions; with nanoGPT also with memory reuse in minitx."""
     makers: dict[str, Callable[[Size], Peer]] = {
         "minitx": peers.minitx,
         "nanoGPT": functools.partial(peers.nanogpt, folder=nanogpt),
@@ -191,12 +191,12 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
 
 
 def default_precision() -> str:
-    """Of minitx, on this machine."""
+    """The default precision of minitx on this machine."""
     return "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
 
 
 def ratio(found: list[Race], theirs: str) -> float:
-    """The speed of minitx relative to theirs."""
+    """The speed of minitx relative to a peer's."""
     medians = [
         statistics.median(their / our for their, our in zip(seconds[theirs], seconds["minitx"], strict=True))
         for seconds in found
@@ -205,12 +205,12 @@ def ratio(found: list[Race], theirs: str) -> float:
 
 
 def speed(found: list[Race], who: str, tokens: int) -> float:
-    """Tokens in a second."""
+    """Tokens per second."""
     return tokens / statistics.median(each for seconds in found for each in seconds[who])
 
 
 def cells(found: list[Race], theirs: str, tokens: int) -> list[str]:
-    """Both speeds, and how many times theirs minitx's is."""
+    """Both speeds, and the speed of minitx relative to the peer's."""
     both = " / ".join(f"{speed(found, who, tokens):,.0f}" for who in (theirs, "minitx"))
     return [both, f"{ratio(found, theirs):.2f}x"]
 
@@ -231,11 +231,11 @@ def summary(rows: list[dict[str, Any]]) -> str:
         lines += [[who, reason, *[""] * 4] for who, reason in row["missing"].items()]
         header = ["", "parameters"]
         for precision in PRECISIONS:
-            header += [f"tokens/s in {precision}, its / minitx's", "minitx over it"]
+            header += [f"tokens/s in {precision}, peer / minitx", "ratio"]
         title = f"**{row['size']}{', compiled' if row['compiled'] else ''}**"
         parts.append(f"{title}; minitx has {parameters['minitx'] / 1e6:.2f}M parameters\n\n{table(header, lines)}")
         if row["kept"]:
-            header = ["minitx keeping its memory, in", "nanoGPT in", "tokens/s, its / minitx's", "minitx over it"]
+            header = ["minitx with memory reuse, in", "nanoGPT in", "tokens/s, nanoGPT / minitx", "ratio"]
             lines = [[each["minitx"], each["nanoGPT"], *cells(each["duel"], "nanoGPT", tokens)] for each in row["kept"]]
             parts.append(table(header, lines))
     return "\n\n".join(parts)
@@ -244,9 +244,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nanogpt", default=None, help="a clone of karpathy/nanoGPT")
-    parser.add_argument(
-        "--compile", action="store_true", help="let torch.compile write everybody's step at the first size too"
-    )
+    parser.add_argument("--compile", action="store_true", help="at the first size, also compare compiled steps")
     given = parser.parse_args()
     sizes = GPU_SIZES if DEVICE == "cuda" else CPU_SIZES
     rows = []

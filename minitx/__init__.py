@@ -1,7 +1,7 @@
-"""minitx: a mini-transformer framework to read in an evening, train in a minute, and look inside.
+"""minitx: a mini-transformer framework: read it in an evening, train it in a minute, inspect its attention.
 
-The names below are the public interface. They are imported when first used, so that importing a part that needs no
-torch (minitx.tensorboard, minitx.config.schema) loads none.
+The names below are the public interface. Each is imported when it is first used, so that modules without torch
+(minitx.tensorboard, minitx.config.schema) can be imported without loading torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""docs/results.md says what is kept, and every config has its row."""
+"""docs/results.md has the recorded results, and every config has its row."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def row(seed: int, exact: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_what_is_kept_is_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_recorded_figures_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headline = ("exact_match", "exact_match@2-2", "loss", "diagonal")
     target = Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=3",), lengths="1:3", headline=headline)
     gpu = Target("copy-y", "w", "ref", "goal", needs="a GPU")
@@ -92,8 +92,8 @@ def test_what_is_kept_is_told_and_nothing_else(tmp_path: Path, monkeypatch: pyte
     ("words", "sentence"),
     [
         (["revers"], "did you mean reverse?"),
-        (["reverse", "--model.n_heads=4"], "a row of its own"),
-        (["reverse", "--model.n_heads", "4"], "a row of its own"),
+        (["reverse", "--model.n_heads=4"], "add its own row"),
+        (["reverse", "--model.n_heads", "4"], "add its own row"),
     ],
 )
 def test_another_experiment_is_another_row(
@@ -120,4 +120,4 @@ def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeyp
     kept = results.kept(target)
     assert [(each["seed"], each["measured"]) for each in kept] == [(1, {"diagonal": 0.25}), (2, {"diagonal": 0.75})]
     assert "folder" not in kept[0]
-    assert "config" not in kept[0], "paths of a machine are nobody's business"
+    assert "config" not in kept[0], "a path of this machine"

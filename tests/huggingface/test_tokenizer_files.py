@@ -8,7 +8,8 @@ import pytest
 
 from huggingface.hf_models import CASES
 from minitx.data.tokenizers import Tokenizer
-from minitx.huggingface.tokenizer_files import read_tokenizer, write_tokenizer
+from minitx.huggingface.hub_files import write_json
+from minitx.huggingface.tokenizer_files import generation_settings, read_tokenizer, write_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -86,3 +87,15 @@ def test_special_tokens_may_come_last() -> None:
     masked = mask_tokens(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
     assert int(masked.source.max()) == 9
     assert (masked.source[~masked.chosen] == masked.target[~masked.chosen]).all()
+
+
+def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> None:
+    backend = CASES["llama3"].tokenizer(["to be or not to be"], 300)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
+    settings = {
+        "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": [1, 2], "max_new_tokens": 7,
+        "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]],
+    }  # fmt: skip
+    write_json(tmp_path / "generation_config.json", settings)
+    tokenizer = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0})
+    assert generation_settings(tokenizer, "encoder_decoder", 7) == settings | {"decoder_start_token_id": 0}
