@@ -53,14 +53,13 @@ PURE = {  # kind, pattern: the key of row t
 
 @pytest.mark.parametrize(("kind", "pattern"), PURE)
 def test_a_pure_pattern_is_one_for_its_own_and_small_for_others(kind: str, pattern: str) -> None:
-    found = values(Map(one_hot(PURE[kind, pattern], SIZE), STRING, STRING, kind))
+    layer = Map(one_hot(PURE[kind, pattern], SIZE), STRING, STRING, kind)
+    found = values(layer)
     assert found[pattern] == [1.0]
     assert found["entropy"] == [0.0]
     for other in set(PATTERNS) & set(found) - {pattern}:
         assert found[other][0] <= 0.3, f"{pattern} is taken for {other}"
-    assert strongest(head_statistics([Map(one_hot(PURE[kind, pattern], SIZE), STRING, STRING, kind)])) == [
-        [(pattern, 1.0)]
-    ]
+    assert strongest(head_statistics([layer])) == [[(pattern, 1.0)]]
 
 
 @pytest.mark.parametrize("length", [2, 5])
@@ -174,32 +173,23 @@ def test_layers_and_examples_are_added_up_over_rows() -> None:
     sums.add([])
     for name, found in ((statistic.name, statistic.values) for statistic in sums.statistics()):
         for layer in range(3):
-            rows = [MEASURES[name].of(example[layer]) for example in (long, short)]
-            expected = torch.cat([part for part in rows if part is not None], dim=1).mean(dim=1)
+            expected = torch.cat([MEASURES[name].of(example[layer]) for example in (long, short)], dim=1).mean(dim=1)
             assert found[layer] == pytest.approx(expected.tolist(), abs=1e-4), name
 
 
 def test_padding_changes_nothing() -> None:
     torch.manual_seed(0)
-    tokens = {"source": [STRING[:6], STRING], "target": [["<bos>", *STRING[:6]], ["<bos>", *STRING]]}
     encoder = torch.rand(2, 3, SIZE, SIZE).softmax(dim=-1)
-    alone = AttentionMaps({side: rows[:1] for side, rows in tokens.items()}, [encoder[:1, :, :6, :6]])
-    assert head_statistics(AttentionMaps(tokens, [encoder]).layers("encoder")) == head_statistics(
-        alone.layers("encoder")
-    )
-
-
-def test_a_head_without_a_pattern_has_no_name() -> None:
-    weights = torch.cat([torch.full((1, SIZE, SIZE), 1 / SIZE), one_hot([*range(SIZE)], SIZE)])
-    layer = Map(weights, STRING, STRING, "encoder")
-    names = strongest(head_statistics([layer, layer._replace(weights=weights.flip(0))]))
-    assert [[named and named.pattern for named in row] for row in names] == [[None, "diagonal"], ["diagonal", None]]
-    assert strongest([]) == []
+    padded = AttentionMaps({"source": [STRING[:6], STRING]}, [encoder])
+    alone = AttentionMaps({"source": [STRING[:6]]}, [encoder[:1, :, :6, :6]])
+    assert head_statistics(padded.layers("encoder")) == head_statistics(alone.layers("encoder"))
 
 
 @pytest.mark.parametrize(("share", "named"), [(0.49, False), (0.5, True)])
 def test_half_of_the_weight_makes_a_pattern(share: float, named: bool) -> None:
     rest = (1 - share) / (SIZE - 1)
     weights = torch.full((1, SIZE, SIZE), rest) + torch.eye(SIZE) * (share - rest)
-    (row,) = strongest(head_statistics([Map(weights, STRING, STRING, "encoder")]))
-    assert (row[0] is not None) == named
+    flat = Map(torch.full((1, SIZE, SIZE), 1 / SIZE), STRING, STRING, "encoder")
+    names = strongest(head_statistics([flat, flat._replace(weights=weights)]))
+    assert [[head and head.pattern for head in row] for row in names] == [[None], ["diagonal" if named else None]]
+    assert strongest([]) == []
