@@ -24,9 +24,6 @@ from minitx.interpret.task_statistics import task_statistics
 from minitx.models.transformers import Transformer
 from minitx.tensorboard.map_format import Named, strongest
 
-MAX_EXAMPLES = 500
-"""Held-out examples that the ablated model is evaluated on, by default."""
-
 
 class HeadName(NamedTuple):
     """One head, layers and heads counted from 1, such as cross.2.1."""
@@ -75,10 +72,7 @@ class Ablation:
 
 
 def ablate(
-    predictor: Predictor,
-    split: Split | None = None,
-    examples: int = MAX_EXAMPLES,
-    together: Sequence[HeadName] = (),
+    predictor: Predictor, split: Split | None = None, examples: int = 500, together: Sequence[HeadName] = ()
 ) -> Ablation:
     """Evaluate the model without each head in turn, then without all heads of a kind that follow the same pattern.
 
@@ -101,15 +95,16 @@ def ablate(
             raise ConfigError(f"--heads: there is no head {head} in this model, which has {shape}")
     split = split or predictor.task.final_split
     held_out = predictor.task.examples(split, examples)
-    names: dict[HeadName, Named] = {}
+    names = {
+        HeadName(kind, layer, head): named
+        for kind, statistics in task_statistics(predictor, examples, split).items()
+        for layer, row in enumerate(strongest(statistics), start=1)
+        for head, named in enumerate(row, start=1)
+        if named is not None
+    }
     by_pattern: dict[tuple[str, str], list[HeadName]] = defaultdict(list)
-    for kind, statistics in task_statistics(predictor, examples, split).items():
-        for layer, row in enumerate(strongest(statistics), start=1):
-            for number, named in enumerate(row, start=1):
-                if named is not None:
-                    head = HeadName(kind, layer, number)
-                    names[head] = named
-                    by_pattern[kind, named.pattern].append(head)
+    for head, named in names.items():
+        by_pattern[head.kind, named.pattern].append(head)
     groups = [(head,) for head in existing] + [tuple(heads) for heads in by_pattern.values() if len(heads) > 1]
     groups += [tuple(together)] if together else []
     evaluations = (_evaluate_without(predictor, heads, held_out) for heads in [(), *groups])

@@ -79,14 +79,8 @@ class AttentionMaps:
     def rollout(self, kind: str, example: int = 0) -> Tensor:
         """Attention rollout (Abnar and Zuidema 2020): the share of each input token in each position after all layers.
 
-        The product over layers of (mean over heads + identity) / 2, where the identity is the residual connection.
-
-        Args:
-            kind: encoder or decoder.
-            example: index into the batch.
-
-        Returns:
-            [T, T] without padding; each row sums to one.
+        [T, T] without padding, each row sums to one: the product over layers of (mean over heads + identity) / 2, where
+        the identity is the residual connection.
 
         Raises:
             ConfigError: cross, or a kind that this architecture does not have.
@@ -95,9 +89,8 @@ class AttentionMaps:
         if kind not in kinds:
             have = " or ".join(kinds) or "nothing"
             raise ConfigError(f"rollout is of self-attention, which is here of {have}; got {kind}")
-        layers = self.layers(kind, example)
-        rollout = identity = torch.eye(len(layers[0].queries))
-        for layer in layers:
+        rollout = identity = torch.eye(len(self.tokens[KINDS[kind][0]][example]))
+        for layer in self.layers(kind, example):
             mixed = (layer.weights.mean(dim=0) + identity) / 2
             rollout = mixed / mixed.sum(dim=1, keepdim=True) @ rollout
         return rollout
@@ -126,8 +119,7 @@ class AttentionMaps:
 
         Args:
             path: of the file.
-            beside: further maps by name, of another model or of another text with the same number of tokens, for
-                comparison.
+            beside: maps to compare with, by name: of another model, or of a text with the same number of tokens.
 
         Raises:
             ConfigError: no maps, or two of the same name.
@@ -136,7 +128,8 @@ class AttentionMaps:
 
         if beside and "maps" in beside:
             raise ConfigError("beside: 'maps' is the name of these maps themselves, choose another")
-        page = html.page({name: maps._by_tag() for name, maps in {"maps": self, **(beside or {})}.items()})
+        runs = {"maps": self, **(beside or {})}
+        page = html.page({name: maps._by_tag() for name, maps in runs.items()})
         with written_whole(path) as file:
             file.write(page.encode())
 

@@ -46,10 +46,9 @@ def _measure(meaning: str, pattern: bool, kinds: tuple[str, ...] = (*SELF, "cros
 
 @_measure("entropy over its maximum: 0 for one key, 1 for uniform weights (Vig and Belinkov 2019)", pattern=False)
 def entropy(layer: Map) -> Tensor:
-    """Entropy of a row's weights over its maximum, the logarithm of the number of visible keys.
+    """-sum_s w_s ln w_s / ln n for n visible keys (Vig and Belinkov 2019; Clark et al. 2019).
 
-    -sum_s w_s ln w_s / ln n: 0 for one key, 1 for uniform weights (Vig and Belinkov 2019; Clark et al. 2019). Keys
-    hidden by a window or by the border of packed documents are counted as visible.
+    Keys hidden by a window or by the border of packed documents are counted as visible.
     """
     visible = _visible(layer)
     counted = visible > 1
@@ -66,10 +65,9 @@ def mean_distance(layer: Map) -> Tensor:
 
 @_measure("weight on its own position; in cross-attention, on the predicted one", pattern=True)
 def diagonal(layer: Map) -> Tensor:
-    """Weight on the query's own position.
+    """Weight on the query's own position; in cross-attention, of the row that predicts target t on source t: copying.
 
-    In cross-attention row t, which reads target t - 1 and predicts target t, on source t: copying. The last row, which
-    predicts the end, and rows past the source are not counted.
+    There, the last row, which predicts the end, and rows past the source are not counted.
     """
     weights = layer.weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
     return weights[:, _predicts_token(layer)[: weights.size(1)]]
@@ -128,14 +126,11 @@ def induction(layer: Map) -> Tensor:
 
 
 def _visible(layer: Map) -> Tensor:
-    """Number of keys that each query may attend to, float [T].
-
-    In a decoder, the row itself and earlier tokens, and later ones with weight, as in the prompt of a prefix LM.
-    """
-    queries, keys = len(layer.queries), len(layer.keys)
+    """Number of keys that each query may attend to, float [T]."""
+    queries = len(layer.queries)
     if layer.kind != "decoder":
-        return torch.full((queries,), float(keys))
-    later = layer.weights.amax(dim=0).triu(1)  # [T, S]
+        return torch.full((queries,), float(len(layer.keys)))
+    later = layer.weights.amax(dim=0).triu(1)  # [T, S], with weight in the prompt of a prefix LM
     return torch.arange(1.0, queries + 1) + (later > 0).sum(dim=1)
 
 

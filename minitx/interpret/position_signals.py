@@ -30,19 +30,16 @@ def position_signals(model: nn.Module, length: int) -> dict[str, PositionSignal]
 
     A scheme with weights in each layer is evaluated in the first one. Causal masking is minus infinity in the bias.
     """
-    signals = {}
-    for name, stack in model.named_children():
-        if isinstance(stack, Stack):
-            attention = next(part for part in stack.modules() if isinstance(part, MultiHeadAttention))
-            signals[name] = _signal(stack, attention, length, causal=name == "decoder")
-    return signals
+    stacks = {name: stack for name, stack in model.named_children() if isinstance(stack, Stack)}
+    return {name: _signal(stack, length, causal=name == "decoder") for name, stack in stacks.items()}
 
 
-def _signal(stack: Stack, attention: MultiHeadAttention, length: int, causal: bool) -> PositionSignal:
-    scheme, d_model = attention.position, attention.q_proj.in_features
+def _signal(stack: Stack, length: int, causal: bool) -> PositionSignal:
+    attention = next(part for part in stack.modules() if isinstance(part, MultiHeadAttention))
+    scheme = attention.position
     pos = torch.arange(length)[None]
     prepared = scheme.prepare(pos, pos)
-    table = stack.position.embed(torch.zeros(1, length, d_model), pos)[0]
+    table = stack.position.embed(torch.zeros(1, length, attention.q_proj.in_features), pos)[0]
     ones = torch.ones(1, attention.n_heads, length, attention.d_head)
     rotated = scheme.rotate(ones, prepared)
     rotates = not torch.equal(rotated, ones)

@@ -12,8 +12,6 @@ from minitx.interpret.head_statistics import HeadSums
 from minitx.interpret.recording import attention_modules
 from minitx.tensorboard.map_format import Statistic
 
-MAX_EXAMPLES = 256
-"""Examples to average over, by default."""
 MAX_TOKENS = 256
 """Tokens read of each example of running text."""
 MAX_WEIGHTS = 2**26
@@ -21,7 +19,7 @@ MAX_WEIGHTS = 2**26
 
 
 def task_statistics(
-    predictor: Predictor, examples: int = MAX_EXAMPLES, split: Split | None = None
+    predictor: Predictor, examples: int = 256, split: Split | None = None
 ) -> dict[str, list[Statistic]]:
     """The statistics of every head over held-out examples, with their reference answers.
 
@@ -31,8 +29,7 @@ def task_statistics(
         split: of the examples; the task's final split by default.
 
     Returns:
-        For each kind of attention in the model (encoder, decoder, cross) a list as from head_statistics: means over
-        the counted rows of all examples.
+        Means over the counted rows of all examples, as from head_statistics, by kind: encoder, decoder, cross.
 
     Raises:
         ConfigError: fewer than one example.

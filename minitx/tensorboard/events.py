@@ -29,7 +29,7 @@ class EventFile:
     This class buffers events that cannot be written and retries with the next flush.
 
     Args:
-        folder: of the file, which has TensorBoard's usual name.
+        folder: of the file.
         writing: makes the context to write in, which may suppress an OSError.
     """
 

@@ -73,8 +73,8 @@ def encode(
 
     Args:
         kind: encoder, decoder or cross.
-        queries: labels of the T queries; None is padding.
-        keys: labels of the S keys; None is padding.
+        queries: T labels; None is padding.
+        keys: S labels.
         layers: weights [H, T, S] of each layer.
         statistics: of its heads.
         extras: further maps [T, S] by name, such as rollout.

@@ -38,11 +38,7 @@ def add_attention(writer: Any, pictures: Iterable[tuple[str, int, Any]], example
 def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
     """Write attention maps for the Attention tab: one event, which a data server returns item by item.
 
-    Args:
-        writer: of the event file.
-        tag: kind/example, such as cross/example_1.
-        items: a header and maps, from map_format.encode.
-        step: of training.
+    The tag is kind/example, such as cross/example_1; the items, a header and maps, come from map_format.encode.
     """
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(items))])
     blobs = TensorProto(dtype=DataType.DT_STRING, tensor_shape=shape, string_val=items)
