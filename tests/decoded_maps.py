@@ -1,4 +1,4 @@
-"""Attention maps in Python again: the reverse of map_format.encode, which the package leaves to the page's script."""
+"""Attention maps decoded in Python: the reverse of map_format.encode, which in the package only the page's script needs."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no overflow"
 
 
-def test_only_the_pages_own_script_runs_and_nothing_is_fetched(opened: Opened, file: Path, browser: Any) -> None:
+def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, browser: Any) -> None:
     page = browser.new_page()
     page.goto(file.as_uri())
     Maps(page, page)
@@ -313,12 +313,7 @@ def test_only_the_pages_own_script_runs_and_nothing_is_fetched(opened: Opened, f
         }"""
     )
     assert tried == [None, False]
-    page.close()
-
-
-def test_a_notebook_shows_the_page(browser: Any) -> None:
-    page = browser.new_page(viewport={"width": 900, "height": 900})
-    page.set_content(f"<body>{MAPS._repr_html_()}</body>")
+    page.set_content(f"<body>{MAPS._repr_html_()}</body>")  # as a notebook shows it
     maps = Maps(page.frame_locator("iframe"), page)
     maps.enlarge(0, 0)
     assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
@@ -329,8 +324,11 @@ def test_a_notebook_shows_the_page(browser: Any) -> None:
 def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path: Path) -> None:
     torch.manual_seed(1)
     every = [(3 * torch.randn(1, 12, 64, 64)).softmax(dim=-1) for _ in range(12)]
-    AttentionMaps({"source": [[str(place) for place in range(64)]]}, every).save_html(tmp_path / "many.html")
-    maps = opened(tmp_path / "many.html")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "MEASURES", {})
+        AttentionMaps({"source": [[str(place) for place in range(64)]]}, every).save_html(tmp_path / "many.html")
+    maps = opened(tmp_path / "many.html", "#sort=copying")
+    assert maps.root.get_by_label("sort heads by").input_value() == "layer", "there are no statistics"
     drawn = "(one) => one.width > 1"
     last = maps.root.locator('[data-tile="11:11"] canvas').first
     eventually(maps.root, "document.querySelector('[data-tile=\"0:0\"] canvas').width > 1")
@@ -339,14 +337,3 @@ def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path:
     eventually(maps.root, "document.querySelector('[data-tile=\"11:11\"] canvas').width > 1")
     maps.enlarge(11, 11)
     assert maps.weights(63, 0) == pytest.approx([float(every[11][0, 11, 63, 0])], abs=STEP)
-
-
-def test_without_statistics_heads_are_sorted_by_layer(opened: Opened, tmp_path: Path) -> None:
-    path = tmp_path / "plain.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "MEASURES", {})
-        MAPS.save_html(path)
-    maps = opened(path, "#sort=copying")
-    assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1"]
-    assert maps.root.get_by_label("sort heads by").input_value() == "layer"
-    assert maps.root.locator(".tile .mark").count() == 0
