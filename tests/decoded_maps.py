@@ -1,4 +1,4 @@
-"""Attention maps decoded in Python: the reverse of map_format.encode, which in the package only the page's script needs."""
+"""Attention maps decoded in Python: the reverse of map_format.encode. In the package, only the page decodes them."""
 
 from __future__ import annotations
 
