@@ -18,8 +18,7 @@ from torch import Tensor, nn
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
-from minitx.plotting.figures import COLOURS, INK, QUIET, new_figure, save
-from minitx.plotting.panels import Heat, Lines, sheet
+from minitx.plotting.panels import COLOURS, INK, QUIET, Heat, Lines, new_figure, save, sheet
 
 WORDS = ["I", "love", "apple", "phones"]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from minitx.interpret.ablation import AblatedHeads, Ablation
-from minitx.plotting.figures import INK, QUIET, new_figure, save, style_axes, style_colorbar
+from minitx.plotting.panels import INK, QUIET, new_figure, save, style_axes, style_colorbar
 
 MAX_ANNOTATED_HEADS = 8
 """Up to this many heads in a layer, each cell has its number and pattern."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minitx.plotting.figures import COLOURS, INK, QUIET, SHADE, new_figure, save, style_axes
+from minitx.plotting.panels import COLOURS, INK, QUIET, SHADE, new_figure, save, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
