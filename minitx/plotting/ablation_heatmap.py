@@ -38,11 +38,10 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
                     colour = "white" if value > 0.55 * largest else INK
                     axes.annotate(text, (head - 1, layer - 1), ha="center", va="center", fontsize=8, color=colour)
             image = axes.imshow(damage, cmap="Reds", vmin=0, vmax=largest, aspect=0.75)
-            axes.set_xticks(range(damage.shape[1]), range(1, damage.shape[1] + 1))
-            axes.set_yticks(range(damage.shape[0]), range(1, damage.shape[0] + 1))
+            for axis, name, count in ((axes.xaxis, "head", damage.shape[1]), (axes.yaxis, "layer", damage.shape[0])):
+                axis.set_ticks(range(count), [str(number + 1) for number in range(count)])
+                axis.set_label_text(name, fontsize=9, color=QUIET)
             axes.tick_params(labelsize=9, labelcolor=INK)
-            axes.set_xlabel("head", fontsize=9, color=QUIET)
-            axes.set_ylabel("layer", fontsize=9, color=QUIET)
             axes.set_title(kind, fontsize=10, color=INK)
             style_axes(axes, heat=True)
         bar = figure.colorbar(image, ax=line, shrink=0.9, pad=0.02)

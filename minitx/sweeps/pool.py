@@ -47,9 +47,8 @@ def run_jobs(
 ) -> Iterator[tuple[Job, Answer]]:
     """Yield each job with its answer as they finish; {"error": sentence} for a process without an answer.
 
-    Ending the iteration early (Ctrl-C, an exception, a closed generator) stops all processes.
-
-    The number of `environments`, additional environment variables, is that of parallel processes.
+    There are as many parallel processes as `environments`, their additional environment variables. Ending the iteration
+    early (Ctrl-C, an exception, a closed generator) stops them all.
     """
     free: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
     for environment in environments:

@@ -84,6 +84,9 @@ def test_answers_of_different_lengths_are_compared_row_by_row(architecture: str)
     generated = [[A, B, C, EOS], [A, EOS], [A, A, EOS], [A, B, C, C], [EOS]]
     expected = [True, True, False, False, True]
     assert exact_matches(Script(generated), pairs, architecture, SPECIAL).tolist() == expected  # type: ignore[arg-type]
+    all_short = [[A, EOS]] * 5  # generation ends before the longest answer does
+    expected = [False, True, True, False, False]
+    assert exact_matches(Script(all_short), pairs, architecture, SPECIAL).tolist() == expected  # type: ignore[arg-type]
 
 
 class Echo(nn.Module):

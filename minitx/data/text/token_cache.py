@@ -33,7 +33,7 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it.
 
     Raises:
-        ConfigError: options that do not fit, or text that cannot be read.
+        ConfigError: invalid options, or text that cannot be read.
     """
     options = resolve(TOKENIZERS, options, "data.tokenizer")
     path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"
