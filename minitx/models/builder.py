@@ -1,16 +1,13 @@
-"""Build a model from its config: the one file that imports both config and nn/."""
+"""Build a model from its config, with its initial weights: the one file that imports both config and nn/."""
 
-from __future__ import annotations
-
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build, resolve
 from minitx.config.schema import ModelConfig
-from minitx.models.initialization import init_weights
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 from minitx.nn import (
     POSITION_IDS,
@@ -28,113 +25,104 @@ from minitx.nn import (
     OptionError,
     TokenEmbedding,
     build_norm,
-)
+)  # fmt: skip
+from minitx.nn.errors import require
 from minitx.nn.positions import GIVEN
 
 
 def resolved_positions(config: ModelConfig) -> ModelConfig:
-    """Fill in every option of the open sections of a model.
-
-    Raises:
-        ConfigError: with a line for each option that is unknown or does not fit.
-    """
-    found: dict[str, Any] = {}
-    mistakes: list[str] = []
-    for section, registry in (("position", POSITIONS), ("position_ids", POSITION_IDS)):
-        try:
-            found[section] = resolve(registry, getattr(config, section), f"model.{section}", GIVEN)
-        except ConfigError as error:
-            mistakes.append(str(error))
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
-    return dataclasses.replace(config, **found)
+    """Fill in every option of the open sections of a model; a ConfigError has a line for each mistake."""
+    position, position_ids = all_results(
+        lambda: resolve(POSITIONS, config.position, "model.position", GIVEN),
+        lambda: resolve(POSITION_IDS, config.position_ids, "model.position_ids", GIVEN),
+    )
+    return replace(config, position=position, position_ids=position_ids)
 
 
 def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
-    """Build and initialise the model that a config describes.
-
-    Args:
-        config: describes the model.
-        vocab_size: number of tokens V, if config.vocab_size is None.
+    """Build and initialise the model that a config describes; vocab_size is used if the config has none.
 
     Raises:
         ConfigError: numbers that do not fit together, naming the key to change.
     """
-    if config.vocab_size is None and vocab_size is not None:
-        config = dataclasses.replace(config, vocab_size=vocab_size)
+    vocab_size = vocab_size if config.vocab_size is None else config.vocab_size
+    if vocab_size is None:
+        raise ConfigError("model.vocab_size is missing: the tokenizer usually sets it")
     try:
-        model = _build(config)
+        embedding = TokenEmbedding(vocab_size, config.d_model, config.scale_embeddings)
+        model: Transformer
+        if config.architecture == "encoder_only":
+            model = EncoderOnly(embedding, _encoder(config), _head(config, embedding))
+        elif config.architecture == "decoder_only":
+            model = DecoderOnly(embedding, _decoder(config, False), _head(config, embedding), config.prefix_lm)
+        else:
+            model = EncoderDecoder(embedding, _encoder(config), _decoder(config, True), _head(config, embedding))
     except OptionError as error:
         raise ConfigError(str(error)) from None
     init_weights(model, config)
     return model
 
 
-def _build(config: ModelConfig) -> Transformer:
-    """The model with the default weights of its modules."""
-    if config.vocab_size is None:
-        raise ConfigError("model.vocab_size is missing: the tokenizer usually sets it")
-    embedding = TokenEmbedding(config.vocab_size, config.d_model, config.scale_embeddings)
-    if config.architecture == "encoder_only":
-        return EncoderOnly(embedding, _encoder(config), _head(config, embedding))
-    if config.architecture == "decoder_only":
-        return DecoderOnly(embedding, _decoder(config, False), _head(config, embedding), config.prefix_lm)
-    return EncoderDecoder(embedding, _encoder(config), _decoder(config, True), _head(config, embedding))
+def _encoder(config: ModelConfig) -> EncoderStack:
+    schemes, options = _schemes(config, False, config.n_layers), _layer_options(config)
+    layers = [EncoderLayer(_attention(config, scheme), _ffn(config), **options) for scheme in schemes]
+    return EncoderStack(layers, **_stack_options(config, schemes[0], False))
 
 
-def _position(config: ModelConfig, causal: bool) -> NoPositions:
+def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
+    schemes, options = _schemes(config, True, config.decoder_layers), _layer_options(config)
+    layers = []
+    for scheme in schemes:
+        self_attn, ffn = _attention(config, scheme), _ffn(config)
+        layers.append(DecoderLayer(self_attn, ffn, cross_attn=_attention(config) if cross else None, **options))
+    return DecoderStack(layers, **_stack_options(config, schemes[0], True))
+
+
+def _schemes(config: ModelConfig, causal: bool, layers: int) -> list[NoPositions]:
+    """The position scheme of each layer of a stack: one object for all, where it can be shared."""
     d_head = config.d_model // config.n_heads if config.d_head is None else config.d_head
-    return build(
-        POSITIONS, config.position, "model.position",
-        d_model=config.d_model, n_heads=config.n_heads, d_head=d_head, causal=causal,
-    )  # fmt: skip
-
-
-def _positions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[NoPositions]]:
-    """The scheme of a stack and of each of its layers: one for all, or one for each layer and none for the stack."""
-    first, *others = (_position(config, causal) for _ in range(layers))
-    if first.shared:
-        return first, [first] * layers
-    return NoPositions(config.d_model, config.n_heads, 0, causal), [first, *others]
+    given = {"d_model": config.d_model, "n_heads": config.n_heads, "d_head": d_head, "causal": causal}
+    schemes = [build(POSITIONS, config.position, "model.position", **given) for _ in range(layers)]
+    return [schemes[0]] * layers if schemes[0].shared else schemes
 
 
 def _attention(config: ModelConfig, position: NoPositions | None = None) -> MultiHeadAttention:
     """Self-attention with a position scheme, or cross-attention, which has neither positions nor a window."""
+    window = None if position is None else config.window
+    heads = (config.n_heads, config.n_kv_heads, config.d_head)
     return MultiHeadAttention(
-        config.d_model,
-        config.n_heads,
-        config.n_kv_heads,
-        config.d_head,
-        position=position,
-        window=config.window if position is not None else None,
-        dropout=config.attention_dropout,
-        qk_norm=config.qk_norm,
-        bias=config.bias,
-        softcap=config.softcap,
-        qkv_bias=config.qkv_bias,
-    )
+        config.d_model, *heads, position, window, config.attention_dropout,
+        qk_norm=config.qk_norm, bias=config.bias, softcap=config.softcap, qkv_bias=config.qkv_bias,
+    )  # fmt: skip
+
+
+def _ffn(config: ModelConfig) -> FeedForward | None:
+    d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
+    return FeedForward(config.d_model, d_ff, config.activation, config.dropout, config.bias) if d_ff else None
 
 
 def _norm(config: ModelConfig) -> nn.Module:
     return build_norm(config.norm, config.d_model, config.norm_eps)
 
 
-def _ffn(config: ModelConfig) -> FeedForward | None:
-    if config.d_ff == 0:
-        return None
-    d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
-    return FeedForward(config.d_model, d_ff, config.activation, config.dropout, config.bias)
-
-
-def _stack_options(config: ModelConfig, position: NoPositions, causal: bool) -> dict[str, Any]:
-    """Everything of a stack but its layers; pre-norm layers need a norm at the end."""
-    position_ids: ConsecutiveIds = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=causal)
-    if position.max_len is not None and position_ids.max_tokens(position.max_len) < 1:
-        raise OptionError(
-            f"model.position.max_len must be larger for model.position_ids.name {config.position_ids['name']}, whose "
-            f"ids go past it, got {position.max_len}"
-        )
+def _layer_options(config: ModelConfig) -> dict[str, Any]:
     return {
+        "d_model": config.d_model, "norm_first": config.norm_first, "dropout": config.dropout,
+        "norm": config.norm, "norm_eps": config.norm_eps,
+    }  # fmt: skip
+
+
+def _stack_options(config: ModelConfig, scheme: NoPositions, causal: bool) -> dict[str, Any]:
+    """All arguments of a stack but its layers; pre-norm layers need a norm at the end."""
+    position_ids: ConsecutiveIds = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=causal)
+    require(
+        scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1,
+        f"model.position.max_len must be larger for model.position_ids.name {config.position_ids['name']}, whose ids "
+        f"go past it, got {scheme.max_len}",
+    )
+    return {
+        # A scheme with weights of its own in each layer belongs to the layers alone.
+        "position": scheme if scheme.shared else NoPositions(config.d_model, config.n_heads, 0, causal),
         "position_ids": position_ids,
         "norm": _norm(config) if config.norm_first else None,
         "dropout": config.dropout,
@@ -142,27 +130,39 @@ def _stack_options(config: ModelConfig, position: NoPositions, causal: bool) -> 
     }
 
 
-def _encoder(config: ModelConfig) -> EncoderStack:
-    """n_layers bidirectional layers."""
-    position, schemes = _positions(config, False, config.n_layers)
-    d_model, add_norm = config.d_model, (config.norm_first, config.dropout, config.norm, config.norm_eps)
-    layers = (EncoderLayer(_attention(config, own), _ffn(config), d_model, *add_norm) for own in schemes)
-    return EncoderStack(layers, position, **_stack_options(config, position, causal=False))
-
-
-def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
-    """Causal layers, with cross-attention to an encoder's output or without."""
-    position, schemes = _positions(config, True, config.decoder_layers)
-    d_model, add_norm = config.d_model, (config.norm_first, config.dropout, config.norm, config.norm_eps)
-    layers = (
-        DecoderLayer(_attention(config, own), _ffn(config), d_model, _attention(config) if cross else None, *add_norm)
-        for own in schemes
-    )
-    return DecoderStack(layers, position, **_stack_options(config, position, causal=True))
-
-
 def _head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
     """Scores over the vocabulary, with the embedding's table or a table of its own."""
     transform = HeadTransform(config.d_model, config.activation, _norm(config)) if config.head_transform else None
     tied = embedding if config.tie_embeddings else None
     return Head(embedding.table.num_embeddings, config.d_model, tied, config.head_bias, transform)
+
+
+def init_weights(model: nn.Module, config: ModelConfig) -> None:
+    """Initialise all weights.
+
+    | what                       | how                         | why                                                |
+    |----------------------------|-----------------------------|----------------------------------------------------|
+    | token embedding, tied head | normal, std 1 / sqrt(D)     | unit variance once scaled; logits of size one      |
+    | head with its own table    | normal, std 1 / sqrt(D)     | logits of size one                                 |
+    | position tables            | normal, std 0.02            | small compared with tokens until trained           |
+    | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
+    | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
+    |                            | unless scale_residual: false|                                                    |
+    | biases                     | 0                           |                                                    |
+    | norms                      | weight 1, bias 0            | the identity                                       |
+    """
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Linear):
+            if isinstance(part, Head):
+                nn.init.normal_(part.weight, std=part.in_features**-0.5)
+            else:
+                into_residual = config.scale_residual and name.endswith(("o_proj", "down_proj"))
+                layers = config.decoder_layers if name.startswith("decoder.") else config.n_layers
+                nn.init.xavier_uniform_(part.weight, gain=(2 * layers) ** -0.5 if into_residual else 1.0)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, TokenEmbedding):
+            nn.init.normal_(part.table.weight, std=part.table.embedding_dim**-0.5)
+        elif isinstance(part, NoPositions):
+            for table in part.parameters():
+                nn.init.normal_(table, std=0.02)  # its linear maps come later in this loop

@@ -4,8 +4,6 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 `keep` is True for a real token and False for padding; None says that all are real.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,20 +13,8 @@ from minitx.config.errors import ConfigError
 from minitx.nn import Cache, DecoderStack, EncoderStack, Head, NoPositions, Stack, StaticCache, TokenEmbedding, masks
 
 
-class _Encoding(nn.Module):
-    """A model with an encoder."""
-
-    embedding: TokenEmbedding
-    encoder: EncoderStack
-
-    def _encode(self, ids: Tensor, keep: Tensor | None, documents: Tensor | None = None) -> Tensor:
-        """ids [B, T] to the encoder's output [B, T, D]."""
-        rules = [] if documents is None else [masks.same_document(documents)]
-        return self.encoder(self.embedding(ids), self.encoder.position_ids(ids, keep, documents), keep, rules)
-
-
 class _Decoding(nn.Module):
-    """A model with a decoder."""
+    """Base of models with a decoder."""
 
     embedding: TokenEmbedding
     decoder: DecoderStack
@@ -37,14 +23,14 @@ class _Decoding(nn.Module):
         self,
         ids: Tensor,
         keep: Tensor | None,
-        cache: Cache | StaticCache | None,
+        cache: Cache | None,
         memory: Tensor | None = None,
         memory_keep: Tensor | None = None,
         rules: Sequence[masks.Predicate] = (),
         causal: bool = True,
         documents: Tensor | None = None,
     ) -> Tensor:
-        """ids [B, T] to the decoder's output [B, T, D]; with a cache, ids are the new tokens."""
+        """Decode ids [B, T] to [B, T, D]; with a cache, ids are the new tokens."""
         if cache is None:
             pos = self.decoder.position_ids(ids, keep, documents)
         else:
@@ -56,11 +42,7 @@ class _Decoding(nn.Module):
         return x
 
     def static_cache(self, cache: Cache, capacity: int) -> StaticCache:
-        """Copy a cache that holds the prompt into tensors that never change their shape, for a compiled step.
-
-        Args:
-            cache: holds the prompt.
-            capacity: tokens that fit in.
+        """Copy a cache that holds the prompt into one of fixed shape for `capacity` tokens, for a compiled step.
 
         Raises:
             ConfigError: a model with a window, whose cache drops tokens.
@@ -71,7 +53,7 @@ class _Decoding(nn.Module):
         return StaticCache(cache, capacity)
 
 
-class EncoderDecoder(_Encoding, _Decoding):
+class EncoderDecoder(_Decoding):
     """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017); source and target share one embedding."""
 
     def __init__(self, embedding: TokenEmbedding, encoder: EncoderStack, decoder: DecoderStack, head: Head) -> None:
@@ -87,15 +69,15 @@ class EncoderDecoder(_Encoding, _Decoding):
         *,
         head: bool = True,
     ) -> Tensor:
-        """Scores of the token after each target token: src_ids [B, S], tgt_ids [B, T] to logits [B, T, V].
+        """Compute logits [B, T, V] of the token after each target token from src_ids [B, S] and tgt_ids [B, T].
 
         head=False returns the input [B, T, D] of the head, for a loss that never holds all logits.
         """
         return self.decode(tgt_ids, self.encode(src_ids, src_keep), src_keep, tgt_keep, head=head)
 
     def encode(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Tensor:
-        """src_ids [B, S] to the memory [B, S, D]."""
-        return self._encode(src_ids, src_keep)
+        """Encode src_ids [B, S] to the memory [B, S, D]."""
+        return self.encoder(self.embedding(src_ids), self.encoder.position_ids(src_ids, src_keep), src_keep)
 
     def decode(
         self,
@@ -103,11 +85,11 @@ class EncoderDecoder(_Encoding, _Decoding):
         memory: Tensor,
         src_keep: Tensor | None = None,
         tgt_keep: Tensor | None = None,
-        cache: Cache | StaticCache | None = None,
+        cache: Cache | None = None,
         *,
         head: bool = True,
     ) -> Tensor:
-        """tgt_ids [B, T] and the memory [B, S, D] to logits [B, T, V]; with a cache, tgt_ids are the new tokens."""
+        """Decode tgt_ids [B, T], with a cache the new ones, and the memory [B, S, D] to logits [B, T, V]."""
         x = self._decode(tgt_ids, tgt_keep, cache, memory, src_keep)
         return self.head(x) if head else x
 
@@ -115,7 +97,7 @@ class EncoderDecoder(_Encoding, _Decoding):
         """Encode the source; returns the cache for `step`."""
         return Cache(self.encode(src_ids, src_keep), src_keep)
 
-    def step(self, ids: Tensor, cache: Cache | StaticCache, keep: Tensor | None = None) -> Tensor:
+    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after the new target tokens ids [B, T]."""
         assert cache.memory is not None, "the cache comes from start"
         return self.decode(ids, cache.memory, cache.memory_keep, keep, cache)
@@ -133,26 +115,23 @@ class DecoderOnly(_Decoding):
         self,
         ids: Tensor,
         keep: Tensor | None = None,
-        cache: Cache | StaticCache | None = None,
+        cache: Cache | None = None,
         prefix: Tensor | None = None,
         documents: Tensor | None = None,
         *,
         head: bool = True,
     ) -> Tensor:
-        """Scores of the token after each token.
+        """Compute logits [B, T, V] of the token after each token ids [B, T]; with a cache, ids are the new tokens.
 
         Args:
-            ids: tokens [B, T]; with a cache, the new ones.
+            ids: tokens.
             keep: [B, T], True for a real token.
             cache: keys and values of earlier tokens.
             prefix: [B], length of each row's question, padding included. A model with prefix_lm attends to it in both
                 directions; any other ignores it.
             documents: [B, T], document number of each token: packed documents do not attend to each other, and
                 positions restart in each. Not together with a cache.
-            head: False for the input of the head.
-
-        Returns:
-            logits [B, T, V], or [B, T, D] without the head.
+            head: False for the input [B, T, D] of the head.
         """
         rules = [masks.prefix(prefix)] if self.prefix_lm and prefix is not None else []
         causal = not rules
@@ -164,10 +143,10 @@ class DecoderOnly(_Decoding):
         return self.head(x) if head else x
 
     def start(self) -> Cache:
-        """An empty cache; the first `step` reads the prompt."""
+        """Return an empty cache; the first `step` reads the prompt."""
         return Cache()
 
-    def step(self, ids: Tensor, cache: Cache | StaticCache, keep: Tensor | None = None) -> Tensor:
+    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts.
 
         The first call reads the prompt; with prefix_lm all of it, since its tokens attend to one another.
@@ -176,7 +155,7 @@ class DecoderOnly(_Decoding):
         return self(ids, keep, cache, ids.new_full((ids.size(0),), ids.size(1)) if first else None)
 
 
-class EncoderOnly(_Encoding):
+class EncoderOnly(nn.Module):
     """A bidirectional encoder with an output at each position (BERT; Devlin et al. 2019)."""
 
     def __init__(self, embedding: TokenEmbedding, encoder: EncoderStack, head: Head) -> None:
@@ -186,13 +165,14 @@ class EncoderOnly(_Encoding):
     def forward(
         self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None, *, head: bool = True
     ) -> Tensor:
-        """Scores for each position: ids [B, T] to logits [B, T, V]; keep, documents and head as for DecoderOnly."""
-        x = self._encode(ids, keep, documents)
+        """Compute logits [B, T, V] for each position of ids [B, T]; other arguments as for DecoderOnly."""
+        rules = [] if documents is None else [masks.same_document(documents)]
+        x = self.encoder(self.embedding(ids), self.encoder.position_ids(ids, keep, documents), keep, rules=rules)
         return self.head(x) if head else x
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
-ARCHITECTURES: dict[str, type[EncoderDecoder] | type[DecoderOnly] | type[EncoderOnly]] = {
+ARCHITECTURES: dict[str, type[Transformer]] = {
     "encoder_decoder": EncoderDecoder,
     "decoder_only": DecoderOnly,
     "encoder_only": EncoderOnly,
@@ -204,7 +184,7 @@ def max_positions(model: nn.Module) -> int | None:
     """The longest sequence whose positions the model can tell apart; None for any length."""
     limits = []
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
-        limits.append(stack.position_ids.max_len)
-        schemes = (part for part in stack.modules() if isinstance(part, NoPositions))
-        limits += [stack.position_ids.max_tokens(part.max_len) for part in schemes if part.max_len is not None]
+        tables = [part.max_len for part in stack.modules() if isinstance(part, NoPositions)]
+        limits += [stack.position_ids.max_len]
+        limits += [stack.position_ids.max_tokens(size) for size in tables if size is not None]
     return min((limit for limit in limits if limit is not None), default=None)

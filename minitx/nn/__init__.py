@@ -14,27 +14,8 @@ from minitx.nn.positions import POSITIONS, NoPositions
 from minitx.nn.stacks import DecoderStack, EncoderStack, Stack
 
 __all__ = [
-    "ACTIVATIONS",
-    "NORMS",
-    "POSITIONS",
-    "POSITION_IDS",
-    "AddNorm",
-    "Cache",
-    "ConsecutiveIds",
-    "DecoderLayer",
-    "DecoderStack",
-    "EncoderLayer",
-    "EncoderStack",
-    "FeedForward",
-    "Head",
-    "HeadTransform",
-    "MultiHeadAttention",
-    "NoPositions",
-    "OptionError",
-    "Stack",
-    "StaticCache",
-    "TokenEmbedding",
-    "build_norm",
-    "masks",
+    "ACTIVATIONS", "NORMS", "POSITIONS", "POSITION_IDS", "AddNorm", "Cache", "ConsecutiveIds", "DecoderLayer",
+    "DecoderStack", "EncoderLayer", "EncoderStack", "FeedForward", "Head", "HeadTransform", "MultiHeadAttention",
+    "NoPositions", "OptionError", "Stack", "StaticCache", "TokenEmbedding", "build_norm", "masks",
     "scaled_dot_product_attention",
-]
+]  # fmt: skip

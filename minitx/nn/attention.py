@@ -4,8 +4,6 @@ Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head.
 The kernels in kernels.py compute the same output faster.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -32,8 +30,8 @@ def explicit_attention(
         mask: bool, broadcastable to [B, H, T, S], True = may attend.
         bias: added to the scaled scores, broadcastable to [B, H, T, S].
         dropout: probability of dropping an attention weight.
-        softcap: c, for scores c tanh(score / c) in (-c, c) before bias and mask (Gemma 2); None for no cap.
-        return_weights: False spares a pass over the weights, which then are not zero in a row without a key.
+        softcap: c, for scores c tanh(score / c) in (-c, c) before bias and mask (Gemma 2).
+        return_weights: False spares a pass over the weights, which are then not zero in a row without a key.
 
     Returns:
         The output [B, H, T, K] and the weights [B, H, T, S] before dropout. Both are zero in a row without a key.
@@ -48,8 +46,8 @@ def explicit_attention(
     if scores.dtype == torch.float16:
         scores = scores.float()  # for the low number below
     if mask is not None:
-        # A very low number instead of -inf: a row without a key stays finite, and so do its gradients. In other rows
-        # its exponential is exactly zero.
+        # A very low number and not -inf: a row without a key stays finite, and so do its gradients. In any other row
+        # the exponential of a hidden score is exactly zero.
         low = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, torch.finfo(scores.dtype).min / 2)
         scores = scores + low
     weights = scores.softmax(dim=-1).to(q.dtype)  # torch sums in fp32, also for bf16

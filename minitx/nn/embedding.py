@@ -3,31 +3,24 @@
 Legend: B batch, T tokens, D d_model, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor, nn
 
-from minitx.nn.errors import OptionError
+from minitx.nn.errors import require
 from minitx.nn.feed_forward import ACTIVATIONS
 
 
 class TokenEmbedding(nn.Module):
     """A trained vector for each token, scaled by sqrt(D) to the size of the position signal added to it.
 
-    The scale also lets a tied output head use the same table of small numbers (Vaswani et al. 2017, 3.4).
-
-    Args:
-        vocab_size: number of tokens V.
-        d_model: width D.
-        scaled: False uses the vectors of the table unscaled (GPT-2, BERT, Llama).
+    The scale also lets a tied output head use the same table of small numbers (Vaswani et al. 2017, 3.4). scaled=False
+    leaves the vectors of the table as they are (GPT-2, BERT, Llama).
     """
 
     def __init__(self, vocab_size: int, d_model: int, scaled: bool = True) -> None:
         super().__init__()
-        if vocab_size < 1:
-            raise OptionError(f"model.vocab_size must be positive, got {vocab_size}")
+        require(vocab_size >= 1, f"model.vocab_size must be positive, got {vocab_size}")
         self.table = nn.Embedding(vocab_size, d_model)
         self.scale = math.sqrt(d_model) if scaled else 1.0
 
@@ -39,17 +32,12 @@ class TokenEmbedding(nn.Module):
 class HeadTransform(nn.Module):
     """A linear map, the activation and a norm before the head (BERT; Devlin et al. 2019, their code).
 
-    Args:
-        d_model: width D.
-        activation: a name in ACTIVATIONS; a gated one counts as its non-linearity.
-        norm: of width D.
+    activation is a name in ACTIVATIONS; of a gated one, its non-linearity alone is used.
     """
 
     def __init__(self, d_model: int, activation: str, norm: nn.Module) -> None:
         super().__init__()
-        self.proj = nn.Linear(d_model, d_model)
-        self.activation = ACTIVATIONS[activation]()
-        self.norm = norm
+        self.proj, self.activation, self.norm = nn.Linear(d_model, d_model), ACTIVATIONS[activation](), norm
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] to [B, T, D]."""
@@ -64,8 +52,8 @@ class Head(nn.Linear):
         vocab_size: number of tokens V.
         d_model: width D.
         tied: the embedding whose table to use (Press and Wolf 2017); None for a table of its own.
-        bias: whether each token has one.
-        transform: applied to the vectors first; None for nothing.
+        bias: whether to add a bias for each token.
+        transform: applied to the vectors first.
     """
 
     def __init__(

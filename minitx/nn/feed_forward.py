@@ -3,14 +3,12 @@
 Legend: B batch, T tokens, D d_model, F d_ff.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
 
-from minitx.nn.errors import OptionError
+from minitx.nn.errors import require
 from minitx.nn.norms import dropped
 
 
@@ -18,7 +16,7 @@ class SquaredReLU(nn.Module):
     """max(x, 0) squared (So et al. 2021, "Primer")."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Apply to each number."""
         return x.relu().square()
 
 
@@ -40,26 +38,19 @@ GATED = ("swiglu", "geglu", "geglu_tanh")
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a non-linearity between, applied to each token by itself (Vaswani et al. 2017, section 3.3).
+    """Two linear maps with a non-linearity between, applied to each token alone (Vaswani et al. 2017, section 3.3).
 
-    A gated activation adds a third map, gate_proj: down(activation(gate(x)) * up(x)).
-
-    Args:
-        d_model: width D of input and output.
-        d_ff: width F between.
-        activation: a name in ACTIVATIONS.
-        dropout: dropout of the inner activations in training.
-        bias: whether the maps have biases.
+    A gated activation adds a third map, gate_proj: down(activation(gate(x)) * up(x)). activation is a name in
+    ACTIVATIONS; dropout applies to the inner activations [B, T, F] in training.
     """
 
     def __init__(
         self, d_model: int, d_ff: int, activation: str = "gelu", dropout: float = 0.0, bias: bool = True
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise OptionError(f"model.activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-        if d_ff < 1:
-            raise OptionError(f"model.d_ff must be positive (or 0 for attention alone), got {d_ff}")
+        known = ", ".join(ACTIVATIONS)
+        require(activation in ACTIVATIONS, f"model.activation must be one of {known}, got {activation!r}")
+        require(d_ff >= 1, f"model.d_ff must be positive (or 0 for attention alone), got {d_ff}")
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.activation = ACTIVATIONS[activation]()

@@ -3,10 +3,8 @@
 Legend: B batch, T tokens, H heads, G key-value heads, K d_head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -23,27 +21,17 @@ def flex_attention(
 ) -> Tensor:
     """Compute self-attention of unpadded sequences: q [B, H, T, K], k and v [B, G, T, K].
 
-    Args:
-        q: queries.
-        k: keys.
-        v: values.
-        causal: hide the future.
-        window: number of keys that a query may attend to, itself included; None for all.
-        softcap: as in explicit_attention.
-        compiled: generate a kernel; False applies the same rules step by step, on any device.
+    compiled: generate a kernel; False applies the same rules step by step, on any device.
     """
     blocks = _block_mask(q.size(2), causal, window, q.device)
     score_mod = None if softcap is None else _score_mod(softcap)
-    grouped = q.size(1) != k.size(1)
-    # Inside a compiled step that compiler generates the kernel.
-    out: Tensor = _function(compiled and not torch.compiler.is_compiling())(
-        q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=grouped
-    )
-    return out
+    # Within a compiled step, its own compiler generates the kernel.
+    attend = _torch_flex(compiled and not torch.compiler.is_compiling())
+    return attend(q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
 
 
 @cache
-def _function(compiled: bool) -> Any:
+def _torch_flex(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention as torch_flex
 
     return torch.compile(torch_flex) if compiled else torch_flex
@@ -70,20 +58,17 @@ def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.dev
         some = rule(torch.clamp(key, query, query_last), torch.clamp(query, key, key_last))
         whole = rule(query, key_last) & rule(query_last, key) & (query_last < tokens) & (key_last < tokens)
         part = some & ~whole
-        options: dict[str, Any] = {"BLOCK_SIZE": (BLOCK, BLOCK), "mask_mod": partial(_by_index, rule)}
         by_query, by_key = (*_listed(part), *_listed(whole)), (*_listed(part.mT), *_listed(whole.mT))
-        return BlockMask((tokens, tokens), *by_query, *by_key, **options)
+        return BlockMask(
+            (tokens, tokens), *by_query, *by_key,
+            BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=lambda b, h, query, key: rule(query, key),
+        )  # fmt: skip
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """The number of True blocks [1, 1, N] in each row of [N, N], and the columns [1, 1, N, N] with those first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(dim=-1, dtype=torch.int32)[None, None], order.int()[None, None]
-
-
-def _by_index(rule: masks.Predicate, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """A rule with the arguments of flex attention."""
-    return rule(query, key)
 
 
 @cache

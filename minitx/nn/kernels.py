@@ -1,11 +1,9 @@
 """Which code computes an attention: torch's fused kernels, flex_attention on a GPU, or the explicit formula.
 
 Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head.
-All of them give the same numbers. A stack folds rules, mask and bias once into the form that the kernel of its layers
-reads (`fold`); for a single call scaled_dot_product_attention does it.
+All of them give the same numbers. A stack combines rules, mask and bias once into the form that the kernel of its
+layers reads (`fold`); scaled_dot_product_attention does so for a single call.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,12 +21,11 @@ from minitx.nn.flex import flex_attention
 
 HALF = (torch.bfloat16, torch.float16)
 FP32_UP_TO_SCORES = 200 * 200
-"""T x S up to which a CPU's fused kernel is faster in fp32 than in bf16: measured on AVX512-BF16, forward and backward,
-13 times at 17 x 17, 3.7 times at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
+"""T x S up to which a CPU's fused kernel is faster in fp32 than in bf16. Measured on AVX512-BF16, forward and backward:
+3.7 times as fast at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
 EXPLICIT_SCORES = range(64 * 64, 600 * 600)
-"""T x S at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward is slow
-there: forward and backward 1.0 to 1.8 times at 64 x 64 (more for wider heads), 2 times at 128 x 128 and 256 x 256, 1.6
-times at 512 x 512, level at 1024 x 1024. The forward alone is slower everywhere."""
+"""T x S at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward is slow there:
+up to twice as fast at 128 x 128 and 256 x 256, level at 1024 x 1024. The forward alone is slower everywhere."""
 MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Torch's kernels for a mask. With one, the backward of cuDNN's gives NaN for queries if tokens % 128 is 64 and scores
 are low (pytorch issue 196678)."""
@@ -38,6 +35,17 @@ FLEX_MIN_D_HEAD = 16
 """The narrowest head that flex attention's kernels take."""
 
 Kernel = Literal["fused", "flex", "explicit"]
+
+
+class Operands(NamedTuple):
+    """What is known of queries and keys before they are computed."""
+
+    queries: int
+    keys: int
+    d_head: int
+    dtype: torch.dtype
+    device: torch.device
+    trained: bool = False  # whether they have a gradient
 
 
 class MaskAndBias(NamedTuple):
@@ -62,87 +70,75 @@ def scaled_dot_product_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Any:
-    """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that may be attended to; see explicit_attention.
+    """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that may be attended to.
+
+    Arguments as for explicit_attention, and:
 
     Args:
-        q: queries [B, H, T, K].
-        k: keys [B, G, S, K].
-        v: values [B, G, S, K].
-        mask: bool, broadcastable to [B, H, T, S], True = may attend. A row without a key gives zeros. Or float, as
-            fold makes it: added to the scores, -inf = may not attend.
-        bias: added to the scaled scores, broadcastable to [B, H, T, S].
-        dropout: probability of dropping an attention weight. Always applied: pass 0 in evaluation.
-        return_weights: also return the weights [B, H, T, S] before dropout. Without them a fused kernel computes the
-            same output and never holds that matrix.
+        mask: bool, or float as fold makes it: added to the scores, -inf = may not attend.
+        dropout: always applied: pass 0 in evaluation.
+        return_weights: also return the weights before dropout. Without them a fused kernel computes the same output and
+            never holds that matrix.
         causal: also apply the right-aligned causal mask.
         window: also hide all but the `window` nearest keys, the query's own included; see masks.window.
-        softcap: see explicit_attention.
 
     Returns:
-        The output [B, H, T, K], or (output, weights).
+        The output [B, H, T, K], or (output, weights [B, H, T, S]). Both are zero in a row without a key.
     """
-    masking, size = MaskAndBias(mask, bias, causal, window), (q.size(-2), k.size(-2))
-    kernel = "explicit" if return_weights else choose_kernel(q, *size, q.size(-1), masking, dropout, softcap)
-    mask, bias, causal, window = fold(masking, kernel, *size, q.dtype, q.device)
+    operands = Operands(q.size(-2), k.size(-2), q.size(-1), q.dtype, q.device, q.requires_grad)
+    masking = MaskAndBias(mask, bias, causal, window)
+    kernel = "explicit" if return_weights else choose_kernel(operands, masking, dropout, softcap)
+    mask, bias, causal, window = fold(operands, masking, kernel)
     if kernel == "flex":
         return flex_attention(q, k, v, causal=causal, window=window, softcap=softcap)
     if kernel == "explicit":
         out, weights = explicit_attention(q, k, v, mask, bias, dropout, softcap, return_weights)
         return (out, weights) if return_weights else out
-    return _fused_attention(q, k, v, mask, dropout, causal)
+    grouped = k.dim() == 4 and k.size(1) != q.size(1)
+    if fused_dtype(operands) == q.dtype:
+        with allowed_kernels(mask):
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
+    with torch.autocast("cpu", enabled=False):
+        parts = q.float(), k.float(), v.float()
+        return F.scaled_dot_product_attention(*parts, mask, dropout, causal, enable_gqa=grouped).to(q.dtype)
 
 
 def choose_kernel(
-    x: Tensor,
-    queries: int,
-    keys: int,
-    d_head: int,
-    masking: MaskAndBias,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    dtype: torch.dtype | None = None,
+    operands: Operands, masking: MaskAndBias, dropout: float = 0.0, softcap: float | None = None
 ) -> Kernel:
     """Choose what computes an attention: the one place where that is decided.
 
-    fused is torch's scaled_dot_product_attention, which picks among its own kernels. flex skips blocks outside a
-    window and can cap scores: on a GPU, for long sequences without padding. explicit does the rest. On a CPU it also
-    serves one query in a compiled program, a tenth faster there, and training in bf16 (see EXPLICIT_SCORES).
-
-    x has the device of the queries and their requires_grad; dtype is theirs, where it is not that of x.
+    fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
+    window and can cap scores: on a GPU, for long sequences without padding. explicit does the rest; on a CPU also one
+    query in a compiled program, a tenth faster there, and training in bf16 (see EXPLICIT_SCORES).
     """
-    if x.device.type == "cpu":
+    queries, keys, d_head, dtype, device, trained = operands
+    if device.type == "cpu":
         if queries == 1 and torch.compiler.is_compiling():
             return "explicit"
-        if x.requires_grad and (dtype or x.dtype) == torch.bfloat16 and queries * keys in EXPLICIT_SCORES:
+        if trained and dtype == torch.bfloat16 and queries * keys in EXPLICIT_SCORES:
             return "explicit"
     plain = masking.mask is None and masking.bias is None and not dropout
     long = queries == keys >= FLEX_FROM_TOKENS and d_head >= FLEX_MIN_D_HEAD
-    if (masking.window or softcap) and plain and long and x.device.type == "cuda":
+    if (masking.window or softcap) and plain and long and device.type == "cuda":
         return "flex"
     return "explicit" if softcap else "fused"
 
 
 def fold(
-    masking: MaskAndBias,
-    kernel: Kernel,
-    queries: int,
-    keys: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    rules: Sequence[masks.Predicate] = (),
+    operands: Operands, masking: MaskAndBias, kernel: Kernel, rules: Sequence[masks.Predicate] = ()
 ) -> MaskAndBias:
-    """Combine what limits attention into the form that a kernel reads. A masking already in that form comes back as is.
+    """Combine what limits attention into the form that a kernel reads; returns a masking already in that form as it is.
 
     flex: the rules themselves. fused: causal alone as a rule, anything else as one float mask that holds the bias.
-    explicit: a bool mask and the bias.
-
-    dtype and device are those of the queries; rules are further predicates.
+    explicit: a bool mask and the bias. rules are further predicates.
     """
+    queries, keys, device = operands.queries, operands.keys, operands.device
     mask, bias, causal, window = masking
     if kernel == "flex":
         return masking
-    unlimited = mask is None and bias is None and window is None and not rules
-    if kernel == "fused" and unlimited and (not causal or queries == keys):
+    at_most_causal = mask is None and bias is None and window is None and not rules
+    if kernel == "fused" and at_most_causal and (not causal or queries == keys):
         return masking
     if causal and queries == 1 and (window is None or keys <= window):
         causal, window = False, None  # the last query may attend to all of these keys
@@ -153,31 +149,19 @@ def fold(
         mask, bias = allowed, added if bias is None else added + bias
     if rules:
         mask = masks.combine(mask, masks.build(*rules, queries=queries, keys=keys, device=device))
-    if kernel == "fused":
-        if bias is not None:
-            bias = bias.to(fused_dtype(dtype, device, queries, keys))
-            mask = bias if mask is None else torch.where(mask, bias, -math.inf)
-        elif mask is not None and not mask.is_floating_point():
-            zero = torch.zeros((), dtype=fused_dtype(dtype, device, queries, keys), device=device)
-            mask = torch.where(mask, zero, -math.inf)
-        bias = None
-    return MaskAndBias(mask, bias)
-
-
-def _fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
-    """Compute attention with torch's fused kernels; mask is float, as fold makes it."""
-    dtype, grouped = q.dtype, k.dim() == 4 and k.size(1) != q.size(1)
-    inside = fused_dtype(dtype, q.device, q.size(-2), k.size(-2))
-    if inside == dtype:
-        with allowed_kernels(mask):
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
-    with torch.autocast("cpu", enabled=False):
-        q, k, v = q.float(), k.float(), v.float()
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped).to(dtype)
+    if kernel == "explicit":
+        return MaskAndBias(mask, bias)
+    if bias is not None:
+        bias = bias.to(fused_dtype(operands))
+        mask = bias if mask is None else torch.where(mask, bias, -math.inf)
+    elif mask is not None and not mask.is_floating_point():
+        zero = torch.zeros((), dtype=fused_dtype(operands), device=device)
+        mask = torch.where(mask, zero, -math.inf)
+    return MaskAndBias(mask)
 
 
 def allowed_kernels(mask: Tensor | None) -> AbstractContextManager[None]:
-    """A block in which torch does not choose cuDNN's kernel for this mask."""
+    """Keep torch from choosing cuDNN's kernel for this mask, within a `with` block."""
     if mask is None or mask.device.type != "cuda":
         return nullcontext()
     return sdpa_kernel(MASKED_KERNELS) if torch.compiler.is_compiling() else _without_cudnn()
@@ -185,7 +169,7 @@ def allowed_kernels(mask: Tensor | None) -> AbstractContextManager[None]:
 
 @contextmanager
 def _without_cudnn() -> Iterator[None]:
-    """The same as sdpa_kernel(MASKED_KERNELS), in a twentieth of its time."""
+    """Do the same as sdpa_kernel(MASKED_KERNELS), in a twentieth of its time."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -194,7 +178,8 @@ def _without_cudnn() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def fused_dtype(dtype: torch.dtype, device: torch.device, queries: int, keys: int) -> torch.dtype:
+def fused_dtype(operands: Operands) -> torch.dtype:
     """The dtype in which a fused kernel computes: fp32 for short sequences in half precision on a CPU."""
+    queries, keys, _, dtype, device, _ = operands
     short = device.type == "cpu" and dtype in HALF and queries * keys <= FP32_UP_TO_SCORES
     return torch.float32 if short else dtype

@@ -3,11 +3,11 @@
 Legend: B batch, T queries, S keys, M memory tokens, H heads, D d_model.
 """
 
-from __future__ import annotations
+from functools import partial
 
 from torch import Tensor, nn
 
-from minitx.nn.cache import LayerCache, StaticLayerCache
+from minitx.nn.cache import LayerCache
 from minitx.nn.feed_forward import FeedForward
 from minitx.nn.multi_head import MultiHeadAttention, Prepared
 from minitx.nn.norms import AddNorm
@@ -16,14 +16,7 @@ from minitx.nn.norms import AddNorm
 class EncoderLayer(nn.Module):
     """Self-attention in both directions, then the feed-forward network (Vaswani et al. 2017, figure 1, left).
 
-    Args:
-        self_attn: its attention.
-        ffn: its feed-forward network; None for attention alone.
-        d_model: width D.
-        norm_first: pre-norm if True, else post-norm.
-        dropout: dropout of each sublayer's output in training.
-        norm: a name in NORMS.
-        norm_eps: see build_norm.
+    ffn is None for attention alone; other arguments as for AddNorm.
     """
 
     def __init__(
@@ -38,11 +31,12 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.self_attn, self.ffn = self_attn, ffn
-        self.add_norm_attn = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
+        add_norm = partial(AddNorm, d_model, norm_first, dropout, norm, norm_eps)
+        self.add_norm_attn = add_norm()
+        self.add_norm_ffn = add_norm() if ffn is not None else None
 
     def forward(self, x: Tensor, prepared: Prepared | None = None) -> Tensor:
-        """x [B, T, D] to [B, T, D]; prepared by the stack, for consecutive positions without padding by default."""
+        """Apply the sublayers to x [B, T, D]; `prepared` is for consecutive positions without padding by default."""
         x = self.add_norm_attn(x, lambda h: self.self_attn(h, prepared=prepared))
         return x if self.ffn is None or self.add_norm_ffn is None else self.add_norm_ffn(x, self.ffn)
 
@@ -50,10 +44,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to a memory if there is one, the feed-forward network (figure 1, right).
 
-    Arguments as for EncoderLayer, and:
-
-    Args:
-        cross_attn: attention to the encoder's output; None for a decoder alone (GPT).
+    cross_attn is None for a decoder alone (GPT); other arguments as for EncoderLayer.
     """
 
     def __init__(
@@ -69,9 +60,10 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.self_attn, self.cross_attn, self.ffn = self_attn, cross_attn, ffn
-        self.add_norm_self = AddNorm(d_model, norm_first, dropout, norm, norm_eps)
-        self.add_norm_cross = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if cross_attn is not None else None
-        self.add_norm_ffn = AddNorm(d_model, norm_first, dropout, norm, norm_eps) if ffn is not None else None
+        add_norm = partial(AddNorm, d_model, norm_first, dropout, norm, norm_eps)
+        self.add_norm_self = add_norm()
+        self.add_norm_cross = add_norm() if cross_attn is not None else None
+        self.add_norm_ffn = add_norm() if ffn is not None else None
 
     def forward(
         self,
@@ -79,16 +71,12 @@ class DecoderLayer(nn.Module):
         memory: Tensor | None = None,
         prepared: Prepared | None = None,
         cross_prepared: Prepared | None = None,
-        cache: LayerCache | StaticLayerCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
-        """Apply the sublayers; returns [B, T, D].
+        """Apply the sublayers to x [B, T, D], with attention to memory [B, M, D] in a layer that has cross_attn.
 
-        Args:
-            x: [B, T, D].
-            memory: [B, M, D], for a layer with cross-attention.
-            prepared: by the stack for self-attention; causal without padding by default.
-            cross_prepared: by the stack for cross-attention; without padding by default.
-            cache: this layer's part of a Cache.
+        prepared is for self-attention, by default causal without padding; cross_prepared is for cross-attention, by
+        default without padding. cache is this layer's part of a Cache.
         """
         x = self.add_norm_self(x, lambda h: self.self_attn(h, causal=True, cache=cache, prepared=prepared))
         if self.cross_attn is not None and self.add_norm_cross is not None:

@@ -5,15 +5,13 @@ An index is where a token sits in the tensor. Queries are right-aligned: query t
 so the same predicate serves training (T = S), a prefill in pieces and one-token decoding (T = 1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from minitx.nn.errors import OptionError
+from minitx.nn.errors import require
 
 Predicate = Callable[[Tensor, Tensor], Tensor]
 """From query indices [T, 1] and key indices [1, S] to a bool mask [T, S], or [B, 1, T, S] where rows differ."""
@@ -32,29 +30,24 @@ def window(size: int, *, causal: bool) -> Predicate:
     Raises:
         OptionError: a size below 1, or without a middle.
     """
-    if not 1 <= size < 2**31:
-        raise OptionError(f"model.window must be at least 1 (a query sees itself) and below 2^31, got {size}")
+    require(1 <= size < 2**31, f"model.window must be at least 1 (the query itself) and below 2^31, got {size}")
     if causal:
         return lambda query, key: (key > query - size) & (key <= query)
-    if size % 2 == 0:
-        raise OptionError(
-            f"model.window must be odd where attention is bidirectional, got {size}: "
-            "itself and the same number on each side"
-        )
-    half = size // 2
-    return lambda query, key: (query - key).abs() <= half
+    expected = f"must be odd where attention is bidirectional, got {size}: itself and the same number on each side"
+    require(size % 2 == 1, f"model.window {expected}")
+    return lambda query, key: (query - key).abs() <= size // 2
 
 
 def prefix(lengths: Tensor) -> Predicate:
-    """Allow the past, and among the first tokens both directions (prefix LM; Raffel et al. 2020).
+    """Allow the past, and both directions within the prefix of lengths [B] tokens (prefix LM; Raffel et al. 2020).
 
-    lengths [B]: number of tokens in each row's prefix, its padding included.
+    The padding of a row's prefix counts.
     """
     return lambda query, key: (key <= query) | (key < lengths[:, None, None, None])
 
 
 def same_document(documents: Tensor) -> Predicate:
-    """Keep documents apart that are packed into one row. documents [B, S]: the document number of each token."""
+    """Keep documents apart that are packed into one row; documents [B, S] is the document number of each token."""
     return lambda query, key: documents[:, None, query] == documents[:, None, key]
 
 

@@ -3,8 +3,6 @@
 Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitx.nn import kernels, masks
-from minitx.nn.cache import Cache, LayerCache, StaticCache, StaticLayerCache
-from minitx.nn.errors import OptionError
-from minitx.nn.kernels import MaskAndBias, scaled_dot_product_attention
+from minitx.nn import masks
+from minitx.nn.cache import Cache, LayerCache
+from minitx.nn.errors import require
+from minitx.nn.kernels import MaskAndBias, Operands, choose_kernel, fold, scaled_dot_product_attention
 from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
@@ -41,11 +39,11 @@ class MultiHeadAttention(nn.Module):
             (Shazeer 2019), between them grouped-query attention (Ainslie et al. 2023).
         d_head: width of one head, d_model / n_heads by default.
         position: a position scheme (self-attention only).
-        window: number of keys that a query may attend to, itself included; None for all.
+        window: number of keys that a query may attend to, itself included; all by default.
         dropout: probability of dropping an attention weight in training.
         qk_norm: apply RMSNorm to the queries and keys of each head (Henry et al. 2020).
         bias: whether the four projections have biases.
-        softcap: c, for scores in (-c, c), see scaled_dot_product_attention; None for no cap.
+        softcap: c, for scores in (-c, c), see explicit_attention; None for no cap.
         qkv_bias: whether q_proj, k_proj and v_proj have biases, where they differ from o_proj (Qwen2).
 
     Raises:
@@ -68,23 +66,15 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if n_heads < 1 or d_model < 1:
-            raise OptionError(
-                f"model.d_model and model.n_heads must be positive, got d_model {d_model} and n_heads {n_heads}"
-            )
-        if d_head is None and d_model % n_heads:
-            raise OptionError(
-                f"model.d_model must be divisible by model.n_heads, got d_model {d_model} and n_heads {n_heads} "
-                "(or set model.d_head)"
-            )
-        if n_kv_heads < 1 or n_heads % n_kv_heads:
-            raise OptionError(f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
-        if d_head is not None and d_head < 1:
-            raise OptionError(f"model.d_head must be positive, got {d_head}")
-        if not 0.0 <= dropout < 1.0:
-            raise OptionError(f"model.attention_dropout must lie in [0, 1), got {dropout}")
-        if softcap is not None and softcap <= 0.0:
-            raise OptionError(f"model.softcap must be positive, got {softcap}")
+        sizes = f"got d_model {d_model} and n_heads {n_heads}"
+        require(n_heads >= 1 and d_model >= 1, f"model.d_model and model.n_heads must be positive, {sizes}")
+        divisible = d_head is not None or d_model % n_heads == 0
+        require(divisible, f"model.d_model must be divisible by model.n_heads, {sizes} (or set model.d_head)")
+        divisible = n_kv_heads >= 1 and n_heads % n_kv_heads == 0
+        require(divisible, f"model.n_heads must be divisible by model.n_kv_heads, got {n_heads} and {n_kv_heads}")
+        require(d_head is None or d_head >= 1, f"model.d_head must be positive, got {d_head}")
+        require(0.0 <= dropout < 1.0, f"model.attention_dropout must lie in [0, 1), got {dropout}")
+        require(softcap is None or softcap > 0.0, f"model.softcap must be positive, got {softcap}")
         masks.rules(True, window)  # checks the size
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
@@ -106,14 +96,14 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         pos: Tensor | None = None,
-        cache: LayerCache | StaticLayerCache | None = None,
+        cache: LayerCache | None = None,
         prepared: Prepared | None = None,
     ) -> Tensor:
         """Attend from x to x itself (self-attention) or to memory (cross-attention); returns [B, T, D].
 
         Args:
-            x: queries' input [B, T, D].
-            memory: keys' input [B, S, D], for cross-attention.
+            x: input of the queries [B, T, D].
+            memory: input of the keys [B, S, D], for cross-attention.
             mask: bool, broadcastable to [B, H, T, S], True = may attend.
             causal: hide the future (self-attention).
             pos: position ids of x, [B, T] or [1, T]; consecutive by default.
@@ -147,13 +137,13 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         pos: Tensor | None = None,
-        cache: Cache | StaticCache | None = None,
+        cache: Cache | None = None,
         rules: Sequence[masks.Predicate] = (),
     ) -> Prepared:
-        """Compute what all layers of a stack have in common; arguments as for forward, but for the whole cache.
+        """Compute what all layers of a stack have in common; arguments as for forward, but the whole Cache.
 
-        rules are predicates on indices besides causality and the window. The mask counts cached keys, also those that a
-        window has dropped.
+        rules are predicates on indices besides causality and the window. The mask includes cached keys, also those that
+        a window has dropped.
         """
         queries, window, bias, positions = x.size(1), self.window, None, None
         if memory is not None:
@@ -164,44 +154,43 @@ class MultiHeadAttention(nn.Module):
             keys, positions = key_pos.size(1), self.position.prepare(pos, key_pos)
             if not self.position.bias_per_layer:
                 bias = self.position.bias(None, None, positions)
-            mask = mask if mask is None else mask[..., -keys:]
+            mask = None if mask is None else mask[..., -keys:]
         masking = MaskAndBias(mask, bias, causal, window)
         dtype = torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
+        operands = Operands(queries, keys, self.d_head, dtype, x.device, x.requires_grad)
         dropout = self.dropout if self.training else 0.0
-        kernel = kernels.choose_kernel(x, queries, keys, self.d_head, masking, dropout, self.softcap, dtype)
+        kernel = choose_kernel(operands, masking, dropout, self.softcap)
         if self.position.bias_per_layer:
             kernel = "explicit"  # each layer adds its bias to a bool mask
-        return Prepared(kernels.fold(masking, kernel, queries, keys, dtype, x.device, rules), positions)
+        return Prepared(fold(operands, masking, kernel, rules), positions)
 
     def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of memory [B, S, D], each [B, G, S, K]."""
+        """Project memory [B, S, D] to keys and values, each [B, G, S, K]."""
         k, v = self._project(memory, self.k_proj, self.v_proj)
         return _normalize(k, self.k_norm), v
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> list[Tensor]:
-        """Apply each map to x [B, T, D], by head: [B, heads, T, K].
+        """Apply each map to x [B, T, D] and split the result by head: [B, heads, T, K].
 
-        Under autocast as one product, which converts x once: in bf16 on a CPU 1.1 to 1.35 times as fast, forward and
-        backward; in fp32 there is no difference. A forward without gradients keeps the maps apart, because autocast
-        caches their converted weights.
+        Under autocast as one product, which converts x once: 1.1 to 1.35 times as fast in bf16 on a CPU. Without
+        gradients the maps stay apart, because autocast then caches their converted weights.
         """
         if not _autocast(x) or not torch.is_grad_enabled():
             return [self._split(part(x)) for part in maps]
         weight = torch.cat([part.weight for part in maps])
         bias = None if maps[0].bias is None else torch.cat([part.bias for part in maps])
-        # Split by map before by head: the backward then concatenates the gradients in the layout of the product.
+        # Split by map first, then by head: the backward then concatenates the gradients in the layout of the product.
         return [self._split(part) for part in F.linear(x, weight, bias).split([m.out_features for m in maps], dim=2)]
 
     def _split(self, x: Tensor) -> Tensor:
-        """[B, T, heads * K] to [B, heads, T, K]."""
+        """From [B, T, heads * K] to [B, heads, T, K]."""
         return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
 
 
 def _autocast(x: Tensor) -> bool:
-    """Whether autocast is on; torch refuses the question for meta."""
+    """Whether autocast is enabled; torch raises an error where the device is meta."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def _normalize(x: Tensor, norm: nn.Module | None) -> Tensor:
-    normalized: Tensor = x if norm is None else norm(x)
-    return normalized
+    return x if norm is None else norm(x)

@@ -3,14 +3,12 @@
 Legend: B batch, T tokens, D d_model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitx.nn.errors import OptionError
+from minitx.nn.errors import require
 
 
 class RMSNorm(nn.RMSNorm):
@@ -28,20 +26,14 @@ NORMS: dict[str, type[nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNo
 
 
 def build_norm(name: str, d_model: int, eps: float | None = None) -> nn.Module:
-    """Build a normalisation; eps is added before the root, None for torch's default.
-
-    Raises:
-        OptionError: a name that is not in NORMS, or an eps that is not positive.
-    """
-    if name not in NORMS:
-        raise OptionError(f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
-    if eps is not None and eps <= 0.0:
-        raise OptionError(f"model.norm_eps must be positive, got {eps}")
+    """Build a normalisation from its name in NORMS; eps is added before the root, None for torch's default."""
+    require(name in NORMS, f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
+    require(eps is None or eps > 0.0, f"model.norm_eps must be positive, got {eps}")
     return NORMS[name](d_model) if eps is None else NORMS[name](d_model, eps=eps)
 
 
 def dropped(x: Tensor, dropout: float, training: bool) -> Tensor:
-    """Dropout; x itself where there is none, which saves a call for each sublayer of each decoded token."""
+    """Apply dropout in training. Otherwise return x itself: a call saved for each sublayer of each decoded token."""
     return F.dropout(x, dropout) if training and dropout else x
 
 
@@ -49,14 +41,8 @@ class AddNorm(nn.Module):
     """The residual connection with its norm and dropout, around a sublayer that is passed to forward.
 
     Post-norm, norm(x + f(x)), is the original (Vaswani et al. 2017); pre-norm, x + f(norm(x)), trains without a long
-    warm-up (Xiong et al. 2020).
-
-    Args:
-        d_model: width D.
-        norm_first: pre-norm if True, else post-norm.
-        dropout: dropout of the sublayer's output in training.
-        norm: a name in NORMS.
-        norm_eps: see build_norm.
+    warm-up (Xiong et al. 2020). norm_first selects pre-norm; dropout applies to f(x) in training; norm and norm_eps are
+    those of build_norm.
     """
 
     def __init__(
@@ -64,8 +50,7 @@ class AddNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = build_norm(norm, d_model, norm_eps)
-        self.dropout = dropout
-        self.norm_first = norm_first
+        self.norm_first, self.dropout = norm_first, dropout
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x [B, T, D] to [B, T, D]; the sublayer keeps the shape."""

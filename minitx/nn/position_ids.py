@@ -13,14 +13,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitx.nn.errors import OptionError
+from minitx.nn.errors import require
 
 POSITION_IDS: dict[str, type[ConsecutiveIds]] = {}
 """Every numbering by its name in the YAML."""
-
 NO_TOKEN = -1
-"""Token id in place of padding while ids are numbered: the padding token must not matter."""
-
+"""Replaces the token id of padding, which must not matter, while tokens are numbered."""
 MAX_ID_RANGE = 2**24
 """The largest range that ids are sampled from: each sample sorts all of it."""
 
@@ -40,7 +38,7 @@ def register(name: str) -> Callable[[Numbering], Numbering]:
 def consecutive(
     length: int, keep: Tensor | None = None, device: torch.device | None = None, documents: Tensor | None = None
 ) -> Tensor:
-    """0, 1, 2, ... over the real tokens of each row, so that padding on the left shifts nothing.
+    """Count 0, 1, 2, ... over the real tokens of each row, so that padding on the left shifts nothing.
 
     Args:
         length: number of tokens T.
@@ -67,9 +65,8 @@ def consecutive(
 class ConsecutiveIds(nn.Module):
     """0, 1, 2, ..., as in the papers of all schemes.
 
-    Args:
-        causal: whether the sequence is generated from left to right: then the id of a token may not depend on the
-            tokens after it, nor on their number.
+    causal: whether the sequence is generated from left to right. Then the id of a token may not depend on the tokens
+    after it, nor on their number.
     """
 
     max_len: int | None = None
@@ -84,11 +81,7 @@ class ConsecutiveIds(nn.Module):
     ) -> Tensor:
         """Position ids of the tokens ids [B, T]: [B, T], or [1, T] where all rows are numbered alike.
 
-        Args:
-            ids: the tokens.
-            keep: [B, T], True for a real token; None when all are.
-            documents: [B, T], see consecutive.
-            fixed: no randomness, also in training; evaluation has none anyhow. A cache needs this.
+        keep and documents as for consecutive. fixed: not random in training either, which a cache needs.
         """
         count = consecutive(ids.size(1), keep, ids.device, documents)
         if keep is not None:
@@ -96,9 +89,9 @@ class ConsecutiveIds(nn.Module):
         return self.number(count, ids, fixed or not self.training)
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
-        """Map the number of real tokens of its document before each token, count [B, T] or [1, T], to its id.
+        """Map count, the number of real tokens of its document before each token, to its position id.
 
-        ids [B, T] are the tokens, NO_TOKEN in place of padding.
+        count is [B, T] or [1, T]; ids [B, T] are the tokens, NO_TOKEN in place of padding.
         """
         return count
 
@@ -109,38 +102,32 @@ class ConsecutiveIds(nn.Module):
 
 @register("offset")
 class OffsetIds(ConsecutiveIds):
-    """Consecutive from a random start in training, from 0 after it (SHAPE; Kiyono et al. 2021).
+    """Consecutive from a random start in training, from 0 in evaluation (SHAPE; Kiyono et al. 2021).
 
     An absolute scheme is thus trained on ids beyond the training length, and cannot rely on where a sequence starts.
-
-    Args:
-        largest: the largest start.
+    largest is the largest start.
     """
 
     def __init__(self, causal: bool, largest: int = 100) -> None:
         super().__init__(causal)
-        if not 0 <= largest <= MAX_ID_RANGE:
-            raise OptionError(f"model.position_ids.largest must lie between 0 and {MAX_ID_RANGE:,}, got {largest}")
+        fits = 0 <= largest <= MAX_ID_RANGE
+        require(fits, f"model.position_ids.largest must lie between 0 and {MAX_ID_RANGE:,}, got {largest}")
         self.largest = largest
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
-        """One start for each sequence."""
-        if fixed:
-            return count
-        return count + torch.randint(self.largest + 1, (ids.size(0), 1), device=ids.device)
+        return count if fixed else count + torch.randint(self.largest + 1, (ids.size(0), 1), device=ids.device)
 
     def max_tokens(self, table_size: int) -> int:
-        """A whole sequence must fit in after the largest start."""
-        return table_size - self.largest
+        return table_size - self.largest  # a whole sequence must fit in after the largest start
 
 
 @register("randomized")
 class RandomizedIds(ConsecutiveIds):
     """A sorted sample from a large range (Ruoss et al. 2023): short sequences train the ids of long ones.
 
-    An encoder samples as many ids as a sequence has tokens. A decoder does not have that number while it generates, and
-    must not use it in training, so it samples `longest` ids and assigns them from the smallest. Evaluation always uses
-    the same sample. Documents packed into one row share a sample: an encoder's is as large as the longest document.
+    An encoder samples as many ids as a sequence has tokens. While a decoder generates, that number is not known, and it
+    must not be used in training: a decoder samples `longest` ids and assigns them from the smallest. Evaluation always
+    uses the same sample. Documents packed into one row share a sample, an encoder's as large as the longest document.
 
     Args:
         range: ids are sampled from 0 to range - 1, none twice.
@@ -149,13 +136,9 @@ class RandomizedIds(ConsecutiveIds):
 
     def __init__(self, causal: bool, range: int = 2048, longest: int = 256) -> None:
         super().__init__(causal)
-        if range > MAX_ID_RANGE:
-            raise OptionError(f"model.position_ids.range must be at most {MAX_ID_RANGE:,}, got {range}")
-        if range < 1 or (causal and not 1 <= longest <= range):
-            raise OptionError(
-                "model.position_ids.longest must be at least 1 and at most model.position_ids.range, "
-                f"got {longest} and {range}"
-            )
+        require(range <= MAX_ID_RANGE, f"model.position_ids.range must be at most {MAX_ID_RANGE:,}, got {range}")
+        expected = f"must be at least 1 and at most model.position_ids.range, got {longest} and {range}"
+        require(range >= 1 and (not causal or 1 <= longest <= range), f"model.position_ids.longest {expected}")
         self.range = range
         self.max_len: int = longest if causal else range
         order = torch.randperm(range, generator=torch.Generator().manual_seed(0))
@@ -163,14 +146,11 @@ class RandomizedIds(ConsecutiveIds):
         self.order: Tensor
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
-        """The count-th smallest of the sampled ids."""
         rows, tokens = ids.shape
         checked = not torch.compiler.is_compiling()
-        if checked and tokens > self.max_len and int(count.max()) >= self.max_len:
+        if checked and tokens > self.max_len and (longest := int(count.max()) + 1) > self.max_len:
             key = "longest" if self.causal else "range"
-            raise ValueError(
-                f"a sequence of {int(count.max()) + 1} tokens is longer than model.position_ids.{key}, {self.max_len}"
-            )
+            raise ValueError(f"a sequence of {longest} tokens is longer than model.position_ids.{key}, {self.max_len}")
         size = self.max_len if self.causal else min(tokens, self.range)
         if fixed:
             sample = self.order[None, :size]
@@ -184,19 +164,18 @@ class RandomizedIds(ConsecutiveIds):
         return sample.expand(rows, -1).gather(1, count.expand(rows, -1))
 
     def max_tokens(self, table_size: int) -> int:
-        """Any sequence may get any id of the range."""
-        return self.max_len if table_size >= self.range else 0
+        return self.max_len if table_size >= self.range else 0  # any sequence may get any id of the range
 
 
 @register("coupled")
 class CoupledIds(ConsecutiveIds):
-    """Counting restarts after some tokens, so that corresponding tokens have the same number.
+    """Counting restarts at some tokens, so that corresponding tokens have the same number.
 
-    Such as a question and its answer, or the digits of numbers written from the lowest one (position coupling, Cho et
-    al. 2024; Abacus, McLeish et al. 2024). Such a token is 0, the next 1; the first token of a sequence is 1.
+    For instance those of a question and its answer, or the digits of numbers written from the lowest one (position
+    coupling, Cho et al. 2024; Abacus, McLeish et al. 2024). The first token of a sequence is 1.
 
     Args:
-        after: ids of the tokens after which counting restarts. Empty in a config: those that the task names.
+        after: ids of the tokens that are 0, the next token 1. Empty in a config: those that the task names.
     """
 
     def __init__(self, causal: bool, after: tuple[int, ...] = ()) -> None:
@@ -205,12 +184,10 @@ class CoupledIds(ConsecutiveIds):
         self.after: Tensor
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
-        """Distance to the last such token, or to the token before the document."""
         real = ids != NO_TOKEN
         place = real.long().cumsum(dim=1)
         begins = torch.where(real & (count == 0), place - 1, 0)
         return place - torch.where(torch.isin(ids, self.after), place, begins).cummax(dim=1).values
 
     def max_tokens(self, table_size: int) -> int:
-        """The first token is 1."""
-        return table_size - 1
+        return table_size - 1  # the first token is 1

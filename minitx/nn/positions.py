@@ -1,7 +1,7 @@
 """Position schemes: how the order of tokens enters a model. One interface and one registry.
 
-Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model. Hooks take position ids
-(position_ids.py), never lengths, so padding, caches and unusual numberings need no second method. To add a scheme,
+Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model, W frequencies. Hooks take position
+ids (position_ids.py), never lengths, so padding, caches and unusual numberings need no second method. To add a scheme,
 subclass NoPositions, override one or two hooks and register the class under its `model.position.name`.
 """
 
@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitx.nn.errors import OptionError
-from minitx.nn.frequencies import full_width_frequencies, geometric, head_slopes, interleaved_sinusoids
+from minitx.nn.errors import require
 
 POSITIONS: dict[str, type[NoPositions]] = {}
 """Every scheme by its name in the YAML."""
@@ -86,19 +85,18 @@ class NoPositions(nn.Module):
 
 
 class SinusoidBase(NoPositions):
-    """Base of schemes made of sines and cosines: frequencies that are computed once.
+    """Base of schemes made of sines and cosines: pair j of `size` dimensions has the frequency base^(-2j / size)."""
 
-    Args:
-        frequencies: radians per position, fp32 [W].
-    """
-
-    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, frequencies: Tensor) -> None:
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float, size: int) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
+        require(base > 1.0, f"model.position.base must be larger than 1, got {base}")
+        require(size % 2 == 0, f"model.d_model must be even for the sines and cosines of model.position, got {size}")
+        frequencies = torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
         self.register_buffer("frequencies", frequencies, persistent=False)
-        self.frequencies: Tensor
+        self.frequencies: Tensor  # radians per position, fp32 [W]
 
     def angles(self, pos: Tensor) -> Tensor:
-        """The angle of each frequency at each id: pos [...] to fp32 [..., W]."""
+        """Compute the angle of each frequency at each id: pos [...] to fp32 [..., W]."""
         return pos[..., None] * self.frequencies
 
 
@@ -119,13 +117,13 @@ class SinusoidalPositions(SinusoidBase):
     def __init__(
         self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0, halves: bool = False
     ) -> None:
-        super().__init__(d_model, n_heads, d_head, causal, full_width_frequencies("sinusoidal", base, d_model))
+        super().__init__(d_model, n_heads, d_head, causal, base, d_model)
         self.halves = halves
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Add the sines and cosines of each id."""
         angles = self.angles(pos)
-        sinusoids = torch.cat((angles.sin(), angles.cos()), dim=-1) if self.halves else interleaved_sinusoids(angles)
+        parts = angles.sin(), angles.cos()
+        sinusoids = torch.cat(parts, dim=-1) if self.halves else torch.stack(parts, dim=-1).flatten(-2)
         return x + sinusoids.to(x.dtype)
 
 
@@ -133,25 +131,18 @@ class SinusoidalPositions(SinusoidBase):
 class LearnedPositions(NoPositions):
     """A trained vector for each position, added to the embeddings (Gehring et al. 2017; GPT-2, BERT).
 
-    Args:
-        max_len: size of the table; larger ids raise an error.
+    max_len is the size of the table. Larger ids raise a ValueError on a CPU; elsewhere that check would stall it.
     """
 
     absolute = True
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, max_len: int = 512) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        if max_len < 1:
-            raise OptionError(f"model.position.max_len must be at least 1, got {max_len}")
+        require(max_len >= 1, f"model.position.max_len must be at least 1, got {max_len}")
         self.max_len: int = max_len
         self.table = nn.Embedding(max_len, d_model)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Add the vector of each id.
-
-        Raises:
-            ValueError: an id beyond the table (checked on the CPU only; elsewhere the check would stall the device).
-        """
         checked = pos.device.type == "cpu" and not torch.compiler.is_compiling()
         if checked and pos.numel() and int(pos.max()) >= self.max_len:
             raise ValueError(
@@ -176,8 +167,7 @@ class RotaryPositions(SinusoidBase):
             original_max_len / low_freq_factor stretched in full, below original_max_len / high_freq_factor not at all,
             those between in proportion (Llama 3.1; Dubey et al. 2024).
         factor: by how much to stretch.
-        low_freq_factor: for llama3.
-        high_freq_factor: for llama3.
+        low_freq_factor, high_freq_factor: for llama3.
         original_max_len: for llama3, the length that the model was first trained with.
     """
 
@@ -196,37 +186,32 @@ class RotaryPositions(SinusoidBase):
         original_max_len: int = 8192,
     ) -> None:
         size = int(d_head * fraction)
-        if not 0.0 < fraction <= 1.0 or size % 2 or size < 2:
-            raise OptionError(
-                f"model.position.fraction of d_head {d_head} must be an even number of dimensions, got {fraction}"
-            )
-        if factor < 1.0:
-            raise OptionError(f"model.position.factor must be at least 1, got {factor}")
+        fits = 0.0 < fraction <= 1.0 and size >= 2 and size % 2 == 0
+        require(
+            fits, f"model.position.fraction of d_head {d_head} must be an even number of dimensions, got {fraction}"
+        )
+        require(factor >= 1.0, f"model.position.factor must be at least 1, got {factor}")
         if scaling == "ntk":
-            if size == 2:
-                raise OptionError(f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
+            require(size > 2, f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
             base = base * factor ** (size / (size - 2))
-        frequencies = geometric(base, size)
+        super().__init__(d_model, n_heads, d_head, causal, base, size)
         if scaling == "linear":
-            frequencies = frequencies / factor
+            self.frequencies /= factor
         if scaling == "llama3":
-            if not 0.0 < low_freq_factor < high_freq_factor:
-                raise OptionError(
-                    "model.position.low_freq_factor must be positive and below model.position.high_freq_factor, got "
-                    f"{low_freq_factor} and {high_freq_factor}"
-                )
-            turns = original_max_len * frequencies / (2 * math.pi)  # of each frequency over the first trained length
+            require(
+                0.0 < low_freq_factor < high_freq_factor,
+                "model.position.low_freq_factor must be positive and below model.position.high_freq_factor, got "
+                f"{low_freq_factor} and {high_freq_factor}",
+            )
+            turns = original_max_len * self.frequencies / (2 * math.pi)  # of each pair over the first trained length
             kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
-            frequencies = (1.0 - kept) * frequencies / factor + kept * frequencies
-        super().__init__(d_model, n_heads, d_head, causal, frequencies)
+            self.frequencies = (1.0 - kept) * self.frequencies / factor + kept * self.frequencies
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each angle, each fp32 [B, 1, T, R / 2]."""
         angles = self.angles(q_pos)[:, None]
-        return angles.cos(), angles.sin()
+        return angles.cos(), angles.sin()  # each fp32 [B, 1, T, R / 2]
 
     def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        """Rotate each pair by its angle."""
         cos, sin = (part.to(x.dtype) for part in prepared)
         half = self.frequencies.size(0)
         first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -242,15 +227,13 @@ class AlibiPositions(NoPositions):
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        self.register_buffer("slopes", torch.tensor(head_slopes(n_heads)), persistent=False)  # [H]
+        self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
         self.slopes: Tensor
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """-slope x distance, [B, H, T, S]."""
-        return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]
+        return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]  # [B, H, T, S]
 
     def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
-        """The prepared bias."""
         return prepared
 
 
@@ -271,23 +254,21 @@ class T5Positions(NoPositions):
         super().__init__(d_model, n_heads, d_head, causal)
         self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
         exact = (buckets if causal else buckets // 2) // 2
-        if buckets < 4 or buckets % 2 or max_distance <= exact:
-            raise OptionError(
-                "model.position.buckets must be even and at least 4, and model.position.max_distance larger than the "
-                f"{exact} exact ones, got {buckets} and {max_distance}"
-            )
+        require(
+            buckets >= 4 and buckets % 2 == 0 and max_distance > exact,
+            "model.position.buckets must be even and at least 4, and model.position.max_distance larger than the "
+            f"{exact} exact ones, got {buckets} and {max_distance}",
+        )
         self.table = nn.Embedding(buckets, n_heads)
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """The trained bias of each pair's bucket, [B, H, T, S]."""
-        return self.table(self.bucket(_distance(q_pos, k_pos))).permute(0, 3, 1, 2)
+        return self.table(self.bucket(_distance(q_pos, k_pos))).permute(0, 3, 1, 2)  # [B, H, T, S]
 
     def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
-        """The prepared bias."""
         return prepared
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of query position - key position, any shape."""
+        """Compute the bucket of query position - key position, any shape."""
         size = self.buckets if self.causal else self.buckets // 2
         ahead = 0 if self.causal else (distance < 0).long() * size
         distance = distance.clamp(min=0) if self.causal else distance.abs()
@@ -302,10 +283,8 @@ class TransformerXLPositions(SinusoidBase):
     """Attention to projected sinusoids of the distance, and two trained query biases (Dai et al. 2019).
 
     The paper's (q + u) k + (q + v) r is q k plus the bias u k + (q + v) r, where r is the projected sinusoid of the
-    distance; u and v score keys and distances independently of the query. All weights belong to one layer.
-
-    Args:
-        base: the longest wavelength is 2 pi base.
+    distance; u and v score keys and distances independently of the query. All weights belong to one layer. base is that
+    of SinusoidalPositions.
     """
 
     shared = False
@@ -313,18 +292,17 @@ class TransformerXLPositions(SinusoidBase):
     score_biases = ("content", "distance")
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:
-        super().__init__(d_model, n_heads, d_head, causal, full_width_frequencies("transformer_xl", base, d_model))
+        super().__init__(d_model, n_heads, d_head, causal, base, d_model)
         self.content = nn.Parameter(torch.zeros(n_heads, d_head))  # u
         self.distance = nn.Parameter(torch.zeros(n_heads, d_head))  # v
         self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sines and cosines at the queries [B, T, D / 2] each, and both at the keys [B, S, D]; B may be 1."""
-        q_angles, k_angles = self.angles(q_pos), self.angles(k_pos)
+        q_angles, k_angles = self.angles(q_pos), self.angles(k_pos)  # [B or 1, T, D / 2] and [B or 1, S, D / 2]
         return q_angles.sin(), q_angles.cos(), torch.cat((k_angles.sin(), k_angles.cos()), dim=-1)
 
     def bias(self, q: Tensor | None, k: Tensor | None, prepared: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """(u k + (q + v) r) / sqrt(K).
+        """Compute (u k + (q + v) r) / sqrt(K).
 
         The sine and cosine of (p - k) w are expanded into those of p w and k w, so that nothing depends on which
         distances occur: the queries, projected and rotated by their own angles, are multiplied by the sinusoids of the
@@ -342,6 +320,13 @@ class TransformerXLPositions(SinusoidBase):
         by_distance = rotated @ (key_sinusoids[0] if len(key_sinusoids) == 1 else key_sinusoids).mT  # [H, B, T, S]
         k = k.repeat_interleave(heads // k.size(1), dim=1)
         return (self.content[:, None].to(k.dtype) @ k.mT + by_distance.transpose(0, 1)) / math.sqrt(d_head)
+
+
+def _slopes(heads: int) -> list[float]:
+    """2^(-8 i / H) for a power of two; else those of the next lower one, and every other of the next higher."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
+    return slopes if power == heads else slopes + _slopes(2 * power)[0::2][: heads - power]
 
 
 def _distance(q_pos: Tensor, k_pos: Tensor) -> Tensor:

@@ -97,9 +97,9 @@ def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, m
 
 def test_the_switch_reaches_the_stacks(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    through = Stack.run_layer
+    through = Stack.forward
     monkeypatch.setattr(
-        Stack, "run_layer", lambda self, *given, **more: seen.append(self.recompute) or through(self, *given, **more)
+        Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or through(self, *given, **more)
     )
     train(small(trainer={"max_steps": 1, "recompute_activations": True}))
     assert seen[0] is True

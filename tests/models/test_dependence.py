@@ -1,0 +1,265 @@
+"""Which logits depend on which tokens, by gradient and by change; batches, padding and documents as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.config.schema import ModelConfig
+from minitx.data.examples import Pairs, question_prompt
+from minitx.data.tokenizers import SpecialIds
+from minitx.models.builder import build_model
+from minitx.nn import POSITION_IDS, POSITIONS, ConsecutiveIds, Stack
+from small_models import (
+    VOCAB,
+    AllHooks,
+    build_tiny,
+    close,
+    draw,
+    every_architecture,
+    every_decoder,
+    every_numbering,
+    every_scheme,
+    keep_of,
+    reach,
+    run,
+)  # fmt: skip
+
+SPECIAL = SpecialIds(*range(6))
+DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2], [4, 3, 3, 3, 3, 3, 0, 0, 5]])
+packing = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only"])
+
+
+@every_architecture
+@every_scheme
+@pytest.mark.parametrize("options", [{}, {"window": 3}, {"norm_first": False, "n_kv_heads": 1}], ids=str)
+def test_logits_depend_on_what_the_masks_of_all_layers_allow(options: dict, name: str, architecture: str) -> None:
+    """Two layers: a decoder depends on the past within two windows, an encoder on both sides."""
+    ids, source = draw(2, 7), draw(2, 5)
+    arguments = (source, ids) if architecture == "encoder_decoder" else (ids,)
+    found, *of_source = reach(build_tiny(architecture, name, **options), *arguments)
+    distance = torch.arange(7)[:, None] - torch.arange(7)
+    window = options.get("window")
+    if architecture == "encoder_only":
+        allowed = distance.abs() <= (2 * (window // 2) if window else 7)
+    else:
+        allowed = (distance >= 0) & (distance <= (2 * (window - 1) if window else 7))
+    assert torch.equal(found, allowed.expand(2, -1, -1))
+    assert all(part.all() for part in of_source)
+
+
+@every_decoder
+@every_numbering
+@every_scheme
+@pytest.mark.parametrize("training", [False, True], ids=["", "training"])
+def test_later_tokens_change_no_logit(training: bool, name: str, numbering: str, architecture: str) -> None:
+    """Some numberings read the tokens themselves."""
+    model, source, ids = build_tiny(architecture, name, numbering).train(training), draw(2, 4), draw(2, 6)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        logits = run(model, source, ids)
+        for t in range(6):
+            other = torch.cat((ids[:, : t + 1], (ids[:, t + 1 :] + 1 + draw(2, 5 - t) % 9) % VOCAB), dim=1)
+            torch.manual_seed(1)
+            close(run(model, source, other)[:, : t + 1], logits[:, : t + 1])
+
+
+@every_architecture
+@every_numbering
+@every_scheme
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_a_ragged_batch_equals_one_by_one(left: bool, name: str, numbering: str, architecture: str) -> None:
+    model, ids, source = build_tiny(architecture, name, numbering), draw(3, 9), draw(3, 9)
+    keep, source_keep = keep_of(2, 5, 7, width=9, left=left), keep_of(6, 1, 4, width=9, left=left)
+    with torch.no_grad():
+        whole = run(model, source, ids, source_keep, keep)
+        assert whole.isfinite().all()
+        for row in range(3):
+            alone = run(model, source[row, source_keep[row]][None], ids[row, keep[row]][None])
+            close(whole[row, keep[row]], alone[0])
+
+
+@every_architecture
+def test_an_empty_row_does_no_harm(architecture: str) -> None:
+    """A row that is all padding stays finite, forward and backward, and leaves its neighbours alone."""
+    model, ids, keep = build_tiny(architecture, "sinusoidal"), draw(2, 4), keep_of(4, 0)
+    logits = run(model, ids, ids, keep, keep)
+    logits.square().mean().backward()
+    assert logits.isfinite().all()
+    assert all(part.grad.isfinite().all() for part in model.parameters() if part.grad is not None)
+    close(logits[:1], run(model, ids[:1], ids[:1]))
+
+
+@every_architecture
+@every_scheme
+def test_a_model_on_meta_has_shapes(name: str, architecture: str) -> None:
+    """Where minitx describe counts FLOPs."""
+    model, ids = build_tiny(architecture, name).to("meta"), torch.empty(2, 5, dtype=torch.long, device="meta")
+    keep = torch.ones(2, 5, dtype=torch.bool, device="meta")
+    assert run(model, ids, ids, keep, keep).shape == (2, 5, VOCAB)
+
+
+# --- position ids -----------------------------------------------------------------------------------------------------
+
+
+class Shifted(ConsecutiveIds):
+    """The same ids, all of them larger."""
+
+    def __init__(self, inner: ConsecutiveIds) -> None:
+        super().__init__(inner.causal)
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.inner(*args, **kwargs) + 13
+
+
+@every_architecture
+@every_numbering
+@every_scheme
+def test_absolute_schemes_are_those_that_a_shift_of_all_ids_changes(
+    name: str, numbering: str, architecture: str
+) -> None:
+    model, source, ids = build_tiny(architecture, name, numbering), draw(2, 5), draw(2, 7)
+    before = run(model, source, ids)
+    for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        stack.position_ids = Shifted(stack.position_ids)
+    absolute = {**POSITIONS, "all_hooks": AllHooks}[name].absolute
+    assert torch.allclose(run(model, source, ids), before, atol=1e-4) == (not absolute)
+
+
+@every_architecture
+@pytest.mark.parametrize("name", ["learned", "rope", "alibi"])
+@pytest.mark.parametrize("numbering", [name for name in POSITION_IDS if name != "consecutive"])
+def test_another_numbering_is_another_model(numbering: str, name: str, architecture: str) -> None:
+    """All of them in training; offset counts from 0 in evaluation, as it should."""
+    source, ids = torch.full((2, 4), 3), torch.tensor([[1, 2, 3, 4, 5, 6, 7], [3, 3, 1, 2, 8, 9, 1]])
+    expected, other = run(build_tiny(architecture, name), source, ids), build_tiny(architecture, name, numbering)
+    assert torch.allclose(run(other, source, ids), expected, atol=1e-4) == (numbering == "offset")
+    if POSITIONS[name].absolute or numbering != "offset":
+        assert not torch.allclose(run(other.train(), source, ids), expected, atol=1e-4)
+
+
+@every_architecture
+def test_each_numbering_has_the_direction_of_its_stack(architecture: str) -> None:
+    model = build_tiny(architecture, "none", "randomized")
+    found = {name: stack.position_ids.causal for name, stack in model.named_modules() if isinstance(stack, Stack)}
+    expected = {"encoder": False, "decoder": True}
+    assert found == {name: causal for name, causal in expected.items() if hasattr(model, name)}
+
+
+# --- documents packed into one row ------------------------------------------------------------------------------------
+
+
+@packing
+@every_scheme
+@pytest.mark.parametrize(
+    "options",
+    [{"window": 3}, {"n_kv_heads": 1, "softcap": 2.0}]
+    + [{"position_ids": name} for name in POSITION_IDS if name != "randomized"],  # whose documents share a sample
+    ids=str,
+)
+def test_each_document_as_if_alone(options: dict, name: str, architecture: str) -> None:
+    """Padding between and after documents included, whatever its document number."""
+    model, ids = build_tiny(architecture, name, **options), draw(3, 9)
+    keep = torch.tensor([1, 1, 0, 1, 1, 1, 0, 1, 0]).bool().expand(3, -1)
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 2, 2, 2], [0, 0, 9, 1, 1, 1, 9, 2, 9]])
+    with torch.no_grad():
+        packed, beside_padding = model(ids[:2], documents=DOCUMENTS), model(ids, keep, documents=documents)
+        assert beside_padding.isfinite().all()
+        for row, numbers in enumerate(DOCUMENTS.tolist()):
+            for number in set(numbers):
+                columns = DOCUMENTS[row] == number
+                close(packed[row, columns], model(ids[row, columns][None])[0])
+        for row in range(3):
+            for columns in (slice(0, 2), slice(3, 6), slice(7, 8)):
+                close(beside_padding[row, columns], model(ids[row : row + 1, columns])[0])
+
+
+@packing
+def test_no_gradient_crosses_documents(architecture: str) -> None:
+    (found,) = reach(build_tiny(architecture, "learned"), draw(2, 9), documents=DOCUMENTS)
+    allowed = DOCUMENTS[:, :, None] == DOCUMENTS[:, None]
+    assert torch.equal(found, allowed if architecture == "encoder_only" else allowed.tril())
+
+
+def test_equal_numbers_are_one_document_to_the_mask() -> None:
+    """Two pieces with one number attend to each other, although each is numbered from its own beginning."""
+    model, ids = build_tiny("encoder_only", "none"), draw(2, 9)
+    packed = model(ids, documents=torch.tensor([[0] * 9, [4, 3, 3, 3, 3, 3, 0, 0, 4]]))
+    close(packed[1, [0, 8]], model(ids[1:, [0, 8]])[0])
+
+
+def test_documents_and_a_cache_are_refused() -> None:
+    model = build_tiny("decoder_only", "rope")
+    with pytest.raises(ValueError, match="cache"):
+        model(draw(1, 3), cache=model.start(), documents=torch.zeros(1, 3, dtype=torch.long))
+
+
+# --- prefix LM --------------------------------------------------------------------------------------------------------
+
+
+@every_scheme
+def test_a_prefix_is_read_in_both_directions_and_the_rest_is_causal(name: str) -> None:
+    ids, prefix = draw(4, 7), torch.tensor([4, 1, 0, 7])
+    allowed = torch.ones(4, 7, 7).tril().bool() | (torch.arange(7) < prefix[:, None, None])
+    assert torch.equal(reach(build_tiny("decoder_only", name, prefix_lm=True), ids, prefix=prefix)[0], allowed)
+    usual = build_tiny("decoder_only", name)
+    assert torch.equal(usual(ids, prefix=prefix), usual(ids))
+
+
+def test_a_prefix_and_documents_go_together() -> None:
+    """The prefix of the first document is read in both directions; the second is causal and does not see it."""
+    model, ids, prefix = build_tiny("decoder_only", "rope", prefix_lm=True), draw(1, 8), torch.tensor([3])
+    packed = model(ids, prefix=prefix, documents=torch.tensor([[0] * 5 + [1] * 3]))
+    close(packed[:, :5], model(ids[:, :5], prefix=prefix))
+    close(packed[:, 5:], model(ids[:, 5:]))
+
+
+@every_numbering
+@every_scheme
+def test_steps_after_a_whole_prompt_equal_the_forward_with_a_prefix(name: str, numbering: str) -> None:
+    """Prompts of ragged length, padded on the left."""
+    model, lengths, further = build_tiny("decoder_only", name, numbering, prefix_lm=True), (3, 6, 1), draw(3, 3)
+    ids, keep, cache = draw(3, 6), keep_of(*lengths, left=True), model.start()
+    with torch.no_grad():
+        logits = [model.step(ids, cache, keep), *(model.step(part, cache) for part in further.split([1, 2], dim=1))]
+        together = torch.cat(logits, dim=1)
+        assert together.isfinite().all()
+        for row, length in enumerate(lengths):
+            whole = torch.cat((ids[row, 6 - length :], further[row]))[None]
+            close(together[row, 6 - length :], model(whole, prefix=torch.tensor([length]))[0])
+
+
+def test_training_reads_the_same_prefix_as_generation() -> None:
+    """The framed batch and the prompt agree: the logits of the answer are equal."""
+    model, (source_keep, target_keep) = (
+        build_tiny("decoder_only", "learned", prefix_lm=True),
+        (keep_of(4, 1, 3), keep_of(2, 3, 1)),
+    )
+    source, target = (
+        torch.randint(6, VOCAB, keep.shape).masked_fill(~keep, SPECIAL.pad) for keep in (source_keep, target_keep)
+    )
+    batch = Pairs(source, source_keep, target, target_keep).frame("decoder_only", SPECIAL)
+    assert batch.prefix.tolist() == [5, 2, 4]  # <sep> included
+    assert [int(row[length - 1]) for row, length in zip(batch.tgt, batch.prefix, strict=True)] == [SPECIAL.sep] * 3
+    with torch.no_grad():
+        trained, cache = model(**batch.model_inputs()), model.start()
+        start = question_prompt(source, source_keep, "decoder_only", SPECIAL)
+        written = [model.step(start.ids, cache, start.keep)[:, -1:]]
+        written += [model.step(target[:, i : i + 1], cache) for i in range(2)]
+    for row, length in enumerate(batch.prefix.tolist()):
+        answer = min(int(target_keep[row].sum()) + 1, 3)
+        close(torch.cat(written, dim=1)[row, :answer], trained[row, length - 1 : length - 1 + answer])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"architecture": "encoder_only"}, {"architecture": "encoder_decoder"}, {"window": 4}]
+)
+def test_a_prefix_lm_is_refused_where_it_would_have_no_effect(changes: dict) -> None:
+    options = {"architecture": "decoder_only", "d_model": 8, "n_heads": 2, "vocab_size": 9, "prefix_lm": True}
+    build_model(ModelConfig(**options))
+    with pytest.raises(ValueError, match=r"model\.prefix_lm"):
+        build_model(ModelConfig(**options | changes))

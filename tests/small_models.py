@@ -1,0 +1,144 @@
+"""Small models whose every weight counts, torch's modules with our weights, and what tests of models have in common."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minitx.config.schema import ModelConfig
+from minitx.models.builder import build_model
+from minitx.models.transformers import ARCHITECTURES, Transformer
+from minitx.nn import POSITION_IDS, POSITIONS, DecoderLayer, EncoderLayer, MultiHeadAttention, NoPositions
+
+Module = TypeVar("Module", bound=nn.Module)
+VOCAB = 11
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+every_decoder = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
+every_numbering = pytest.mark.parametrize("numbering", POSITION_IDS)
+every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+def draw(*shape: int) -> Tensor:
+    """Random tokens."""
+    return torch.randint(0, VOCAB, shape)
+
+
+def keep_of(*lengths: int, width: int | None = None, left: bool = False) -> Tensor:
+    """keep [B, T] of rows of these lengths, padded to the longest or to a width."""
+    steps = torch.arange(width or max(lengths))
+    return (steps.flip(0) if left else steps) < torch.tensor(lengths)[:, None]
+
+
+def run(
+    model: Any, source: Tensor, target: Tensor, source_keep: Tensor | None = None, keep: Tensor | None = None
+) -> Tensor:
+    """Logits; the source is for a model that reads one."""
+    return model(source, target, source_keep, keep) if hasattr(model, "encode") else model(target, keep)
+
+
+def reach(model: Any, *arguments: Tensor, **options: Any) -> list[Tensor]:
+    """Which tokens the logits depend on, by gradient: bool [B, T, S] for the last ids embedded, then for a source."""
+    seen: list[Tensor] = []
+    handle = model.embedding.register_forward_hook(lambda _module, _ids, out: seen.append(out))
+    logits = model(*arguments, **options)
+    handle.remove()
+    towards = torch.randn_like(logits)
+    gradients = [
+        torch.autograd.grad(logits[:, t], seen[::-1], towards[:, t], retain_graph=True) for t in range(logits.size(1))
+    ]
+    return [torch.stack([part.abs().sum(-1) > 0 for part in parts], dim=1) for parts in zip(*gradients, strict=True)]
+
+
+def roughen_weights(module: Module) -> Module:
+    """Move every parameter, so that biases are not zero and norms are not the identity; and no dropout: eval()."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return module.eval()
+
+
+class AllHooks(NoPositions):
+    """A scheme with every hook, each with its own use of the ids, so that a hook left out or given other ids shows."""
+
+    absolute = True
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
+        self.slopes = nn.Parameter(torch.zeros(n_heads))
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        return x + torch.sin(pos[..., None] * torch.arange(1, x.size(-1) + 1, device=x.device, dtype=x.dtype))
+
+    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
+        turns = 1 + 0.5 * torch.sin(q_pos.float())
+        return turns[:, None, :, None], (q_pos[:, :, None] - k_pos[:, None, :]).abs()[:, None]  # [B or 1, 1, T, S]
+
+    def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return x * prepared[0].to(x.dtype)
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return self.slopes[:, None, None] * prepared[1]
+
+
+SMALL_IDS: dict[str, dict[str, Any]] = {"randomized": {"range": 64, "longest": 40}, "coupled": {"after": (3, 5)}}
+"""Options with which a numbering has an effect in short sequences of few tokens."""
+
+
+def build_tiny(
+    architecture: str, position: str = "none", position_ids: str = "consecutive", **changes: Any
+) -> Transformer:
+    return deepcopy(_build_once(architecture, position, position_ids, tuple(changes.items())))
+
+
+@cache
+def _build_once(
+    architecture: Any, position: str, position_ids: str, changes: tuple[tuple[str, Any], ...]
+) -> Transformer:
+    """A copy is 50 times cheaper than a model."""
+    sizes = {"d_model": 16, "n_heads": 4, "n_layers": 2, "d_ff": 24, "vocab_size": VOCAB}
+    numbering = {"name": position_ids, **SMALL_IDS.get(position_ids, {})}
+    config = ModelConfig(
+        architecture=architecture, position={"name": position}, position_ids=numbering, **{**sizes, **dict(changes)}
+    )
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
+        patch.setitem(POSITIONS, "all_hooks", AllHooks)
+        torch.manual_seed(0)  # apart, so that a test draws the same numbers whichever test built the model first
+        return roughen_weights(build_model(config))
+
+
+@torch.no_grad()
+def torch_twin(ours: Any) -> nn.Module:
+    """Torch's module of the same kind as our attention or layer, with the same weights, in train()."""
+    if isinstance(ours, MultiHeadAttention):
+        theirs: Any = nn.MultiheadAttention(ours.q_proj.in_features, ours.n_heads, batch_first=True)
+        for kind in ("weight", "bias"):
+            maps = [getattr(part, kind) for part in (ours.q_proj, ours.k_proj, ours.v_proj)]
+            getattr(theirs, f"in_proj_{kind}").copy_(torch.cat(maps))
+            getattr(theirs.out_proj, kind).copy_(getattr(ours.o_proj, kind))
+        return theirs
+    if isinstance(ours, EncoderLayer):
+        kind, norms = nn.TransformerEncoderLayer, [ours.add_norm_attn, ours.add_norm_ffn]
+    else:
+        assert isinstance(ours, DecoderLayer)
+        kind, norms = nn.TransformerDecoderLayer, [ours.add_norm_self, ours.add_norm_cross, ours.add_norm_ffn]
+    activation = {nn.ReLU: "relu", nn.GELU: "gelu"}[type(ours.ffn.activation)]
+    make = partial(kind, dropout=0.0, activation=activation, batch_first=True, norm_first=norms[0].norm_first)
+    theirs = make(ours.self_attn.q_proj.in_features, ours.self_attn.n_heads, ours.ffn.up_proj.out_features)
+    theirs.self_attn = torch_twin(ours.self_attn)
+    if isinstance(ours, DecoderLayer):
+        theirs.multihead_attn = torch_twin(ours.cross_attn)
+    theirs.linear1.load_state_dict(ours.ffn.up_proj.state_dict())
+    theirs.linear2.load_state_dict(ours.ffn.down_proj.state_dict())
+    for index, part in enumerate(norms, 1):
+        getattr(theirs, f"norm{index}").load_state_dict(part.norm.state_dict())
+    return theirs.train()  # in eval torch may take a fast path that zeroes padding; there is no dropout anyhow
