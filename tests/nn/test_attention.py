@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,22 +12,13 @@ from torch import Tensor
 
 from minitx.nn import masks, scaled_dot_product_attention
 from minitx.nn.kernels import EXPLICIT_SCORES, FP32_UP_TO_SCORES
+from small_models import close, every_direction, keep_of
 
 HALF = (torch.bfloat16, torch.float16)
 LONG = math.isqrt(FP32_UP_TO_SCORES) + 5
 """Beyond this length a CPU computes half precision in half precision."""
 both_paths = pytest.mark.parametrize("path", ["fused", "explicit"])
 every_mask = pytest.mark.parametrize("hidden", ["none", "padding", "heads"])
-every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
 def run(path: str, *args: Any, **options: Any) -> Tensor:
@@ -36,11 +26,6 @@ def run(path: str, *args: Any, **options: Any) -> Tensor:
     if path == "fused":
         return scaled_dot_product_attention(*args, **options)
     return scaled_dot_product_attention(*args, return_weights=True, **options)[0]
-
-
-def right_padding(rows: int, keys: int) -> Tensor:
-    """Row b has b padded keys at its end."""
-    return torch.arange(keys)[None] < keys - torch.arange(rows)[:, None]
 
 
 def make_mask(hidden: str, keys: int) -> Tensor | None:
@@ -194,17 +179,6 @@ def test_no_score_leaves_the_cap(softcap: float, dtype: torch.dtype) -> None:
     assert free.float().amin() == 0
 
 
-def test_a_high_cap_is_none() -> None:
-    q, k, v = (torch.randn(2, 2, 7, 8) for _ in range(3))
-    plain = scaled_dot_product_attention(q, k, v, causal=True)
-    far = [
-        (scaled_dot_product_attention(q, k, v, causal=True, softcap=cap) - plain).abs().max()
-        for cap in (1.0, 10.0, 1e3)
-    ]
-    assert all(one > other for one, other in pairwise(far))
-    assert far[-1] < 1e-5
-
-
 def test_the_cap_bends_scores_before_bias_and_mask() -> None:
     """A bias, such as that of a far key, is not capped."""
     q = k = v = torch.eye(3)[None, None]
@@ -244,7 +218,7 @@ def test_training_in_bf16_is_close_to_fp64(length: int, causal: bool, padded: bo
     """Whichever code computes it: the output and all gradients."""
     parts = [torch.randn(2, heads, length, 16) for heads in (4, kv_heads, kv_heads)]
     towards = torch.randn(2, 4, length, 16)
-    mask = masks.key_padding(right_padding(2, length)) if padded else None
+    mask = masks.key_padding(keep_of(length, length - 1)) if padded else None
 
     def results(dtype: torch.dtype) -> list[Tensor]:
         q, k, v = (part.bfloat16().to(dtype).requires_grad_() for part in parts)
@@ -261,7 +235,7 @@ def test_training_in_bf16_is_close_to_fp64(length: int, causal: bool, padded: bo
 def test_short_half_precision_loses_only_the_last_rounding(dtype: torch.dtype, autocast: bool) -> None:
     """On the CPU short sequences are computed in fp32, so the result is the exact one rounded once."""
     q, k, v = (torch.randn(2, 4, 17, 16).to(dtype) for _ in range(3))
-    bias, keep = torch.randn(1, 4, 17, 17).to(dtype), right_padding(2, 17)
+    bias, keep = torch.randn(1, 4, 17, 17).to(dtype), keep_of(17, 16)
     exact, _ = by_formula(q, k, v, allowed(masks.key_padding(keep), (2, 4, 17, 17), True, None), bias, None)
     with torch.autocast("cpu", dtype=dtype, enabled=autocast):
         out = scaled_dot_product_attention(q, k, v, masks.key_padding(keep), bias, causal=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -82,3 +84,16 @@ def test_flex_attention_equals_the_formula(causal: bool, softcap: float | None, 
     parts = inputs(1024, torch.float32, kv_heads)
     out = flex_attention(*parts, causal=causal, window=65, softcap=softcap)
     agree(out, parts, mask=None, causal=causal, tolerance=5e-3, window=65, softcap=softcap)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_gradients_are_finite_where_scores_are_low(tokens: int, dtype: torch.dtype) -> None:
+    """So low that the exponential of their negative overflows in fp32."""
+    q, k, v = (part.detach() for part in inputs(tokens, dtype))
+    q[..., 0], k[..., 0] = 1.0, -120 * math.sqrt(64)
+    q, k, v = (part.requires_grad_() for part in (q, k, v))
+    keep = torch.ones(2, 1, 1, tokens, dtype=torch.bool, device="cuda")
+    out = scaled_dot_product_attention(q, k, v, mask=keep, causal=True)
+    for gradient in torch.autograd.grad(out, (q, k, v), torch.randn_like(out)):
+        assert gradient.isfinite().all()

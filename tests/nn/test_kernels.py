@@ -17,20 +17,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import masks, scaled_dot_product_attention
 from minitx.nn.flex import _block_mask, _score_mod, flex_attention
-from minitx.nn.kernels import FLEX_FROM_TOKENS, FLEX_MIN_D_HEAD, HALF, MaskAndBias, choose_kernel, fold
+from minitx.nn.kernels import FLEX_FROM_TOKENS, FLEX_MIN_D_HEAD, MaskAndBias, Operands, choose_kernel, fold
 from minitx.nn.masks import same_document
+from small_models import close, every_direction
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
     pytest.mark.filterwarnings("ignore:.*(lru_cache|boxed arguments)"),
 ]
-every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 
 @pytest.fixture(autouse=True)
 def _no_grad():
     """Step by step on a CPU, flex attention has no backward."""
-    torch.manual_seed(0)
     with torch.no_grad():
         yield
 
@@ -44,51 +43,30 @@ def both(q: Tensor, k: Tensor, v: Tensor, **options) -> tuple[Tensor, Tensor]:
 
 
 def choose(
-    device: str, queries: int, keys: int, d_head: int = FLEX_MIN_D_HEAD, trained: bool = False, **options: Any
-) -> str:
-    x = torch.empty(1, dtype=options.pop("dtype", torch.float32), requires_grad=trained)
-    if device == "cuda":
-        x = OnAGpu()
-    dropout, softcap = options.pop("dropout", 0.0), options.pop("softcap", None)
-    return choose_kernel(x, queries, keys, d_head, MaskAndBias(**options), dropout, softcap)
-
-
-class OnAGpu:
-    """The device of a tensor: all that is read of it there, so the tests need no GPU."""
-
-    device = torch.device("cuda")
+    device: str, queries: int, keys: int, d_head: int = FLEX_MIN_D_HEAD, trained: bool = False,
+    dtype: torch.dtype = torch.float32, dropout: float = 0.0, softcap: float | None = None, **masking: Any,
+) -> str:  # fmt: skip
+    operands = Operands(queries, keys, d_head, dtype, torch.device(device), trained)
+    return choose_kernel(operands, MaskAndBias(**masking), dropout, softcap)
 
 
 @pytest.mark.parametrize(
-    ("options", "kernel"),
+    ("tokens", "options", "kernel"),
     [
-        ({"causal": True}, "fused"),
-        ({"causal": True, "window": 9}, "fused"),
-        ({"softcap": 2.0}, "explicit"),
-        ({"window": 9, "softcap": 2.0}, "explicit"),
-        ({"dropout": 0.1}, "fused"),
+        (FLEX_FROM_TOKENS, {"window": 9}, "fused"),
+        (FLEX_FROM_TOKENS, {"window": 9, "softcap": 2.0}, "explicit"),
+        (17, {"dtype": torch.bfloat16, "trained": True}, "fused"),
+        (64, {"dtype": torch.bfloat16, "trained": True}, "explicit"),
+        (512, {"dtype": torch.bfloat16, "trained": True}, "explicit"),
+        (1024, {"dtype": torch.bfloat16, "trained": True}, "fused"),
+        (256, {"dtype": torch.bfloat16}, "fused"),
+        (256, {"trained": True}, "fused"),
+        (256, {"dtype": torch.float16, "trained": True}, "fused"),
     ],
 )
-def test_on_a_cpu_no_kernel_is_generated(options: dict, kernel: str) -> None:
-    assert choose("cpu", FLEX_FROM_TOKENS, FLEX_FROM_TOKENS, **options) == kernel
-
-
-@pytest.mark.parametrize(
-    ("tokens", "dtype", "trained", "kernel"),
-    [
-        (17, torch.bfloat16, True, "fused"),
-        (64, torch.bfloat16, True, "explicit"),
-        (512, torch.bfloat16, True, "explicit"),
-        (1024, torch.bfloat16, True, "fused"),
-        (256, torch.bfloat16, False, "fused"),
-        (256, torch.float32, True, "fused"),
-        (256, torch.float16, True, "fused"),
-    ],
-)
-def test_bf16_trains_with_the_explicit_softmax_on_a_cpu(
-    tokens: int, dtype: torch.dtype, trained: bool, kernel: str
-) -> None:
-    assert choose("cpu", tokens, tokens, trained=trained, dtype=dtype, causal=True) == kernel
+def test_the_kernel_on_a_cpu(tokens: int, options: dict, kernel: str) -> None:
+    """None is generated, and bf16 trains with the explicit softmax."""
+    assert choose("cpu", tokens, tokens, causal=True, **options) == kernel
 
 
 @pytest.mark.parametrize(
@@ -96,10 +74,8 @@ def test_bf16_trains_with_the_explicit_softmax_on_a_cpu(
     [
         (1, 1, 1, {"window": 9}, "flex"),
         (1, 1, 1, {"softcap": 2.0}, "flex"),
-        (1, 1, 1, {"softcap": 2.0, "window": 9, "causal": True}, "flex"),
         (1, 1, 1, {"causal": True}, "fused"),
         (1, 1, 1, {"window": 9, "mask": torch.ones(1).bool()}, "fused"),
-        (1, 1, 1, {"softcap": 2.0, "mask": torch.ones(1).bool()}, "explicit"),
         (1, 1, 1, {"window": 9, "bias": torch.zeros(1)}, "fused"),
         (1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
         (0.5, 0.5, 1, {"window": 9}, "fused"),
@@ -108,7 +84,7 @@ def test_bf16_trains_with_the_explicit_softmax_on_a_cpu(
         (1, 2, 1, {"softcap": 2.0}, "explicit"),
     ],
 )
-def test_on_a_gpu_long_unpadded_sequences_skip_masked_block_mask(
+def test_on_a_gpu_long_unpadded_sequences_skip_masked_blocks(
     queries: float, keys: float, d_head: float, options: dict, kernel: str
 ) -> None:
     """Sizes as multiples of the least that flex takes."""
@@ -128,12 +104,12 @@ def test_what_is_folded_once_gives_the_same_attention(
     q, k, v = (torch.randn(2, 4, 7, 8) for _ in range(3))
     mask = (torch.arange(7) < torch.tensor([[7], [0]]))[:, None, None] if padded else None
     bias, documents = torch.randn(1, 4, 7, 7) if biased else None, torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 2)
-    masking = MaskAndBias(mask, bias, causal, window)
+    operands, masking = Operands(7, 7, 8, q.dtype, q.device), MaskAndBias(mask, bias, causal, window)
     by_rule = documents[:, None, :, None] == documents[:, None, None, :]
     whole = {"mask": by_rule if mask is None else mask & by_rule, "bias": bias, "causal": causal, "window": window}
     for rules, options in (((), masking._asdict()), ((same_document(documents),), whole)):
-        folded = fold(masking, kernel, 7, 7, q.dtype, q.device, rules)
-        again = fold(folded, kernel, 7, 7, q.dtype, q.device)
+        folded = fold(operands, masking, kernel, rules)
+        again = fold(operands, folded, kernel)
         assert all(one is other for one, other in zip(again, folded, strict=True))
         assert folded.window is None
         assert not (folded.causal and (window or padded or biased or rules or kernel == "explicit"))
@@ -147,35 +123,27 @@ def test_what_is_folded_once_gives_the_same_attention(
 
 
 def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:
-    device = torch.device("cpu")
-    assert fold(MaskAndBias(causal=True), "explicit", 1, 9, torch.float32, device) == MaskAndBias()
-    assert fold(MaskAndBias(causal=True, window=9), "fused", 1, 9, torch.float32, device) == MaskAndBias()
-    (mask, *_) = fold(MaskAndBias(causal=True, window=8), "fused", 1, 9, torch.float32, device)
+    operands = Operands(1, 9, 8, torch.float32, torch.device("cpu"))
+    assert fold(operands, MaskAndBias(causal=True), "explicit") == MaskAndBias()
+    assert fold(operands, MaskAndBias(causal=True, window=9), "fused") == MaskAndBias()
+    (mask, *_) = fold(operands, MaskAndBias(causal=True, window=8), "fused")
     assert mask is not None
     assert mask.tolist() == [[-math.inf, *[0.0] * 8]]
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("softcap", [None, 0.8])
-@pytest.mark.parametrize("window", [None, 1, 5, 999])
-@pytest.mark.parametrize("tokens", [7, 150])
+@pytest.mark.parametrize(("window", "tokens"), [(None, 7), (1, 7), (5, 7), (999, 7), (5, 140)])
 @every_direction
-def test_equals_the_explicit_formula(
-    causal: bool, tokens: int, window: int | None, softcap: float | None, kv_heads: int
+def test_flex_attention_equals_the_explicit_formula(
+    causal: bool, tokens: int, window: int | None, softcap: float | None
 ) -> None:
     q = 3 * torch.randn(2, 4, tokens, 16)
-    k, v = torch.randn(2, kv_heads, tokens, 16), torch.randn(2, kv_heads, tokens, 16)
-    out, expected = both(q, k, v, causal=causal, window=window, softcap=softcap)
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-
-
-@every_direction
-def test_half_precision(causal: bool) -> None:
-    q, k, v = (torch.randn(2, 2, 40, 16).bfloat16() for _ in range(3))
-    out, _ = both(q, k, v, causal=causal, window=5, softcap=2.0)
-    _, exact = both(q.float(), k.float(), v.float(), causal=causal, window=5, softcap=2.0)
+    k, v = torch.randn(2, 2, tokens, 16), torch.randn(2, 2, tokens, 16)
+    close(*both(q, k, v, causal=causal, window=window, softcap=softcap))
+    half = [part.bfloat16() for part in (q / 3, k, v)]
+    out, _ = both(*half, causal=causal, window=window, softcap=softcap)
     assert out.dtype == torch.bfloat16
-    torch.testing.assert_close(out.float(), exact, rtol=3e-2, atol=3e-2)
+    close(out, explicit(*(part.float() for part in half), causal=causal, window=window, softcap=softcap), 3e-2)
 
 
 @every_direction
@@ -206,7 +174,7 @@ def test_blocks_made_while_predicting_serve_training() -> None:
 
 @every_direction
 @pytest.mark.parametrize("window", [None, 1, 127, 129, 257, 999])
-@pytest.mark.parametrize("tokens", [5, 128, 129, 640, 700])
+@pytest.mark.parametrize("tokens", [5, 128, 129, 700])
 def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, causal: bool) -> None:
     """Torch's own way, which looks at every pair."""
     blocks, rule = _block_mask(tokens, causal, window, torch.device("cpu")), masks.rules(causal, window)
@@ -220,6 +188,7 @@ def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, 
             torch.testing.assert_close(getattr(blocks, name), part, rtol=0, atol=0, msg=name)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three layers, two lengths, with gradients; the compiler ignores what is cached."""
     torch.compiler.reset()  # what other tests compiled in this process
@@ -261,13 +230,12 @@ def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "allowed"),
     [
-        ({}, True),
         ({"causal": True}, True),
         ({"mask": torch.ones(1, 1, 1, 64).bool()}, False),
         ({"bias": torch.zeros(1, 2, 64, 64)}, False),
         ({"causal": True, "window": 5}, False),
     ],
-    ids=["plain", "causal", "mask", "bias", "window"],
+    ids=["causal", "mask", "bias", "window"],
 )
 def test_cudnn_is_never_given_a_mask(
     options: dict, allowed: bool, compiling: bool, monkeypatch: pytest.MonkeyPatch
@@ -291,17 +259,3 @@ def test_cudnn_is_never_given_a_mask(
         scaled_dot_product_attention(q, q, q, **given)
     assert enabled == [allowed]
     assert torch.backends.cuda.cudnn_sdp_enabled(), "as it was before"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("dtype", HALF, ids=str)
-@pytest.mark.parametrize("tokens", [64, 192, 320])
-def test_gradients_are_finite_on_a_gpu_whatever_the_length(tokens: int, dtype: torch.dtype) -> None:
-    """Scores so low that the exponential of their negative overflows in fp32."""
-    q, k, v = (torch.randn(2, 2, tokens, 64, device="cuda", dtype=dtype) for _ in range(3))
-    q[..., 0], k[..., 0] = 1.0, -120 * math.sqrt(64)
-    q, k, v = (part.requires_grad_() for part in (q, k, v))
-    keep = torch.ones(2, 1, 1, tokens, dtype=torch.bool, device="cuda")
-    out = scaled_dot_product_attention(q, k, v, mask=keep, causal=True)
-    for gradient in torch.autograd.grad(out, (q, k, v), torch.randn_like(out)):
-        assert gradient.isfinite().all()

@@ -1,4 +1,4 @@
-"""What stands around attention: norms, feed-forward, embedding, head, layers and stacks."""
+"""The parts around attention: norms, feed-forward, embedding, head, layers and stacks."""
 
 from __future__ import annotations
 
@@ -24,24 +24,12 @@ from minitx.nn import (
     masks,
 )
 from minitx.nn.norms import RMSNorm
+from small_models import close, keep_of
 
 D, HEADS = 12, 3
 both_norms = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 both_activations = pytest.mark.parametrize("activation", ["relu", "gelu"])
 with_padding = pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-
-
-def right_padding(rows: int, length: int) -> Tensor:
-    return torch.arange(length)[None] < length - torch.arange(rows)[:, None]
 
 
 def encoder_layer(norm_first: bool = True, activation: str = "gelu", dropout: float = 0.0) -> EncoderLayer:
@@ -66,11 +54,11 @@ def decoder_layer(
 def test_encoder_layer_equals_torch(norm_first: bool, activation: str, padded: bool, roughen, twin) -> None:
     ours = roughen(encoder_layer(norm_first, activation))
     x = torch.randn(3, 6, D)
-    keep = right_padding(3, 6)
+    keep = keep_of(6, 5, 4)
     theirs = twin(ours)(x, src_key_padding_mask=~keep if padded else None)
     prepared = ours.self_attn.prepare(x, mask=masks.key_padding(keep)) if padded else None
     out = ours(x, prepared)
-    close(out[keep], theirs[keep])  # what torch computes at padding is its own affair
+    close(out[keep], theirs[keep])  # torch may compute anything at padding
 
 
 @with_padding
@@ -79,7 +67,7 @@ def test_encoder_layer_equals_torch(norm_first: bool, activation: str, padded: b
 def test_decoder_layer_equals_torch(norm_first: bool, activation: str, padded: bool, roughen, twin) -> None:
     ours = roughen(decoder_layer(norm_first, activation))
     x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
-    keep, memory_keep = right_padding(3, 5), right_padding(3, 7)
+    keep, memory_keep = keep_of(5, 4, 3), keep_of(7, 6, 5)
     theirs = twin(ours)(
         x, memory,
         tgt_mask=~torch.ones(5, 5).tril().bool(),
@@ -108,7 +96,7 @@ def test_decoder_layer_alone_is_an_encoder_layer_under_the_causal_rule(norm_firs
 # --- norms ----------------------------------------------------------------------------------------------------------
 
 
-def test_add_norm_is_what_it_says(roughen) -> None:
+def test_add_norm_is_its_formula(roughen) -> None:
     x, double = torch.randn(2, 3, D), lambda h: 2 * h
     post, pre = roughen(AddNorm(D, norm_first=False, dropout=0.0)), roughen(AddNorm(D, norm_first=True, dropout=0.0))
     close(post(x, double), F.layer_norm(3 * x, (D,), post.norm.weight, post.norm.bias))
@@ -144,17 +132,25 @@ def test_rms_norm_is_its_formula_and_keeps_the_dtype(roughen) -> None:
 # --- feed-forward ---------------------------------------------------------------------------------------------------
 
 
+FORMULAS = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * torch.sigmoid(x),
+    "relu2": lambda x: x.clamp(min=0) ** 2,
+}
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_feed_forward_is_its_formula(activation: str, bias: bool, roughen) -> None:
     part, x = roughen(FeedForward(D, 20, activation, bias=bias)), torch.randn(2, 3, D)
-    inner = F.linear(x, part.up_proj.weight, part.up_proj.bias)
-    if activation in ("relu", "gelu"):
-        inner = inner.clamp(min=0) if activation == "relu" else inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
-        close(part(x), F.linear(inner, part.down_proj.weight, part.down_proj.bias))
+    inner, formula = F.linear(x, part.up_proj.weight, part.up_proj.bias), FORMULAS[GATED.get(activation, activation)]
+    assert (part.gate_proj is not None) == (activation in GATED)
+    inner = inner * formula(part.gate_proj(x)) if activation in GATED else formula(inner)
+    close(part(x), F.linear(inner, part.down_proj.weight, part.down_proj.bias))
     assert (part.up_proj.bias is not None) == (part.down_proj.bias is not None) == bias
-    one_token = part(x[:, 1:2])
-    close(one_token, part(x)[:, 1:2])  # position-wise: each token alone
 
 
 def test_feed_forward_drops_inside_and_refuses_no_width(roughen) -> None:

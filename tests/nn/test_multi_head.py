@@ -13,26 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from minitx.interpret.recording import record_attention
 from minitx.nn import POSITIONS, MultiHeadAttention, OptionError, masks
 from minitx.nn.norms import RMSNorm
+from small_models import close, keep_of
 
 shapes = pytest.mark.parametrize(
     "options",
     [{}, {"bias": False}, {"n_kv_heads": 2}, {"n_kv_heads": 1, "d_head": 6, "qk_norm": True}, {"softcap": 1.0}],
     ids=str,
 )
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
-
-
-def right_padding(rows: int, keys: int) -> Tensor:
-    """Row b has b padded keys at its end."""
-    return torch.arange(keys)[None] < keys - torch.arange(rows)[:, None]
 
 
 def recorded(attention: MultiHeadAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -48,7 +35,7 @@ def test_equals_torch_multihead_attention(kind: str, padded: bool, roughen, twin
     ours = roughen(MultiHeadAttention(12, 3))
     x, memory = torch.randn(3, 5, 12), torch.randn(3, 7, 12) if kind == "cross" else None
     source = x if memory is None else memory
-    keep = right_padding(3, source.size(1)) if padded else None
+    keep = keep_of(*(source.size(1) - row for row in range(3))) if padded else None
     triangle = torch.ones(5, 5).tril().bool()
     theirs, their_weights = twin(ours)(
         x, source, source,
@@ -98,7 +85,7 @@ def test_heads_written_out(n_kv_heads: int | None, d_head: int | None, qk_norm: 
     assert any(name.endswith("bias") for name, _ in part.named_parameters()) == bias
 
 
-def test_qk_norm_makes_weights_blind_to_the_size_of_the_input(roughen) -> None:
+def test_qk_norm_makes_weights_independent_of_the_size_of_the_input(roughen) -> None:
     x = torch.randn(1, 5, 8)
     for qk_norm in (True, False):
         part = roughen(MultiHeadAttention(8, 2, qk_norm=qk_norm, bias=False))
@@ -122,7 +109,7 @@ def test_without_positions_and_mask_order_does_not_matter(roughen) -> None:
     assert not torch.allclose(part(x[:, order], causal=True), part(x, causal=True)[:, order], atol=1e-3)
 
 
-def test_self_attention_turns_both_sides_and_biases_the_scaled_scores(roughen, all_hooks) -> None:
+def test_self_attention_rotates_both_sides_and_biases_the_scaled_scores(roughen, all_hooks) -> None:
     scheme = all_hooks(8, 2, 4, True)
     part = roughen(MultiHeadAttention(8, 2, n_kv_heads=1, position=scheme))
     x, pos = torch.randn(2, 5, 8), torch.tensor([[0, 0, 1, 2, 3], [4, 9, 2, 7, 1]])
@@ -134,12 +121,12 @@ def test_self_attention_turns_both_sides_and_biases_the_scaled_scores(roughen, a
     expected = scores.masked_fill(~torch.ones(5, 5).tril().bool(), -math.inf).softmax(-1)
     _, weights = recorded(part, x, causal=True, pos=pos)
     close(weights, expected)
-    close(part(x, causal=True), part(x, causal=True, pos=torch.arange(5)[None]))  # consecutive unless told
+    close(part(x, causal=True), part(x, causal=True, pos=torch.arange(5)[None]))  # consecutive by default
 
 
 @pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
-def test_cross_attention_hears_no_positions(name: str, roughen, all_hooks) -> None:
-    """Positions of x and places in a memory are different things: the hooks stay silent."""
+def test_cross_attention_ignores_positions(name: str, roughen, all_hooks) -> None:
+    """Position ids of x and indices of a memory are different things: no hook is called."""
     scheme = {**POSITIONS, "all_hooks": all_hooks}[name](8, 2, 4, False)
     part = roughen(MultiHeadAttention(8, 2, position=scheme))
     x, memory = torch.randn(1, 4, 8), torch.randn(1, 6, 8)
@@ -151,7 +138,7 @@ def test_cross_attention_hears_no_positions(name: str, roughen, all_hooks) -> No
 @pytest.mark.parametrize("name", POSITIONS)
 def test_autocast_is_close_to_fp32_with_every_scheme(name: str, qk_norm: bool, roughen) -> None:
     part = roughen(MultiHeadAttention(16, 4, 2, position=POSITIONS[name](16, 4, 4, True), qk_norm=qk_norm))
-    x, keep = torch.randn(2, 9, 16), right_padding(2, 9)
+    x, keep = torch.randn(2, 9, 16), keep_of(9, 8)
     exact = part(x, mask=masks.key_padding(keep), causal=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = part(x, mask=masks.key_padding(keep), causal=True)
@@ -168,17 +155,13 @@ def test_autocast_is_close_to_fp32_with_every_scheme(name: str, qk_norm: bool, r
         ({"d_model": 10, "n_heads": 3}, "model.n_heads", ("10", "3")),
         ({"d_model": 8, "n_heads": 0}, "model.n_heads", ("0",)),
         ({"d_model": 0, "n_heads": 2}, "model.d_model", ("0",)),
-        ({"d_model": -8, "n_heads": 2}, "model.d_model", ("-8",)),
         ({"d_model": 8, "n_heads": 4, "n_kv_heads": 3}, "model.n_kv_heads", ("4", "3")),
-        ({"d_model": 8, "n_heads": 4, "n_kv_heads": 8}, "model.n_kv_heads", ("4", "8")),
         ({"d_model": 8, "n_heads": 4, "n_kv_heads": 0}, "model.n_kv_heads", ("4", "0")),
         ({"d_model": 8, "n_heads": 4, "dropout": 1.0}, "model.attention_dropout", ("1.0",)),
         ({"d_model": 8, "n_heads": 4, "dropout": -0.1}, "model.attention_dropout", ("-0.1",)),
         ({"d_model": 8, "n_heads": 4, "window": 0}, "model.window", ("0",)),
         ({"d_model": 8, "n_heads": 4, "d_head": 0}, "model.d_head", ("0",)),
-        ({"d_model": 8, "n_heads": 4, "d_head": -2}, "model.d_head", ("-2",)),
         ({"d_model": 8, "n_heads": 4, "softcap": 0.0}, "model.softcap", ("0.0",)),
-        ({"d_model": 8, "n_heads": 4, "softcap": -1.0}, "model.softcap", ("-1.0",)),
     ],
 )  # fmt: skip
 def test_refusals_name_the_key_and_the_numbers(arguments: dict, key: str, numbers: tuple[str, ...]) -> None:

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minitx.models.transformers import ARCHITECTURES
 from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, Stack
+from small_models import draw, every_architecture, every_decoder, every_scheme, keep_of, run
 
 LENGTH, LAYERS = 7, 3
 REBUILDING = {"cos", "sin", "arange", "le", "lt", "ge", "gt", "eq", "ne", "logical_and", "where", "embedding"}
 """Operations that make angles, indices, masks and bias tables."""
-every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
-every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
 class Operations(TorchDispatchMode):
@@ -66,20 +64,14 @@ def counting(prepare: Callable[..., Any], calls: Counter[int], key: int) -> Call
     return count
 
 
-def run(model: Any, keep: Tensor | None) -> None:
-    ids = torch.randint(0, 11, (2, LENGTH))
-    model(ids, ids, keep, keep) if hasattr(model, "encode") else model(ids, keep)
-
-
 @every_architecture
 @every_scheme
-@pytest.mark.parametrize("options", [{}, {"window": 3}, {"n_kv_heads": 1, "qk_norm": True}, {"softcap": 5.0}], ids=str)
-@pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
-def test_a_forward_prepares_once_per_stack(padded: bool, options: dict, name: str, architecture: str, tiny) -> None:
-    model = tiny(architecture, name, n_layers=LAYERS, **options)
-    keep = torch.tensor([[True] * LENGTH, [False] * 2 + [True] * (LENGTH - 2)]) if padded else None
+@pytest.mark.parametrize("options", [{}, {"window": 3, "n_kv_heads": 1, "qk_norm": True}, {"softcap": 5.0}], ids=str)
+def test_a_forward_prepares_once_per_stack(options: dict, name: str, architecture: str, tiny) -> None:
+    model, ids = tiny(architecture, name, n_layers=LAYERS, **options), draw(2, LENGTH)
+    keep = None if "softcap" in options else keep_of(LENGTH, LENGTH - 2, left=True)
     with counted(model) as (operations, prepared):
-        run(model, keep)
+        run(model, ids, ids, keep, keep)
     assert [*prepared.values()] == [1] * sum(isinstance(part, Stack) for part in model.modules())
     rebuilt = {kind: count for kind, count in operations.counts.items() if kind in REBUILDING}
     per_layer = POSITIONS[name].bias_per_layer if name in POSITIONS else False
@@ -88,11 +80,11 @@ def test_a_forward_prepares_once_per_stack(padded: bool, options: dict, name: st
 
 @every_scheme
 @pytest.mark.parametrize("options", [{}, {"window": 3}], ids=str)
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+@every_decoder
 def test_a_step_prepares_once_for_the_new_tokens_and_all_keys(
     architecture: str, options: dict, name: str, tiny
 ) -> None:
-    model, ids = tiny(architecture, name, n_layers=LAYERS, **options), torch.randint(0, 11, (2, LENGTH))
+    model, ids = tiny(architecture, name, n_layers=LAYERS, **options), draw(2, LENGTH)
     cache = model.start(*([ids] if architecture == "encoder_decoder" else []))
     with torch.no_grad():
         model.step(ids, cache)

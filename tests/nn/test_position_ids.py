@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import max_positions
 from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds, consecutive
+from small_models import every_direction
 
 keep_rows = st.integers(1, 10).flatmap(
     lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=4)
@@ -20,20 +20,11 @@ keep_rows = st.integers(1, 10).flatmap(
 
 @given(keep_rows)
 def test_real_tokens_count_from_zero_wherever_the_padding_is(rows: list[list[bool]]) -> None:
+    """Padding shares the id of its left neighbour, so that it needs no id that a table of the real length lacks."""
     ids = consecutive(len(rows[0]), torch.tensor(rows))
     assert ids.dtype == torch.long
-    assert ids.shape == (len(rows), len(rows[0]))
-    for row, row_ids in zip(rows, ids.tolist(), strict=True):
-        assert [number for number, real in zip(row_ids, row, strict=True) if real] == list(range(sum(row)))
-
-
-@given(keep_rows)
-def test_padding_shares_the_id_of_its_left_neighbour(rows: list[list[bool]]) -> None:
-    """So that no padding asks for an id that a table of the real length would not have."""
-    for row, row_ids in zip(rows, consecutive(len(rows[0]), torch.tensor(rows)).tolist(), strict=True):
-        for index, real in enumerate(row):
-            if not real:
-                assert row_ids[index] == (row_ids[index - 1] if index else 0)
+    expected = [[max(sum(row[: index + 1]) - 1, 0) for index in range(len(row))] for row in rows]
+    assert ids.tolist() == expected
 
 
 # --- every policy ---------------------------------------------------------------------------------------------------
@@ -47,7 +38,6 @@ OPTIONS: dict[str, dict] = {
 RANDOM = ["offset", "randomized"]
 every_policy = pytest.mark.parametrize("name", POSITION_IDS)
 random_policy = pytest.mark.parametrize("name", RANDOM)
-every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 rows_of_tokens = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), min_size=1, max_size=4)
 
 
@@ -56,46 +46,21 @@ def policy(name: str, causal: bool = True, **options) -> ConsecutiveIds:
     return POSITION_IDS[name](causal, **(options or OPTIONS.get(name, {}))).eval()
 
 
-def padded(rows: list[list[int]], lefts: list[int], extra: int = 0) -> tuple[Tensor, Tensor]:
-    """ids and keep [B, T], row b with lefts[b] padding before it; the padding holds any tokens, boundaries among them.
-
-    The rest of the width is padding on the right."""
-    width = max(left + len(row) for left, row in zip(lefts, rows, strict=True)) + extra
-    ids, keep = torch.randint(0, VOCAB, (len(rows), width)), torch.zeros(len(rows), width, dtype=torch.bool)
-    ids[:, ::2] = SEP
-    for index, (left, row) in enumerate(zip(lefts, rows, strict=True)):
-        ids[index, left : left + len(row)] = torch.tensor(row)
-        keep[index, left : left + len(row)] = True
-    return ids, keep
-
-
-@every_direction
-@every_policy
-@given(rows_of_tokens, st.data())
-@settings(deadline=None, max_examples=40)
-def test_ids_of_a_row_know_neither_padding_nor_neighbours(name: str, causal: bool, rows, data) -> None:
-    lefts = data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows)))
-    ids, keep = padded(rows, lefts, data.draw(st.integers(0, 3)))
-    numbering = policy(name, causal)
-    together = numbering(ids, keep)
-    assert together.shape == ids.shape
-    assert together.dtype == torch.long
-    assert (together >= 0).all()
-    for index, (left, row) in enumerate(zip(lefts, rows, strict=True)):
-        alone = numbering(torch.tensor([row]))[0]
-        assert torch.equal(together[index, left : left + len(row)], alone)
-
-
 @every_direction
 @every_policy
 @given(keep_rows, st.integers(0, 2**16))
-@settings(deadline=None, max_examples=40)
-def test_padding_within_a_row_counts_for_nothing(name: str, causal: bool, rows: list[list[bool]], seed: int) -> None:
-    """Whatever fills it: a boundary, too. A cache may hold such rows, once padded prompts are read in pieces."""
+@settings(deadline=None, max_examples=20)
+def test_ids_of_a_row_depend_neither_on_padding_nor_on_other_rows(
+    name: str, causal: bool, rows: list[list[bool]], seed: int
+) -> None:
+    """Wherever the padding is, and whatever its token, such as a boundary: a cache may hold padding within a row."""
     torch.manual_seed(seed)
     keep, numbering = torch.tensor(rows), policy(name, causal)
     ids = torch.randint(0, VOCAB, keep.shape).masked_fill(~keep, SEP)
     together = numbering(ids, keep)
+    assert together.shape == ids.shape
+    assert together.dtype == torch.long
+    assert (together >= 0).all()
     for index, real in enumerate(keep):
         if real.any():
             assert torch.equal(together[index, real], numbering(ids[index, real][None])[0])
@@ -103,9 +68,9 @@ def test_padding_within_a_row_counts_for_nothing(name: str, causal: bool, rows: 
 
 @every_policy
 @given(rows_of_tokens, st.integers(0, 2**16))
-@settings(deadline=None, max_examples=30)
-def test_causal_ids_of_a_beginning_do_not_know_what_follows(name: str, rows, seed: int) -> None:
-    """Also in training, where nothing may tell how long the sequence will be: the same draw gives the same ids."""
+@settings(deadline=None, max_examples=20)
+def test_causal_ids_of_a_beginning_do_not_depend_on_later_tokens(name: str, rows, seed: int) -> None:
+    """Nor on their number, also in training: the same seed gives the same ids."""
     row = rows[0]
     for training in (False, True):
         numbering = policy(name).train(training)
@@ -148,8 +113,8 @@ def test_policies_carry_nothing_in_a_checkpoint(name: str, causal: bool) -> None
 @every_direction
 @every_policy
 @given(st.integers(1, 60), st.integers(0, 2**16), st.data())
-@settings(deadline=None, max_examples=40)
-def test_max_tokens_is_kept(name: str, causal: bool, table: int, seed: int, data) -> None:
+@settings(deadline=None, max_examples=20)
+def test_no_id_of_max_tokens_lies_beyond_the_table(name: str, causal: bool, table: int, seed: int, data) -> None:
     """A sequence of max_tokens never has an id beyond the table."""
     numbering = policy(name, causal).train(data.draw(st.booleans()))
     longest = min(numbering.max_tokens(table), numbering.max_len or table)
@@ -172,24 +137,11 @@ def test_max_tokens_is_not_smaller_than_necessary(name: str, table: int) -> None
     assert int(numbering(ids).max()) == table
 
 
-@every_direction
-@every_policy
-def test_documents_count_anew(name: str, causal: bool) -> None:
-    """A packed document is numbered as it would be alone (randomized: all of equal length, for they share a draw)."""
-    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2], [5, 5, 5, 4, 4, 4, 5, 5, 5]])
-    ids, numbering = torch.randint(0, VOCAB, (2, 9)), policy(name, causal)
-    ids[0, 1] = ids[1, 3] = ids[1, 5] = SEP
-    packed = numbering(ids, documents=documents)
-    for row in range(2):
-        for start in (0, 3, 6):
-            assert torch.equal(packed[row, start : start + 3], numbering(ids[row : row + 1, start : start + 3])[0])
-
-
 @every_policy
 @given(rows_of_tokens, st.data())
-@settings(deadline=None, max_examples=40)
-def test_documents_of_any_length_with_padding_anywhere(name: str, rows, data) -> None:
-    """Padding between documents may be counted among the one before, the one after, or neither."""
+@settings(deadline=None, max_examples=20)
+def test_documents_are_numbered_as_if_alone(name: str, rows, data) -> None:
+    """With padding anywhere: it may have the number of the document before it, of the one after it, or another."""
     numbering, ids, keep, documents, places = policy(name), [], [], [], []
     for number, row in enumerate(rows):
         pads = data.draw(st.integers(0, 2))
@@ -252,7 +204,13 @@ def test_an_encoder_draws_as_many_as_there_are_tokens() -> None:
     assert (counts < 1.25 * mean).all()
 
 
-def test_a_decoder_hands_out_from_the_smallest_of_its_longest() -> None:
+def test_documents_of_an_encoder_share_a_sample() -> None:
+    numbering, ids = policy("randomized", causal=False), torch.zeros(1, 9, dtype=torch.long)
+    packed = numbering(ids, documents=torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2]]))
+    assert torch.equal(packed.view(3, 3), numbering(ids[:, :3]).expand(3, 3))
+
+
+def test_a_decoder_assigns_from_the_smallest_of_its_longest() -> None:
     """The first of 20 out of 40 is small; the 20th is where the largest of 20 is."""
     numbers = policy("randomized").train()(torch.zeros(4000, LONGEST, dtype=torch.long)).double()
     expected = (torch.arange(LONGEST) + 1) * (RANGE + 1) / (LONGEST + 1) - 1  # mean of order statistics

@@ -12,15 +12,10 @@ from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.nn import POSITIONS, MultiHeadAttention, NoPositions
 from minitx.nn.positions import register
+from small_models import close, every_direction
 
 D_MODEL, N_HEADS, D_HEAD = 16, 4, 4
 every_scheme = pytest.mark.parametrize("name", POSITIONS)
-every_direction = pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -35,10 +30,6 @@ def rotate(scheme: NoPositions, x: Tensor, pos: Tensor) -> Tensor:
 def bias_of(scheme: NoPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
     """As a stack calls it: with queries and keys for those only that say they read them."""
     return scheme.bias(*((q, k) if scheme.bias_per_layer else (None, None)), scheme.prepare(q_pos, k_pos))
-
-
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5, why: str = "") -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, msg=lambda told: f"{told}\n{why}")
 
 
 # --- every scheme ---------------------------------------------------------------------------------------------------
@@ -100,7 +91,7 @@ def attend(part: MultiHeadAttention, x: Tensor, pos: Tensor) -> Tensor:
 
 @every_direction
 @every_scheme
-def test_only_none_is_deaf_to_order(name: str, scheme: NoPositions, roughen) -> None:
+def test_only_none_ignores_the_order(name: str, scheme: NoPositions, roughen) -> None:
     part = roughen(MultiHeadAttention(D_MODEL, N_HEADS, position=scheme))
     x, order = torch.randn(2, 6, D_MODEL), torch.tensor([3, 0, 5, 1, 4, 2])
     pos = torch.arange(6)[None]
@@ -111,17 +102,17 @@ def test_only_none_is_deaf_to_order(name: str, scheme: NoPositions, roughen) -> 
 @every_direction
 @every_scheme
 def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
-    """A model kept in bf16 (trainer.precision bf16-true) must still tell id 300 from id 301."""
-    why = "what is computed from ids must stay in fp32: keep it in buffers, whose dtype a scheme does not change"
+    """A model kept in bf16 (trainer.precision bf16-true) must tell id 300 from id 301: numbers made of ids stay in
+    fp32, in buffers, whose dtype a scheme does not change."""
     pos = torch.tensor([[0, 1, 2, 255, 300, 301, 499]])
     x, q = torch.randn(1, 7, D_MODEL), torch.randn(1, N_HEADS, 7, D_HEAD)
     embedded, rotated, bias = scheme.embed(x, pos), rotate(scheme, q, pos), bias_of(scheme, q, q, pos, pos)
     scheme.to(torch.bfloat16)
     half, half_q = x.bfloat16(), q.bfloat16()
-    close(scheme.embed(half, pos).float(), embedded, 5e-2, why)
-    close(rotate(scheme, half_q, pos).float(), rotated, 5e-2, why)
+    close(scheme.embed(half, pos).float(), embedded, 5e-2)
+    close(rotate(scheme, half_q, pos).float(), rotated, 5e-2)
     if bias is not None:
-        close(bias_of(scheme, half_q, half_q, pos, pos).float(), bias, 5e-2, why)
+        close(bias_of(scheme, half_q, half_q, pos, pos).float(), bias, 5e-2)
 
 
 def test_a_new_scheme_is_one_class_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
