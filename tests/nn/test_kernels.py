@@ -38,10 +38,6 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
     return scaled_dot_product_attention(q, k, v, return_weights=True, **options)[0]
 
 
-def both(q: Tensor, k: Tensor, v: Tensor, **options) -> tuple[Tensor, Tensor]:
-    return flex_attention(q, k, v, compiled=False, **options), explicit(q, k, v, **options)
-
-
 def choose(
     device: str, queries: int, keys: int, d_head: int = FLEX_MIN_D_HEAD, trained: bool = False,
     dtype: torch.dtype = torch.float32, dropout: float = 0.0, softcap: float | None = None, **masking: Any,
@@ -139,11 +135,16 @@ def test_flex_attention_equals_the_explicit_formula(
 ) -> None:
     q = 3 * torch.randn(2, 4, tokens, 16)
     k, v = torch.randn(2, 2, tokens, 16), torch.randn(2, 2, tokens, 16)
-    close(*both(q, k, v, causal=causal, window=window, softcap=softcap))
-    half = [part.bfloat16() for part in (q / 3, k, v)]
-    out, _ = both(*half, causal=causal, window=window, softcap=softcap)
+    options = {"causal": causal, "window": window, "softcap": softcap}
+    close(flex_attention(q, k, v, compiled=False, **options), explicit(q, k, v, **options))
+
+
+@every_direction
+def test_flex_attention_in_half_precision(causal: bool) -> None:
+    q, k, v = (torch.randn(2, 2, 40, 16).bfloat16() for _ in range(3))
+    out = flex_attention(q, k, v, compiled=False, causal=causal, window=5, softcap=2.0)
     assert out.dtype == torch.bfloat16
-    close(out, explicit(*(part.float() for part in half), causal=causal, window=window, softcap=softcap), 3e-2)
+    close(out, explicit(q.float(), k.float(), v.float(), causal=causal, window=5, softcap=2.0), 3e-2)
 
 
 @every_direction
