@@ -93,7 +93,8 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "symbols": ("data: {name: reverse, symbols: 1000000000}", "data.symbols must be at most"),
     "lengths": ("data: {name: reverse, length: [1, 1000000000]}", "data.length must be at most"),
     "a batch": ("data: {name: reverse, batch_size: 1000000000000}", "data.batch_size must be at most"),
-    "a block": ("data: {name: text, block: 1000000000000}\nmodel: {architecture: decoder_only}", "would take"),
+    "a block": ("data: {name: text, block: 1000000000000}\nmodel: {architecture: decoder_only}", "data.block must be"),
+    "tokens": ("data: {name: reverse, length: [1, 1000000], batch_size: 1000000}", "would take"),
     "a modulus": ("data: {name: modular_addition, modulus: 10000000}", "data.modulus must be at most"),
     "a tokenizer": (
         "data: {name: text, tokenizer: {name: bpe, size: 1000000000000}}\nmodel: {architecture: decoder_only}",

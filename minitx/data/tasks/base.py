@@ -40,7 +40,7 @@ TASKS = LazyRegistry(
 """Tasks by data.name. A module in this table is imported when one of its tasks is first requested."""
 
 MAX_SIZE = 2**20
-"""Maximum vocabulary, batch, set or length of a task; more is a typing error that would fill the memory."""
+"""Maximum of numbers in a task's options; more is a typing error that would fill the memory."""
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)
 """The id of a toy task's first symbol."""
@@ -100,7 +100,7 @@ class Task:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_size", "test_size"):
-            check_at_least(name, getattr(self, name), 1, MAX_SIZE)
+            check_at_least(name, getattr(self, name), 1)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -306,7 +306,7 @@ class SequenceTask(LengthTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 1, MAX_SIZE)
+        check_at_least("symbols", self.symbols, 1)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -323,27 +323,19 @@ def numbered(symbols: int) -> Tokenizer:
     return tokenizers.symbols([str(symbol) for symbol in range(symbols)])
 
 
-def check_at_least(name: str, value: int, least: int, most: int | None = None) -> None:
-    """Refuse a number out of range.
-
-    Raises:
-        ConfigError: with the key.
-    """
+def check_at_least(name: str, value: int, least: int, most: int = MAX_SIZE) -> None:
+    """Raise a ConfigError that names the key of a number out of range."""
     if value < least:
         raise ConfigError(f"data.{name} must be at least {least}, got {value}")
-    if most is not None and value > most:
+    if value > most:
         raise ConfigError(f"data.{name} must be at most {most:,}, got {value}")
 
 
 def check_range(name: str, value: tuple[int, int], least: int) -> None:
-    """Refuse an invalid range of sizes.
-
-    Raises:
-        ConfigError: with the key.
-    """
+    """Raise a ConfigError that names the key of an invalid range of sizes."""
     shortest, longest = value
     if not least <= shortest <= longest:
         raise ConfigError(
             f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}"
         )
-    check_at_least(name, longest, least, MAX_SIZE)
+    check_at_least(name, longest, least)

@@ -16,7 +16,7 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, MAX_SIZE, Task, check_at_least, generator, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_at_least, generator, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 MAX_CONTEXTS = 1024
@@ -53,7 +53,7 @@ class Markov(Task):
         super().__post_init__()
         check_at_least("states", self.states, 2)
         check_at_least("order", self.order, 1)
-        check_at_least("block", self.block, 1, MAX_SIZE)
+        check_at_least("block", self.block, 1)
         check_at_least("chain", self.chain, 0, 2**63)
         if not 0.0 < self.concentration < math.inf:
             raise ConfigError(f"data.concentration must be larger than 0, got {self.concentration}")

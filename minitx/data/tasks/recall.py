@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.tasks import base
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, SequenceTask, register
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -36,7 +36,7 @@ class Induction(SequenceTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, self.length[1] - 1)
+        base.check_at_least("symbols", self.symbols, self.length[1] - 1)
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class AssociativeRecall(QuestionTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("symbols", self.symbols, 2, base.MAX_SIZE)
+        base.check_at_least("symbols", self.symbols, 2)
         base.check_range("pairs", self.pairs, 1)
         keys, most = self.symbols // 2, self.pairs[1]
         if self.symbols % 2:
@@ -97,7 +97,7 @@ class AssociativeRecall(QuestionTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        return numbered(self.symbols)
+        return base.numbered(self.symbols)
 
     @property
     def longest(self) -> tuple[int, int]:

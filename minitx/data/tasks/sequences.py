@@ -12,15 +12,7 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data import tokenizers
-from minitx.data.tasks.base import (
-    FIRST_SYMBOL_ID,
-    MAX_SIZE,
-    LengthTask,
-    SequenceTask,
-    check_at_least,
-    numbered,
-    register,
-)
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, LengthTask, SequenceTask, check_at_least, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -117,7 +109,7 @@ class Dyck(LengthTask):
         super().__post_init__()
         if not 1 <= self.kinds <= len(self.BRACKETS[0]):
             raise ConfigError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
-        check_at_least("depth", self.depth, 1, MAX_SIZE)
+        check_at_least("depth", self.depth, 1)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:

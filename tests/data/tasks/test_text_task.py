@@ -73,6 +73,7 @@ def test_validation_asks_for_the_whole_held_out_text_once_and_in_order(make: Wri
     stream = task.examples("validation")
     held_out = text[int(length * 0.7) :]
     assert stream.ids.size(1) == block + 1
+    assert (stream.ids[:, 1] != task.vocabulary.special.pad).all(), "every example predicts a token"
     assert spelt(task, stream.ids[0, :1]) + predicted(task, stream) == held_out
     # What is read for each prediction is what stands before it.
     for row in stream.ids:
