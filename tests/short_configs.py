@@ -12,9 +12,8 @@ from parallel_files import write_split
 
 def short(steps: int) -> list[str]:
     """The words that make any experiment one of a few steps, with a validation and a save at the end."""
-    every = [word for key in ("max_steps", "val_every_n_steps", "save_every_n_steps") for word in (key, str(steps))]
-    words = [f"--trainer.{word}" if not place % 2 else word for place, word in enumerate(every)]
-    return [*words, "--trainer.accelerator", "cpu", "--data.validation_size", "10", "--data.test_size", "10"]
+    every = [f"--trainer.{key}={steps}" for key in ("max_steps", "val_every_n_steps", "save_every_n_steps")]
+    return [*every, "--trainer.accelerator=cpu", "--data.validation_size=10", "--data.test_size=10"]
 
 
 def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:

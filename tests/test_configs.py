@@ -1,4 +1,4 @@
-"""Every experiment in configs/ loads, explains itself and trains two steps."""
+"""Every experiment in configs/ explains itself and trains; killed and resumed, it is the uninterrupted one."""
 
 import math
 from pathlib import Path
@@ -9,34 +9,52 @@ import yaml
 from minitx.config.parser import config_from_words
 from minitx.training.api import train_config as train
 from short_configs import short, shortened
+from tests.training.interrupting import assert_same_run, break_off
 
 FOLDER = Path(__file__).parent.parent / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
-PRESETS = sorted(FOLDER.glob("model/*.yaml"))
+LARGE = ("multi30k_de_en", "multi30k_en_de", "python_code", "number_words")
+"""What takes long, and has a smaller one of its kind: multi30k_small, shakespeare, dates."""
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_trains_two_steps(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.stem in LARGE], ids=lambda path: path.stem)
+def test_a_large_config_trains_two_steps(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     results = train(shortened(path, tmp_path))
     assert results["steps"] == 2
     assert math.isfinite(results["loss"])
 
 
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LARGE else []) for path in CONFIGS],
+    ids=lambda path: path.stem,
+)
+def test_killed_and_resumed_is_never_interrupted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    every = ("--trainer.save_every_n_steps", "1", "--log.every_n_steps", "1")
+    straight, broken = (shortened(path, tmp_path, 3, *every, "--run.name", name) for name in ("straight", "broken"))
+    results = train(straight)
+    assert results["steps"] == 3
+    assert math.isfinite(results["loss"])
+    break_off(broken, 2)
+    train(broken, resume=True)
+    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_says_what_it_is_and_what_to_expect(path: Path) -> None:
+def test_its_header_has_a_description_a_figure_and_a_reference(path: Path) -> None:
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert any("Expected:" in line for line in header)
     assert any("Reference:" in line for line in header)
     assert yaml.safe_load(path.read_text())["run"]["name"] == path.stem
 
 
-@pytest.mark.parametrize("task", ["copy", "reverse"])
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_a_preset_composes_with_a_task(preset: Path, task: str, tmp_path: Path) -> None:
-    words = ["--config", str(FOLDER / f"{task}.yaml"), "--config", str(preset), "--data.length", "[3, 9]"]
+@pytest.mark.parametrize("preset", sorted(FOLDER.glob("model/*.yaml")), ids=lambda path: path.stem)
+def test_a_preset_composes_with_a_task(preset: Path, tmp_path: Path) -> None:
+    words = ["--config", "reverse", "--config", str(preset), "--data.length", "[3, 9]"]
     config = config_from_words([*words, *short(2), "--run.folder", str(tmp_path / "runs")])
     wanted = yaml.safe_load(preset.read_text())["model"]
     assert {key: getattr(config.model, key) for key in wanted} == wanted
-    assert (config.data["name"], config.model.d_model) == (task, 64)
+    assert (config.data["name"], config.model.d_model) == ("reverse", 64)
     assert math.isfinite(train(config)["loss"])

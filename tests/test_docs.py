@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from minitx.cli.main import COMMANDS, main
 from minitx.config.parser import config_from_words
-from minitx.config.schema import Config
+from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import TASKS
+from minitx.models.builder import build_model
+from minitx.nn import POSITIONS, positions
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
@@ -210,27 +213,35 @@ def test_figures_exist_and_a_command_on_the_page_creates_them(page: Path) -> Non
             assert any(f"docs/images/{picture.name}" in line for line in lines), f"no command makes {picture}"
 
 
-def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path: Path) -> None:
-    """As in docs/positions.md: its code is appended to positions.py, and no other file changes."""
+def scheme_of_the_page() -> str:
     (code,) = re.findall(r"```python\n(@register.*?)```", (DOCS / "positions.md").read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 20
+    return code
+
+
+def test_the_scheme_of_the_page_decodes_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheme that docs/positions.md adds: token by token, the model gives the logits of one pass."""
+    monkeypatch.setitem(POSITIONS, "kerple", None)  # removed at the end
+    exec(compile(scheme_of_the_page(), "positions.md", "exec"), vars(positions).copy())
+    with torch.random.fork_rng():
+        model = build_model(ModelConfig(architecture="decoder_only", position={"name": "kerple"}, vocab_size=7)).eval()
+        ids = torch.randint(7, (2, 9))
+    with torch.no_grad():
+        cache = model.start()
+        steps = torch.cat([model.step(ids[:, at : at + 1], cache) for at in range(9)], dim=1)
+        torch.testing.assert_close(steps, model(ids))
+
+
+@pytest.mark.slow
+def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path: Path) -> None:
+    """As in docs/positions.md: its code is appended to positions.py, and no other file changes."""
     for folder in ("minitx", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     with (tmp_path / "minitx" / "nn" / "positions.py").open("a") as file:
-        file.write(f"\n\n{code}")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "kerple",
-        "tests/nn",
-        "tests/evaluation/test_report.py",
-    ]
+        file.write(f"\n\n{scheme_of_the_page()}")
+    words = ["-q", "-p", "no:cacheprovider", "-k", "kerple", "tests/nn", "tests/evaluation/test_report.py"]
+    command = [sys.executable, "-m", "pytest", *words]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:]
     passed = re.search(r"(\d+) passed", ran.stdout)
