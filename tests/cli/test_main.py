@@ -164,15 +164,8 @@ def test_evaluate_a_language_model_on_another_text(
 def test_evaluate_a_language_model_with_overlapping_windows(
     text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    losses = {}
-    for stride in (None, 64, 8):
-        words = [] if stride is None else ["--stride", str(stride)]
-        main(["evaluate", str(text_run), *words, "--json", str(tmp_path / "out.json")])
-        report = json.loads((tmp_path / "out.json").read_text())
-        assert report.get("stride") == stride
-        losses[stride] = report["loss"]
-    assert losses[64] == pytest.approx(losses[None])
-    assert losses[8] != pytest.approx(losses[None], rel=1e-5)
+    main(["evaluate", str(text_run), "--stride", "8", "--json", str(tmp_path / "out.json")])
+    assert json.loads((tmp_path / "out.json").read_text())["stride"] == 8
     out = capsys.readouterr().out
     assert "stride (tokens between overlapping windows)   8\n" in out
     assert "perplexity (per token)" in out
@@ -189,28 +182,21 @@ def test_attend_writes_image_page_and_log(run: Path, tmp_path: Path, capsys: pyt
     assert list((tmp_path / "log").glob("events.*"))
 
 
-def test_describe_prints_size_cost_and_learning_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["describe", *REVERSE, "--optimizer.lr", "0.005"])
-    out = capsys.readouterr().out
-    assert "parameters" in out
-    assert "GFLOP" in out
-    assert "learning rate (cosine, peak 0.005)" in out
-    head, _, rest = out.partition("parameters ")
-    total, *parts = [line.split()[-1].replace(",", "") for line in rest.split("\n\n")[0].splitlines()]
-    assert sum(int(part) for part in parts) == int(total)
-    assert "encoder_decoder" in head
-    for place in ("encoder self_attn", "decoder self_attn", "decoder cross_attn"):
-        (line,) = (line for line in out.splitlines() if line.strip().startswith(place))
-        assert line.split()[2] in ("fused:", "explicit", "flex")
-
-
-def test_describe_plots_positions_and_learning_rate(
+def test_describe_prints_and_plots_size_cost_positions_and_learning_rate(
     tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "describe.png"
     changed = ["--model.position", "{name: alibi}", "--model.n_heads", "2", "--optimizer.lr", "0.005"]
     main(["describe", *REVERSE, *changed, "--plot", str(picture)])
-    assert str(picture) in capsys.readouterr().out
+    out = capsys.readouterr().out
+    for part in ("encoder_decoder", "GFLOP", "learning rate (cosine, peak 0.005)", str(picture)):
+        assert part in out
+    rest = out.partition("parameters ")[2]
+    total, *parts = [line.split()[-1].replace(",", "") for line in rest.split("\n\n")[0].splitlines()]
+    assert sum(int(part) for part in parts) == int(total)
+    for place in ("encoder self_attn", "decoder self_attn", "decoder cross_attn"):
+        (line,) = (line for line in out.splitlines() if line.strip().startswith(place))
+        assert line.split()[2] in ("fused:", "explicit", "flex")
     assert picture.read_bytes().startswith(b"\x89PNG")
     titles = [axes.get_title(loc="left") for axes in saved_figures[0].axes if axes.get_title(loc="left")]
     biases = [f"{stack}: bias, head {head}" for stack in ("encoder", "decoder") for head in (1, 2)]
