@@ -16,7 +16,7 @@ from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import Size
 from benchmarks.training import stepper, timed
-from minitx.training.precision import resolve_precision
+from minitx.hardware.devices import resolve_precision
 
 BASE = Size("base", 4, 256, 4, 256, 8, 256)
 AXES: dict[str, tuple[int, ...]] = {

@@ -24,17 +24,18 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.common import record, table
 from benchmarks.training import Racer, races, ratio, timed
 from minitx.config.schema import Config, config_from_dict
 from minitx.data.loader import TrainingBatches
+from minitx.hardware.devices import MIXED_DTYPES, resolve_precision
 from minitx.training import run
 from minitx.training.api import train_config
 from minitx.training.losses import count, cross_entropy
-from minitx.training.optim import build_optimizer, build_schedule
-from minitx.training.precision import MIXED_DTYPES, resolve_precision
-from minitx.training.resilience.memory import kept_memory
+from minitx.training.optim import build_optimizer, schedule
+from minitx.training.resilience.memory import KeepFreedMemory
 from minitx.training.resolve import resolve
 
 TURN = 100
@@ -67,7 +68,7 @@ class Loop:
         settings, task, model, *_ = resolve(config("runs"))
         batches = itertools.cycle([*TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, 5 * TURN)])
         optimizer = build_optimizer(model, settings.optimizer)
-        schedule = build_schedule(optimizer, settings.optimizer.schedule, MAX_STEPS)
+        scheduler = LambdaLR(optimizer, schedule(settings.optimizer.schedule, MAX_STEPS))
         half = MIXED_DTYPES.get(resolve_precision("auto", "auto"))
 
         def step() -> None:
@@ -77,10 +78,10 @@ class Loop:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            schedule.step()
+            scheduler.step()
             optimizer.zero_grad(set_to_none=True)
 
-        with kept_memory() if self.keeps_memory else contextlib.nullcontext():
+        with KeepFreedMemory().around() if self.keeps_memory else contextlib.nullcontext():
             take(turns, step)
 
 

@@ -30,9 +30,8 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
-from minitx.hardware.devices import finished_at
-from minitx.training.precision import resolve_precision
-from minitx.training.resilience.memory import kept_memory
+from minitx.hardware.devices import finished_at, resolve_precision
+from minitx.training.resilience.memory import KeepFreedMemory
 
 CPU_SIZES = (
     Size("10.6M decoder: 6 layers, d 384, 256 tokens x 8", 6, 384, 6, 256, 8, 65),
@@ -93,7 +92,7 @@ class Contestant:
         except Missing as reason:
             turns.send(str(reason))
             return
-        with kept_memory() if self.keeps_memory else contextlib.nullcontext():
+        with KeepFreedMemory().around() if self.keeps_memory else contextlib.nullcontext():
             step = stepper(peer, self.size.ids(), self.bf16, self.mode)
             for _ in range(WARM_UP):
                 step()

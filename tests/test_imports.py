@@ -37,8 +37,8 @@ CORE = {
     "models": None,
     "nn": None,
     "training": {
-        "checkpointing", "folder", "hooks", "losses", "module", "optim", "precision", "progress",
-        "resolve", "resume", "run", "start",
+        "checkpointing", "folder", "losses", "module", "optim", "progress",
+        "resolve", "run", "start",
     },
 }  # fmt: skip
 """Folders of the core and their files; None for all of them."""

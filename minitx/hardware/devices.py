@@ -15,6 +15,10 @@ from torch import Tensor
 
 WITHOUT_FLOAT64 = ("mps",)
 """Types of devices that lack it: Apple's GPUs."""
+MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""Type of matrix products in Lightning's mixed precisions, whose weights are fp32."""
+TRUE_DTYPES = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
+"""Type of weights in the precisions where it is not fp32."""
 
 
 def best_device() -> str:
@@ -36,6 +40,13 @@ def has_bf16(device: torch.device | str) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities() if kind == "cpu" else {}
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def resolve_precision(setting: str, accelerator: str) -> str:
+    """Resolve trainer.precision: auto is bf16-mixed on hardware with native bf16, else 32-true."""
+    if setting != "auto":
+        return setting
+    return "bf16-mixed" if has_bf16(training_device(accelerator)) else "32-true"
 
 
 def widest_float(device: torch.device | str) -> torch.dtype:

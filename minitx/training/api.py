@@ -51,22 +51,16 @@ def train(
 def train_config(
     config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
 ) -> dict[str, Any]:
-    """Train with all callbacks: protection of the run, attention and embeddings in TensorBoard.
-
-    Args:
-        config: as plain JSON types, defaults left out; or a Config.
-        resume: see train.
-        init_from: see train.
-    """
+    """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
     from minitx.training.callbacks.event_logger import RunLogger
     from minitx.training.resilience.disk import TolerantFiles
 
-    extras = run.RunExtras(TolerantFiles, RunLogger, strategy, callbacks, report)
+    extras = run.RunExtras(TolerantFiles, RunLogger, strategy, callbacks, report, RunLogger.finish)
     return run.train(resolve(config, resume, init_from), extras)
 
 
 def strategy(name: str) -> Any:
-    """The object for fsdp2; Lightning knows the other names."""
+    """Create the strategy fsdp2; Lightning has the others by name."""
     if name != "fsdp2":
         return name
     from minitx.training.sharding import ShardedStrategy
@@ -83,7 +77,6 @@ def report(predictor: Predictor) -> tuple[dict[str, Any], str]:
 def callbacks(config: Config, files: RunFiles) -> list[Callback]:
     """The callbacks that a config asks for."""
     from minitx.training.callbacks.auto_compile import AutoCompile
-    from minitx.training.callbacks.event_logger import LogResults
     from minitx.training.callbacks.log_attention import LogAttention
     from minitx.training.callbacks.log_embeddings import LogEmbeddings
     from minitx.training.callbacks.profiling import ProfileSteps
@@ -92,19 +85,17 @@ def callbacks(config: Config, files: RunFiles) -> list[Callback]:
     from minitx.training.resilience.signals import StopOnSignal
 
     settings = config.trainer
-    sharded: list[Callback] = []
-    if settings.strategy == "fsdp2":
-        from minitx.training.sharding import GatherForValidation
-
-        sharded = [GatherForValidation()]
-    return [
+    wanted: list[Callback] = [
         StopOnDivergence(config, files),
         LogAttention(config.log.attention),
         LogEmbeddings(config.log.embeddings),
-        LogResults(),
-        *sharded,
-        *([ProfileSteps(settings.profile)] if settings.profile else []),
-        *([AutoCompile()] if settings.compile == "auto" and not settings.profile else []),
-        StopOnSignal(files),
-        KeepFreedMemory(),
     ]
+    if settings.strategy == "fsdp2":
+        from minitx.training.sharding import GatherForValidation
+
+        wanted.append(GatherForValidation())
+    if settings.profile:
+        wanted.append(ProfileSteps(settings.profile))
+    elif settings.compile == "auto":
+        wanted.append(AutoCompile())
+    return [*wanted, StopOnSignal(files), KeepFreedMemory()]

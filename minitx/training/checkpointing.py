@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.schema import TrainerConfig
 from minitx.training.folder import RunFiles
-from minitx.training.module import SELECTION
-from minitx.training.resume import validation_is_due
+from minitx.training.module import SELECTION, validation_is_due
 from minitx.training.start import Start
 
 
@@ -43,7 +41,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a minitx checkpoint."""
         if self.start is not None and Path(path) == self.start.file:
             return self.start.contents
         return checkpoint.read(path, map_location or "cpu")
@@ -56,57 +53,43 @@ class SaveCheckpoints(Checkpoint):
 
     Args:
         folder: of the run.
-        every_n_steps: steps between saves of last.ckpt.
-        keep_every_n_steps: steps between checkpoints that are kept; 0 keeps none.
+        every_n_steps: n.
+        keep_every_n_steps: m; 0 keeps none.
     """
 
-    def __init__(self, folder: Path, every_n_steps: int, keep_every_n_steps: int = 0) -> None:
+    def __init__(self, folder: Path, every_n_steps: int, keep_every_n_steps: int) -> None:
         self.folder, self.every_n_steps, self.keep_every_n_steps = folder, every_n_steps, keep_every_n_steps
-        self._step = 0
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Record the step from which training starts."""
-        self._step = trainer.global_step
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save after an optimizer step without a validation."""
-        if trainer.global_step > self._step:
-            self._step = trainer.global_step
-            if not validation_is_due(trainer):
-                self._save(trainer)
-
-    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save after a step with a validation."""
-        if trainer.state.fn == "fit" and validation_is_due(trainer):
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not validation_is_due(trainer):
             self._save(trainer)
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Save after a step with a validation."""
+        if validation_is_due(trainer) and trainer.global_step < trainer.max_steps:
+            self._save(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Save the completed run, after all other callbacks."""
         if trainer.global_step == trainer.max_steps:
-            self._write(trainer, last=True)
+            self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:
-        """Save if an interval is complete; on_train_end saves the last step."""
-        if trainer.global_step < trainer.max_steps:
-            self._write(trainer, last=not trainer.global_step % self.every_n_steps)
-
-    def _write(self, trainer: pl.Trainer, last: bool) -> None:
+        """Save if an interval is complete, or the run."""
         step, keep = trainer.global_step, self.keep_every_n_steps
         names = [f"step_{step:08d}"] if keep and not step % keep else []
-        for name in [*names, "last"] if last else names:
-            if trainer.is_global_zero and trainer.logger is not None:
-                trainer.logger.save()  # the curves up to here, so that a resumed run has no gap
+        if step % self.every_n_steps == 0 or step == trainer.max_steps:
+            names.append("last")
+        for name in names:
+            if trainer.is_global_zero:
+                for logger in trainer.loggers:
+                    logger.save()  # the curves up to here, so that a resumed run has no gap
             trainer.save_checkpoint(self.folder / f"{name}.ckpt")
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt: the weights of the best validation. One whose write failed, or that was removed, is not the best.
-
-    Args:
-        files: of the run.
-    """
+    """best.ckpt: the weights of the best validation. One whose write failed, or that was removed, is not the best."""
 
     def __init__(self, files: RunFiles) -> None:
         super().__init__(
@@ -120,7 +103,7 @@ class BestCheckpoint(ModelCheckpoint):
         )
         self.files = files
 
-    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Select among scheduled validations only: an uninterrupted run has no validation at a signal."""
         if not validation_is_due(trainer):
             return
@@ -140,9 +123,3 @@ class BestCheckpoint(ModelCheckpoint):
             scores = dict(zip([str(file)], state_dict["best_k_models"].values(), strict=False))
             paths = dict.fromkeys(("best_model_path", "kth_best_model_path"), str(file))
             super().load_state_dict({**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores})
-
-
-def checkpoint_callbacks(files: RunFiles, config: TrainerConfig) -> list[Callback]:
-    """best.ckpt by validation, weights only; last.ckpt by steps, with the state that resuming needs."""
-    every = min(config.save_every_n_steps, config.max_steps)
-    return [BestCheckpoint(files), SaveCheckpoints(files.folder, every, config.keep_every_n_steps)]

@@ -12,12 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitx.config.schema import Config, TrainerConfig
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.tasks import Task, generator
-from minitx.hardware.devices import training_device
+from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, resolve_precision, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
-from minitx.training.precision import MIXED_DTYPES, TRUE_DTYPES, resolve_precision
 from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -39,10 +38,13 @@ def first_batch(config: Config, task: Task) -> Batch:
 
 
 def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
-    """The cost of a run, from its resolved config, its model and one batch."""
-    batches = config.trainer.accumulate_grad_batches
+    """The cost of a run, from its resolved config, its model and one batch; torch counts FLOPs on meta tensors."""
+    batches, labels = config.trainer.accumulate_grad_batches, int((batch.labels != IGNORE).sum())
+    meta, batch = copy.deepcopy(model).to("meta"), batch.to("meta")
+    with FlopCounterMode(display=False) as counter:
+        cross_entropy(meta(**batch.model_inputs()), batch.labels).backward()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Cost(parameters, int((batch.labels != IGNORE).sum()) * batches, step_flops(model, batch) * batches)
+    return Cost(parameters, labels * batches, counter.get_total_flops() * batches)
 
 
 def describe(run: ResolvedRun) -> str:
@@ -55,9 +57,7 @@ def describe(run: ResolvedRun) -> str:
         f"{config.run.name}: {config.model.architecture} on {config.data['name']}",
         "",
         f"parameters {total:,}",
-    ]
-    lines += [f"  {name:<32} {count:>12,}" for name, count in parts(model)]
-    lines += [
+        *(f"  {name:<32} {count:>12,}" for name, count in parts(model)),
         "",
         f"a step of {examples} examples: about {tokens:,} predicted tokens, {flops / 1e9:.3g} GFLOP "
         "(forward and backward)",
@@ -72,25 +72,13 @@ def describe(run: ResolvedRun) -> str:
 
 def parts(model: nn.Module) -> list[tuple[str, int]]:
     """Parameters of each part down to the layers, a shared table counted once."""
-    seen: set[int] = set()
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        if id(parameter) in seen:
-            continue
-        seen.add(id(parameter))
         pieces = name.split(".")
         depth = 3 if "layers" in pieces else 2 if len(pieces) > 2 else 1
         part = ".".join(pieces[:depth])
         counts[part] = counts.get(part, 0) + parameter.numel()
     return list(counts.items())
-
-
-def step_flops(model: nn.Module, batch: Batch) -> int:
-    """Floating-point operations of one forward and backward as torch counts them on meta tensors."""
-    meta, batch = copy.deepcopy(model).to("meta"), batch.to("meta")
-    with FlopCounterMode(display=False) as counter:
-        cross_entropy(meta(**batch.model_inputs()), batch.labels).backward()
-    return counter.get_total_flops()
 
 
 def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:

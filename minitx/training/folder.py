@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import Config
 
 
@@ -37,20 +38,15 @@ def new_folder(config: Config) -> Iterator[Path]:
         ConfigError: it cannot be written.
     """
     root = run_root(config)
-    existing = checkpoint.versions(root)
-    number = int(existing[-1].name[1:]) + 1 if existing else 0
+    first = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=-1) + 1
     if not is_first_process():
-        yield root / f"v{number}"  # created by the first process, which broadcasts it through Lightning
+        yield root / f"v{first}"  # created by the first process, which broadcasts it through Lightning
         return
-    while True:
+    for number in itertools.count(first):
         folder = root / f"v{number}"
-        try:
+        with _writable(folder), suppress(FileExistsError):  # of another run, created in the meantime
             folder.mkdir(parents=True)
             break
-        except FileExistsError:  # another run has created it in the meantime
-            number += 1
-        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-            raise _unwritable(folder, error) from None
     with _locked(folder):
         yield folder
 
@@ -66,25 +62,16 @@ def old_folder(folder: Path) -> Iterator[Path]:
         yield folder
         return
     with _locked(folder):
-        try:
+        with _writable(folder):
             remove_unfinished(folder)
-        except OSError as error:
-            raise _unwritable(folder, error) from None
         yield folder
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder. The lock ends with the process, however that ends, and leaves no file.
-
-    Raises:
-        ConfigError: the folder cannot be written, or another process holds the lock.
-    """
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
+    """Lock a folder. The lock ends with the process, however that ends, and leaves no file."""
+    with _writable(folder), tempfile.TemporaryFile(dir=folder):
+        descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a filesystem without locks
             try:
@@ -98,9 +85,14 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _unwritable(folder: Path, error: Exception) -> ConfigError:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})")
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Report a write that fails before training as a ConfigError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})") from None
 
 
 def is_first_process() -> bool:
@@ -118,11 +110,7 @@ def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:
 
 
 class RunFiles:
-    """Files in a run's folder. A failed write ends the run; training/resilience/disk.py has a tolerant subclass.
-
-    Args:
-        folder: of the run.
-    """
+    """Files in a run's folder. A failed write ends the run; training/resilience/disk.py has a tolerant subclass."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,33 +118,42 @@ class RunFiles:
         self.saved: int | None = None  # step of last.ckpt, once this process has written or read it
         self.failures: dict[str, str] = {}  # reason by file, for files whose latest write failed
 
-    def write_first(self, name: str, contents: bytes) -> None:
-        """Write a file before training.
+    def write(self, name: str, contents: bytes) -> None:
+        """Write a small file atomically."""
+        with written_whole(self.folder / name) as file:
+            file.write(contents)
+
+    def write_config(self, contents: bytes) -> None:
+        """Write config.yaml, the first file of a run.
 
         Raises:
             ConfigError: the folder cannot be written.
         """
+        with _writable(self.folder):
+            self.write("config.yaml", contents)
+
+    def write_results(self, contents: bytes) -> None:
+        """Write results.json, the last file of a run.
+
+        Raises:
+            RunFailed: it cannot be written.
+        """
         try:
-            self._write(name, contents)
+            self.write("results.json", contents)
         except OSError as error:
-            raise _unwritable(self.folder, error) from None
+            raise RunFailed(
+                f"{self.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
+                "--resume evaluates it again"
+            ) from None
 
     def check_saved(self) -> None:
         """Check that the end of training was saved."""
 
-    def write_results(self, contents: bytes) -> None:
-        """Write results.json, the last file of a run."""
-        self._write("results.json", contents)
-
     def writing(self, name: str, fallback: str) -> AbstractContextManager[None]:
-        """A context for any other write into the folder.
+        """Return a context for any other write into the folder.
 
         Args:
             name: of the file, for messages.
             fallback: what there is instead after a failure, and whether it is retried.
         """
         return nullcontext()
-
-    def _write(self, name: str, contents: bytes) -> None:
-        with written_whole(self.folder / name) as file:
-            file.write(contents)

@@ -39,9 +39,9 @@ def chunked_cross_entropy(
     Args:
         hidden: [N, T, D].
         head: from [..., D] to logits [..., V].
-        labels: [N, T], IGNORE where nothing is predicted.
-        label_smoothing: as for cross_entropy.
-        max_logits: of a chunk; a chunk has at least one row.
+        labels: see cross_entropy.
+        label_smoothing: see cross_entropy.
+        max_logits: of a chunk, which has at least one row.
     """
     rows = max(1, max_logits // head.out_features)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
@@ -24,44 +24,54 @@ from minitx.evaluation.metrics import Scores, score
 from minitx.hardware.devices import widest_float
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
-from minitx.training.hooks import RunCallback
 from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
-from minitx.training.optim import (
-    build_optimizer,
-    build_schedule,
-    place_step_counters,
-    regrouped,
-    skips_on_device,
-    unsharded,
-)
-from minitx.training.resume import data_digest, resume_loops, validation_is_due
+from minitx.training.optim import build_optimizer, place_step_counters, regrouped, schedule, skips_on_device, unsharded
+from minitx.training.start import data_digest, resume_loops
 
 SELECTION = "validation/selection"
 """Figure that selects best.ckpt, larger is better; see TransformerModule.on_validation_epoch_end."""
 
 
+class RunCallback(Callback):
+    """A Lightning callback that may surround a run."""
+
+    first: ClassVar[bool] = False
+    """Called before all other callbacks."""
+
+    def around(self, trainer: pl.Trainer) -> AbstractContextManager[None]:
+        """Return a context for training and evaluation."""
+        return nullcontext()
+
+
 class EveryStep:
     """Takes every optimizer step. FiniteSteps (training/resilience) skips steps that are not finite."""
 
-    def __init__(self) -> None:
-        self.skip = False  # whether steps may be skipped and counted
+    def __init__(self, skip: bool = False) -> None:
+        self.skip = skip  # whether steps may be skipped and counted
         self.skipped = torch.tensor(0)  # in the whole run
 
     def add_losses(self, nonfinite: Tensor) -> None:
         """Record one batch of the coming step by the number of non-finite losses over all processes: []."""
 
     def before_step(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
-        """Called between the backward of a step and the optimizer; see FiniteSteps."""
+        """Called between the backward of a step and the optimizer.
+
+        Args:
+            optimizer: about to step.
+            norm: of the gradient over all weights and processes: [].
+            step: its number, from 0.
+            scaler: of fp16 gradients, already unscaled.
+        """
+
+
+def validation_is_due(trainer: pl.Trainer) -> bool:
+    """Whether a validation is scheduled after the latest step."""
+    step = trainer.global_step
+    return step == trainer.max_steps or step * trainer.accumulate_grad_batches % int(trainer.val_check_interval) == 0
 
 
 class TransformerModule(pl.LightningModule):
-    """Training of a model on a task.
-
-    Args:
-        model: to train.
-        task: source of the examples.
-        config: resolved; saved in every checkpoint.
-    """
+    """Training of a model on a task. The resolved config is saved in every checkpoint."""
 
     def __init__(self, model: Transformer, task: Task, config: Config) -> None:
         super().__init__()
@@ -72,15 +82,9 @@ class TransformerModule(pl.LightningModule):
         self.validated: dict[str, float] = {}  # figures of the latest validation
         self._scores = Scores()
         self._start_time = time.perf_counter()
+        self._data_digest = data_digest(task)
         self._validated_step = 0
         self._group_settings: list[dict[str, Any]] = []  # of the optimizer's groups, from the config
-
-    def configure_callbacks(self) -> list[Callback]:
-        """Call on_launch: this is Lightning's first hook after all processes have started."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, RunCallback):
-                callback.on_launch()
-        return []
 
     def configure_model(self) -> None:
         """Let the strategy shard the weights, if it does."""
@@ -92,19 +96,13 @@ class TransformerModule(pl.LightningModule):
         """Duration of the run, including earlier processes up to their last save."""
         return time.perf_counter() - self._start_time
 
-    @cached_property
-    def _data_digest(self) -> str:
-        return data_digest(self.task)
-
     def on_train_start(self) -> None:
         """Replace the optimizer settings of a checkpoint by those of the config."""
         optimizer, scheduler = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler
         assert isinstance(scheduler, LambdaLR)
         scheduler.base_lrs = [settings["initial_lr"] for settings in self._group_settings]
-        for group, settings, ratio in zip(
-            optimizer.param_groups, self._group_settings, scheduler.lr_lambdas, strict=True
-        ):
-            group.update(settings, lr=settings["initial_lr"] * ratio(scheduler.last_epoch))
+        for group, settings in zip(optimizer.param_groups, self._group_settings, strict=True):
+            group.update(settings, lr=settings["initial_lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch))
         place_step_counters(optimizer)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -154,7 +152,6 @@ class TransformerModule(pl.LightningModule):
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the sums."""
         self._scores = Scores()
 
     def validation_step(self, examples: Examples, batch_idx: int) -> None:
@@ -173,9 +170,9 @@ class TransformerModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             sums = [scores.examples, scores.exact or 0, scores.tokens, scores.correct, scores.loss]
             local = torch.tensor(sums, dtype=widest_float(self.device), device=self.device)
-            total = self.trainer.strategy.reduce(local, reduce_op="sum").tolist()
-            examples, exact, tokens, correct = (int(value) for value in total[:4])
-            scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, total[4])
+            *counts, loss = self.trainer.strategy.reduce(local, reduce_op="sum").tolist()
+            examples, exact, tokens, correct = map(int, counts)
+            scores = Scores(examples, None if scores.exact is None else exact, tokens, correct, loss)
         self._validated_step = self.global_step
         self.validated = scores.means()
         if self.task.metrics:
@@ -195,8 +192,7 @@ class TransformerModule(pl.LightningModule):
         sums = torch.tensor(counts, device=self.device)
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        value: float = bleu.bleu(sums.tolist())
-        return value
+        return float(bleu.bleu(sums.tolist()))
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -216,16 +212,15 @@ class TransformerModule(pl.LightningModule):
         return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer, and its schedule per optimizer step."""
         config = self.config.optimizer
         # Only on CUDA does the fused kernel skip the step of a gradient that overflowed by its scale.
         optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
-        schedule = build_schedule(optimizer, config.schedule, self.config.trainer.max_steps)
+        scheduler = LambdaLR(optimizer, schedule(config.schedule, self.config.trainer.max_steps))
         self._group_settings = [
             {key: value for key, value in group.items() if key not in ("params", "lr")}
             for group in optimizer.param_groups
         ]
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
         """Add config and tokenizer, which make the file self-contained, and the state that resuming needs."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from minitx.config.schema import OptimizerConfig, ScheduleConfig
 from minitx.nn import Head, NoPositions
@@ -20,11 +19,6 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
 
     Weight decay applies to matrices, not to vectors (biases, norms) nor to biases of attention scores. Muon's update is
     orthogonal and scaled to the size of AdamW's, so that one learning rate serves both (Liu et al. 2025).
-
-    Args:
-        model: owner of the parameters.
-        config: names, rates and decay.
-        fused: use torch's fused AdamW.
     """
     matrices, decayed, undecayed = _parameter_groups(model, config.name == "muon", _score_biases(model))
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
@@ -54,13 +48,9 @@ def _score_biases(model: nn.Module) -> set[Tensor]:
 
 
 def regrouped(saved: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Convert an optimizer's saved state to the current parameter groups.
+    """Convert an optimizer's state_dict to the current parameter groups of a model.
 
     Older checkpoints have the biases of attention scores in the group with decay.
-
-    Args:
-        saved: an optimizer's state_dict.
-        model: owner of its parameters.
     """
     muon = "parts" in saved
     adamw = saved["parts"][1] if muon else saved
@@ -98,13 +88,9 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Muon and AdamW over disjoint parameters, stepped together.
+    """Muon for matrices and AdamW for the rest, stepped together.
 
     Both skip a step if `found_inf` is 1 and AdamW is fused; see skips_on_device.
-
-    Args:
-        muon: updates matrices.
-        adamw: updates the rest.
     """
 
     def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
@@ -113,7 +99,6 @@ class CombinedOptimizer(torch.optim.Optimizer):
         super().__init__([group for part in self.parts for group in part.param_groups], {})  # shared with schedules
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step both after one evaluation of the closure, and return its result."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         muon, adamw = self.parts
@@ -127,11 +112,9 @@ class CombinedOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """State of both parts."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of both parts."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
@@ -148,11 +131,6 @@ def _step_unless(muon: torch.optim.Muon, skip: Tensor) -> None:
     muon.step()
     for weight, saved in before:
         weight.copy_(torch.where(skip, saved, weight))
-
-
-def build_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, max_steps: int) -> LambdaLR:
-    """The learning-rate scheduler of an optimizer."""
-    return LambdaLR(optimizer, schedule(config, max_steps))
 
 
 def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:

@@ -6,20 +6,14 @@ import sys
 import time
 from typing import Any
 
-import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from minitx.data.batch import IGNORE, Batch
 from minitx.training.folder import print_line
-from minitx.training.module import TransformerModule
 
 
 class ProgressLine(Callback):
-    """Print step, loss, latest validation, tokens/s and remaining time, and log the training curves.
-
-    Args:
-        every_n_steps: steps between updates.
-    """
+    """Print step, loss, latest validation, tokens/s and remaining time, and log the training curves."""
 
     def __init__(self, every_n_steps: int) -> None:
         self.every_n_steps = every_n_steps
@@ -27,17 +21,12 @@ class ProgressLine(Callback):
         self._updated_at = self._started_at = 0.0
         self._step = self._first_step = 0
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Start the clock."""
+    def on_train_start(self, trainer: Any, module: Any) -> None:
         self._updated_at = self._started_at = time.perf_counter()
         self._step = self._first_step = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Synchronize with the device every n steps: one line, one point on each curve."""
-        assert isinstance(module, TransformerModule)
-        assert module.loss is not None
         step = trainer.global_step
         if step == self._step or step % self.every_n_steps or not trainer.is_global_zero:
             return
@@ -54,31 +43,33 @@ class ProgressLine(Callback):
             curves["training/gradient_norm"] = float(module.gradient_norm)
         if module.steps.skip:
             curves["training/skipped_steps"] = int(module.steps.skipped)
-        if trainer.logger is not None:
-            trainer.logger.log_metrics(curves, step)
+        trainer.logger.log_metrics(curves, step)
         if self._in_place:
             left = int((now - self._started_at) / (step - self._first_step) * (trainer.max_steps - step))
             self._print(trainer, module, f"{rate:,.0f} tokens/s  {left // 60}:{left % 60:02d} left", end="\r")
 
-    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Print a line that is kept; the time of a validation does not count for tokens/s."""
-        assert isinstance(module, TransformerModule)
-        if trainer.is_global_zero and trainer.state.fn == "fit":
+        if trainer.is_global_zero:
             self._updated_at = time.perf_counter()
             self._print(trainer, module, f"{self._updated_at - self._started_at:.1f} s", end="\n")
 
-    def _print(self, trainer: pl.Trainer, module: TransformerModule, rest: str, end: str) -> None:
-        parts = [f"step {trainer.global_step:,}/{trainer.max_steps:,}"]
+    def _print(self, trainer: Any, module: Any, rest: str, end: str) -> None:
+        step, loss = f"step {trainer.global_step:,}/{trainer.max_steps:,}", ""
         if module.loss is not None:
-            parts.append(f"loss {float(module.loss):.4f}")
-        line = "  ".join(part for part in (*parts, described(module.validated), rest) if part)
+            loss = f"loss {float(module.loss):.4f}"
+        line = "  ".join(filter(None, (step, loss, described(module.validated), rest)))
         print_line(f"\033[2K{line}" if self._in_place else line, end)
 
 
 def described(figures: dict[str, float]) -> str:
     """Figures of a validation for the progress line."""
-    if "bleu" in figures:
-        return f"validation BLEU {figures['bleu']:.2f}, loss {figures['loss']:.4f}"
-    if "exact_match" in figures:
-        return f"exact match {100 * figures['exact_match']:.2f} %"
-    return f"validation loss {figures['loss']:.4f}" if figures else ""
+    match figures:
+        case {"bleu": bleu, "loss": loss}:
+            return f"validation BLEU {bleu:.2f}, loss {loss:.4f}"
+        case {"exact_match": exact_match}:
+            return f"exact match {100 * exact_match:.2f} %"
+        case {"loss": loss}:
+            return f"validation loss {loss:.4f}"
+        case _:
+            return ""

@@ -22,21 +22,13 @@ from minitx.training.start import Changes, Start, find_start
 
 
 class ResolvedRun(NamedTuple):
-    """A run with every default filled in.
+    """A run with every default filled in."""
 
-    Attributes:
-        config: complete, as saved in every checkpoint.
-        task: the config's task, with the tokenizer of the run.
-        model: built and initialized, with the weights of `start` if it initializes a new run.
-        start: the checkpoint to resume or to initialize from.
-        changes: settings that differ from those of `start`.
-    """
-
-    config: Config
-    task: Task
-    model: Transformer
-    start: Start | None
-    changes: Changes
+    config: Config  # complete, as saved in every checkpoint
+    task: Task  # with the tokenizer of the run
+    model: Transformer  # initialized, from `start` unless that is resumed
+    start: Start | None  # the checkpoint to resume or to initialize from
+    changes: Changes  # settings that differ from those of `start`
 
     @property
     def notes(self) -> list[str]:
@@ -46,9 +38,7 @@ class ResolvedRun(NamedTuple):
 
 
 def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
-    """Resolve a config.
-
-    Keys of `model` that are absent from the values are taken from the checkpoint that the run starts from.
+    """Resolve a config. Keys of `model` that it lacks are taken from the checkpoint that the run starts from.
 
     Args:
         values: a config as plain JSON types, without defaults; or a Config.
@@ -60,7 +50,11 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     """
     values = values.to_dict() if isinstance(values, Config) else values
     config = config_from_dict(values)
-    _check_device(config)
+    device = training_device(config.trainer.accelerator)
+    if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
+        raise ConfigError(
+            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
+        )
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
@@ -84,15 +78,6 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
         network.load_state_dict(start.weights)
     return ResolvedRun(config, task, network, start, changes)
-
-
-def _check_device(config: Config) -> None:
-    """Refuse a precision that the device lacks."""
-    device = training_device(config.trainer.accelerator)
-    if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
-        raise ConfigError(
-            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
-        )
 
 
 def _check_framing(config: Config, task: Task) -> None:
@@ -124,11 +109,12 @@ def _check_positions(config: Config, model: Transformer, task: Task) -> None:
     limit, needed = max_positions(model), positions(config.model.architecture, task.reach)
     if limit is None or needed <= limit:
         return
-    if config.model.position_ids["name"] == "consecutive":
+    ids = config.model.position_ids["name"]
+    if ids == "consecutive":
         raise ConfigError(
             f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
         )
     raise ConfigError(
-        f"model.position_ids.name {config.model.position_ids['name']} with its options, and model.position.max_len if "
-        f"there is one, must reach {needed} tokens, the longest sequence of this task; they reach {limit}"
+        f"model.position_ids.name {ids} with its options, and model.position.max_len if there is one, must reach "
+        f"{needed} tokens, the longest sequence of this task; they reach {limit}"
     )

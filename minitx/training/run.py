@@ -19,20 +19,19 @@ from minitx.config.schema import Config
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
+from minitx.hardware.devices import TRUE_DTYPES, resolve_precision
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
 from minitx.training.folder import RunFiles, new_folder, old_folder, print_line
-from minitx.training.precision import TRUE_DTYPES, resolve_precision
 from minitx.training.resolve import ResolvedRun
-from minitx.training.resume import data_digest
-from minitx.training.start import Start
+from minitx.training.start import Start, data_digest
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
 
 
 def loss_logger(files: RunFiles, purge_step: int | None) -> Any:
-    """TensorBoard events of the losses; of a resumed run, earlier events from purge_step on are hidden."""
+    """Log the losses in TensorBoard; of a resumed run, earlier events from purge_step on are hidden."""
     from lightning.pytorch.loggers import TensorBoardLogger
 
     root, version = files.folder.parent, files.folder.name
@@ -59,9 +58,11 @@ class RunExtras:
     strategy: Callable[[str], Any] = lambda name: name
     """Creates Lightning's strategy, from trainer.strategy."""
     callbacks: Callable[[Config, RunFiles], Sequence[Callback]] = lambda config, files: ()
-    """Creates Lightning callbacks; a RunCallback has further hooks."""
+    """Creates Lightning callbacks; a RunCallback may surround the run."""
     report: Callable[[Predictor], tuple[dict[str, Any], str]] = held_out_report
     """Evaluates the trained model: figures for results.json, and the same as text."""
+    finish: Callable[[Any, Config, dict[str, Any]], None] = lambda logger, config, results: None
+    """Writes the results of the run into its log."""
 
 
 def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
@@ -93,18 +94,21 @@ def _train(
     run: ResolvedRun, start: Start | None, validation: Examples, files: RunFiles, extras: RunExtras
 ) -> dict[str, Any]:
     """Train in an existing folder; `start` is the checkpoint of a run to resume."""
-    from minitx.training.checkpointing import AtomicCheckpointIO, checkpoint_callbacks
-    from minitx.training.hooks import RunCallback
-    from minitx.training.module import TransformerModule
+    from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
+    from minitx.training.module import RunCallback, TransformerModule
     from minitx.training.progress import ProgressLine
 
     _silence_lightning()
     config, task, model, settings = run.config, run.task, run.model, run.config.trainer
     precision = resolve_precision(settings.precision, settings.accelerator)
     accumulate = settings.accumulate_grad_batches
-    added = extras.callbacks(config, files)
-    hooks = [callback for callback in added if isinstance(callback, RunCallback)]
-    first = [callback for callback in hooks if callback.first]
+    save_every = min(settings.save_every_n_steps, settings.max_steps)
+    callbacks = [
+        ProgressLine(config.log.every_n_steps),
+        *extras.callbacks(config, files),
+        BestCheckpoint(files),
+        SaveCheckpoints(files.folder, save_every, settings.keep_every_n_steps),
+    ]
     trainer = _trainer(
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -120,12 +124,7 @@ def _train(
         num_nodes=settings.num_nodes,
         # Hides the events that a killed process wrote after its last save.
         logger=extras.logger(files, None if start is None else start.step + 1),
-        callbacks=[
-            *first,
-            ProgressLine(config.log.every_n_steps),
-            *(callback for callback in added if callback not in first),
-            *checkpoint_callbacks(files, settings),
-        ],
+        callbacks=sorted(callbacks, key=lambda callback: not (isinstance(callback, RunCallback) and callback.first)),
         plugins=[AtomicCheckpointIO(files, start)],
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -134,7 +133,7 @@ def _train(
     # Lightning would refuse to convert a Batch, which is frozen, to a true precision; it holds no floats.
     trainer.precision_plugin.convert_input = lambda batch: batch
     if trainer.is_global_zero:
-        files.write_first("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        files.write_config(yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         device = trainer.strategy.root_device.type
         print(f"{files.folder}: {parameters:,} parameters, {precision}, {device}", *run.notes, sep="\n", flush=True)
@@ -156,12 +155,11 @@ def _train(
     )
     held_out = FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
     with ExitStack() as stack:
-        for hook in hooks:
-            stack.enter_context(hook.around(trainer))
+        for callback in callbacks:
+            if isinstance(callback, RunCallback):
+                stack.enter_context(callback.around(trainer))
         trainer.fit(module, batches, held_out, ckpt_path=None if start is None else start.file)
         seconds = module.seconds
-        for hook in hooks:
-            hook.on_trained()
         results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}
         if config.run.init_from:
             results["init_from"] = config.run.init_from
@@ -175,19 +173,13 @@ def _train(
             results |= figures
             skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
             print_line(f"{files.folder}: trained in {seconds:.1f} s{skipped}\n{text}")
-            for hook in hooks:
-                hook.on_results(trainer, config, results)
+            extras.finish(trainer.logger, config, results)
             files.write_results(f"{json.dumps(results, indent=2)}\n".encode())
     return results
 
 
 def _trainer(**settings: Any) -> Any:
-    """Lightning's Trainer.
-
-    Raises:
-        ConfigError: no such device or strategy, or a number of launched processes (torchrun, SLURM) that differs from
-            the config's.
-    """
+    """Create Lightning's Trainer; a ConfigError if there is no such device, strategy or number of processes."""
     import lightning.pytorch as pl
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 

@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from minitx.checkpoints import format as checkpoint
 from minitx.nn import Stack
-from minitx.training.module import TransformerModule
 from minitx.training.optim import regrouped
 
 
@@ -80,18 +79,15 @@ class GatherForValidation(Callback):
     has finished would wait forever. Callbacks that run the model come before this one, checkpoints after it.
     """
 
-    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Gather the weights."""
+    def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
         for part in self._parts(module):
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
 
-    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Shard them again."""
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         for part in self._parts(module):
             part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
 
-    def _parts(self, module: pl.LightningModule) -> list[FSDPModule]:
-        assert isinstance(module, TransformerModule)
+    def _parts(self, module: Any) -> list[FSDPModule]:
         return [part for part in module.model.modules() if isinstance(part, FSDPModule)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.models.builder import resolved_positions
 from minitx.training.folder import is_first_process, run_root
-from minitx.training.resume import data_digest
 
 RESHAPABLE = tuple(
     f"model.{key}"
@@ -38,23 +38,14 @@ Changes = dict[str, tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Start:
-    """A checkpoint to start from.
-
-    Attributes:
-        file: its path.
-        contents: of the file.
-        config: of its run, with every default filled in.
-        tokenizer: of its run.
-        resumes: True continues that run, False starts a new run with its weights.
-        path: as the user named it.
-    """
+    """A checkpoint to start from."""
 
     file: Path
     contents: dict[str, Any]
-    config: Config
+    config: Config  # of its run, with every default filled in
     tokenizer: Tokenizer
-    resumes: bool
-    path: str
+    resumes: bool  # True continues that run, False starts a new run with its weights
+    path: str  # as the user named it
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -64,8 +55,7 @@ class Start:
     @property
     def step(self) -> int:
         """Optimizer steps done, of a run to resume."""
-        step: int = self.contents["global_step"]
-        return step
+        return int(self.contents["global_step"])
 
     @property
     def vocab_size(self) -> int:
@@ -73,11 +63,7 @@ class Start:
         return self.weights["embedding.table.weight"].size(0)
 
     def completed(self, config: Config) -> Config:
-        """Take the settings that the run shares with the checkpoint: vocabulary, tokenizer and init_from.
-
-        Args:
-            config: of the run, its `data` resolved.
-        """
+        """Take the settings that a run shares with the checkpoint: vocabulary, tokenizer and init_from."""
         model, data = config.model, config.data
         init_from = self.config.run.init_from if self.resumes else self.path
         if not self.resumes and model.vocab_size is None:
@@ -109,7 +95,7 @@ class Start:
     def _check_resumed(self, config: Config, task: Task) -> Changes:
         found = changes(self.config.to_dict(), config.to_dict())
         found = {key: pair for key, pair in found.items() if key not in LOCATION}
-        folder = self.file.parent
+        folder, steps = self.file.parent, config.trainer.max_steps
         instead = f"start a new run, or initialize one with these weights: --init_from {folder}"
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
@@ -118,11 +104,9 @@ class Start:
         same = any(key.startswith("data.") for key in found) or digest in (None, data_digest(task))
         if not same or task.vocabulary.to_dict() != self.tokenizer.to_dict():
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
-        if self.step > config.trainer.max_steps:
-            raise ConfigError(
-                f"--resume: trainer.max_steps must be larger than {self.step:,}, the steps that {self.file} has done, "
-                f"got {config.trainer.max_steps:,}"
-            )
+        if self.step > steps:
+            done = f"{self.step:,}, the steps that {self.file} has done"
+            raise ConfigError(f"--resume: trainer.max_steps must be larger than {done}, got {steps:,}")
         return found
 
     def notes(self, config: Config, task: Task, found: Changes) -> list[str]:
@@ -155,8 +139,7 @@ class Start:
             raise ConfigError(f"--resume: {done} with {described(found)}")
         if is_first_process():
             print(f"--resume: {done}", flush=True)
-        figures: dict[str, Any] = json.loads(results.read_bytes())
-        return figures
+        return dict(json.loads(results.read_bytes()))
 
 
 def find_start(config: Config, resume: bool, init_from: str | None) -> Start | None:
@@ -192,11 +175,7 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
 
 
 def _read(file: Path, resumes: bool, path: str) -> Start:
-    """Read a checkpoint, and check that its parts agree.
-
-    Raises:
-        ConfigError: it is damaged.
-    """
+    """Read a checkpoint, and check that its parts agree."""
     contents = checkpoint.read(file)
     if resumes and {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
         raise ConfigError(f"{file} holds weights alone, no training state to resume")
@@ -223,16 +202,19 @@ def _alternative(damaged: Path) -> str:
     return "there is no other checkpoint in its folder: start a new run"
 
 
-def changes(before: dict[str, Any], now: dict[str, Any], within: str = "") -> Changes:
-    """Differences of two configs, or of two of their sections with the dotted key `within`."""
-    found: Changes = {}
-    for name in dict.fromkeys((*before, *now)):
-        old, new, key = before.get(name), now.get(name), f"{within}.{name}" if within else name
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= changes(old, new, key)
-        elif old != new:
-            found[key] = (old, new)
+def flat(section: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """The values of a config by dotted key."""
+    found: dict[str, Any] = {}
+    for name, value in section.items():
+        found |= flat(value, f"{key}{name}.") if isinstance(value, dict) else {f"{key}{name}": value}
     return found
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> Changes:
+    """Differences of two configs."""
+    before, now = flat(before), flat(now)
+    pairs = {key: (before.get(key), now.get(key)) for key in (before | now)}
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
 
 
 def described(found: Changes) -> str:
@@ -245,3 +227,33 @@ def _unknown_share(config: Config, task: Task) -> float:
     special = task.vocabulary.special
     labels = task.batch(generator(0), task.batch_size).frame(config.model.architecture, special).labels
     return float((labels == special.unk).sum() / (labels != IGNORE).sum())
+
+
+def data_digest(task: Task) -> str:
+    """Hash a few training examples: other data, or another way of sampling, has another digest."""
+    tensors = [tensor for tensor in task.batch(generator(0), 8) if isinstance(tensor, torch.Tensor)]
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+
+
+def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
+    """Set Lightning's loops in a checkpoint to continue after its last whole step.
+
+    The loops count batches, whose number per step may have changed; and Lightning would follow the finished epoch of a
+    completed run by another.
+
+    Args:
+        contents: of the checkpoint; changed in place.
+        accumulate: batches per optimizer step.
+    """
+
+    def counters(started: int, done: int) -> dict[str, int]:
+        return {"ready": started, "started": started, "processed": done, "completed": done}
+
+    step, loops = contents["global_step"], contents["loops"]["fit_loop"]
+    done = counters(step * accumulate, step * accumulate)
+    loops["epoch_progress"] = {name: counters(1, 0) for name in ("total", "current")}
+    loops["epoch_loop.batch_progress"] = {"total": done, "current": dict(done), "is_last_batch": False}
+    loops["epoch_loop.state_dict"] = {"_batches_that_stepped": step}
+    # One started and not completed makes Lightning run the validation that was due at the last save.
+    started = counters(0 if contents.get("validated", True) else 1, 0)
+    loops["epoch_loop.val_loop.batch_progress"] = {"total": started, "current": dict(started), "is_last_batch": False}

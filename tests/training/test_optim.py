@@ -4,6 +4,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from minitx import ModelConfig, build_model
 from minitx.config.schema import OptimizerConfig, ScheduleConfig
@@ -11,7 +12,6 @@ from minitx.training import optim
 from minitx.training.optim import (
     CombinedOptimizer,
     build_optimizer,
-    build_schedule,
     place_step_counters,
     regrouped,
     schedule,
@@ -54,7 +54,7 @@ def test_constant_stays() -> None:
 def test_schedule_counts_optimiser_steps() -> None:
     layer = nn.Linear(2, 2)
     optimizer = build_optimizer(layer, OptimizerConfig(lr=1.0))
-    steps = build_schedule(optimizer, ScheduleConfig("constant", warmup_steps=4), max_steps=10)
+    steps = LambdaLR(optimizer, schedule(ScheduleConfig("constant", warmup_steps=4), max_steps=10))
     seen = []
     for _ in range(5):
         seen.append(optimizer.param_groups[0]["lr"])
@@ -216,7 +216,7 @@ def test_muon_moves_a_matrix_by_an_orthogonal_one_of_adamws_size() -> None:
 
 def test_a_schedule_reaches_both_and_their_state_survives() -> None:
     def trained(optimizer: CombinedOptimizer, layer: nn.Linear, steps: int) -> None:
-        rates = build_schedule(optimizer, ScheduleConfig("constant", warmup_steps=4), max_steps=10)
+        rates = LambdaLR(optimizer, schedule(ScheduleConfig("constant", warmup_steps=4), max_steps=10))
         for step in range(steps):
             assert {group["lr"] for part in optimizer.parts for group in part.param_groups} == {(step + 1) * 0.1 / 4}
             generator = torch.Generator().manual_seed(step)

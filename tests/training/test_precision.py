@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.training.precision import resolve_precision
+from minitx.hardware.devices import resolve_precision
 from minitx.training.resolve import resolve
 
 

@@ -36,18 +36,11 @@ class AutoCompile(Callback):
     def __init__(self) -> None:
         self._batches = 0
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Decide, once, after TRIAL_AFTER_BATCHES."""
-        assert isinstance(module, TransformerModule)
         self._batches += 1
-        # The hooks that gather sharded weights do not work in a trial.
-        if (
-            self._batches != TRIAL_AFTER_BATCHES
-            or module.device.type not in DEVICES
-            or isinstance(module.model, FSDPModule)
-        ):
+        sharded = isinstance(module.model, FSDPModule)  # hooks that gather weights do not work in a trial
+        if self._batches != TRIAL_AFTER_BATCHES or module.device.type not in DEVICES or sharded:
             return
         left = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
         try:

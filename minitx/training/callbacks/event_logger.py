@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import lightning.pytorch as pl
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -15,19 +14,13 @@ from minitx.config.schema import Config
 from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.writer import add_hyperparameters
 from minitx.training.folder import RunFiles
-from minitx.training.hooks import RunCallback
+from minitx.training.start import flat
 
 
 class Events(SummaryWriter):
-    """torch's writer, on an EventFile.
+    """torch's writer, on an EventFile; events of earlier files from purge_step on are hidden."""
 
-    Args:
-        folder: of the event file.
-        files: of the run; they report failed writes.
-        purge_step: events of earlier files from this step on are hidden.
-    """
-
-    def __init__(self, folder: str, files: RunFiles, purge_step: int | None = None) -> None:
+    def __init__(self, folder: str, files: RunFiles, purge_step: int | None) -> None:
         self.files = files
         super().__init__(folder, purge_step=purge_step)
 
@@ -42,12 +35,7 @@ class Events(SummaryWriter):
 
 
 class RunLogger(TensorBoardLogger):
-    """TensorBoard events in the run's folder, without Lightning's hparams.yaml, which config.yaml replaces.
-
-    Args:
-        files: of the run.
-        purge_step: of a resumed run, its first new step.
-    """
+    """TensorBoard events in the run's folder, without Lightning's hparams.yaml, which config.yaml replaces."""
 
     def __init__(self, files: RunFiles, purge_step: int | None = None) -> None:
         super().__init__(files.folder.parent, name="", version=files.folder.name, default_hp_metric=False)
@@ -56,14 +44,12 @@ class RunLogger(TensorBoardLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Events:
-        """The run's writer."""
         if self._experiment is None:
             self._experiment = Events(self.log_dir, self.files, self.purge_step)
         assert isinstance(self._experiment, Events)
         return self._experiment
 
     def save(self) -> None:
-        """Flush the buffer to disk."""
         self.experiment.flush()
 
     def finalize(self, status: str) -> None:
@@ -79,23 +65,8 @@ class RunLogger(TensorBoardLogger):
 
 def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
     """The config with dotted keys and simple values, without unset keys, `log` and run.folder."""
-    found: dict[str, bool | int | float | str] = {}
-
-    def walk(key: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                walk(f"{key}.{name}" if key else name, inner)
-        elif value is not None and not key.startswith(("log.", "run.folder")):
-            found[key] = value if isinstance(value, bool | int | float | str) else str(value)
-
-    walk("", config.to_dict())
-    return found
-
-
-class LogResults(RunCallback):
-    """Write hyperparameters and final figures once a run is evaluated."""
-
-    def on_results(self, trainer: pl.Trainer, config: Config, results: dict[str, Any]) -> None:
-        """Write them, and close the log."""
-        assert isinstance(trainer.logger, RunLogger)
-        trainer.logger.finish(config, results)
+    return {
+        key: value if isinstance(value, bool | int | float | str) else str(value)
+        for key, value in flat(config.to_dict()).items()
+        if value is not None and not key.startswith(("log.", "run.folder"))
+    }

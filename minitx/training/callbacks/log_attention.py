@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
@@ -19,15 +17,10 @@ from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_json, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
 from minitx.training.callbacks.event_logger import RunLogger
-from minitx.training.module import TransformerModule
 
 
 class LogAttention(Callback):
-    """Log attention maps, head statistics and generated outputs of fixed validation examples.
-
-    Args:
-        config: interval, and number of examples.
-    """
+    """Log attention maps, head statistics and generated outputs of fixed validation examples."""
 
     state_key = "LookInside"  # the key in checkpoints of format 1
 
@@ -35,37 +28,37 @@ class LogAttention(Callback):
         self.config = config
         self._heads: list[HeadFigures] = []
 
-    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Log every n-th validation, in the first process."""
         every = self.config.every_n_validations
-        if not trainer.is_global_zero or trainer.logger is None or trainer.state.fn != "fit" or every < 1:
+        if not trainer.is_global_zero or every < 1:
             return
         number = trainer.global_step * trainer.accumulate_grad_batches // int(trainer.val_check_interval)
         if (number - 1) % every and trainer.global_step < trainer.max_steps:
             return
-        assert isinstance(module, TransformerModule)
-        writer = trainer.logger.experiment  # type: ignore[attr-defined]
+        assert isinstance(trainer.logger, RunLogger)
+        vocabulary = module.task.vocabulary
         with evaluating(module.model):
-            predictor = Predictor(module.model, module.task.vocabulary, module.config)
+            predictor = Predictor(module.model, vocabulary, module.config)
             examples = module.task.examples("validation", self.config.examples)
-            texts, expected = examples.texts(module.task.vocabulary, self.config.max_tokens)
-            readable = [index for index, text in enumerate(texts) if _can_encode(text, module.task.vocabulary)]
+            texts, expected = examples.texts(vocabulary, self.config.max_tokens)
+            readable = [index for index, text in enumerate(texts) if _can_encode(text, vocabulary)]
             if not readable:
                 return
             texts = [texts[index] for index in readable]
+            answers = None
             if expected is None:
-                header: tuple[str, ...] = ("prompt", "continuation, sampled")
-                prompts = [_first_half(text, module.task.vocabulary) for text in texts]
+                prompts = [_first_half(text, vocabulary) for text in texts]
                 generated = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
-                table: list[tuple[str, ...]] = list(zip(prompts, generated, strict=True))
-                maps = predictor.attend(texts)
+                table = {"prompt": prompts, "continuation, sampled": generated}
             else:
-                header = ("input", "expected", "generated")
                 generated = predictor.generate(texts)
-                table = list(zip(texts, [expected[index] for index in readable], generated, strict=True))
-                encoder = predictor.architecture == "encoder_only"  # its input has no answers
-                maps = predictor.attend(texts, None if encoder else generated)
-        writer.add_text("answers", markdown_table(header, table), trainer.global_step)
+                table = {"input": texts, "expected": [expected[index] for index in readable], "generated": generated}
+                if predictor.architecture != "encoder_only":  # whose input has no answers
+                    answers = generated
+            maps = predictor.attend(texts, answers)
+        writer, rows = trainer.logger.experiment, list(zip(*table.values(), strict=True))
+        writer.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
         self._log(writer, maps, len(texts), trainer.global_step)
 
     def _log(self, writer: Any, maps: AttentionMaps, examples: int, step: int) -> None:
@@ -86,19 +79,17 @@ class LogAttention(Callback):
         return {"heads": [head._asdict() for head in self._heads]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore them."""
         self._heads = [HeadFigures(**head) for head in state_dict["heads"]]
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Write the latest head statistics as a table in TensorBoard and as heads.json."""
         if not self._heads:
             return
-        assert trainer.logger is not None
-        trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)  # type: ignore[attr-defined]
-        path = Path(str(trainer.logger.log_dir)) / "heads.json"
         assert isinstance(trainer.logger, RunLogger)
-        with trainer.logger.files.writing(path.name, "TensorBoard's tab TEXT has it"), written_whole(path) as file:
-            file.write(f"{json.dumps(heads_json(self._heads), indent=2)}\n".encode())
+        trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)
+        files, table = trainer.logger.files, json.dumps(heads_json(self._heads), indent=2)
+        with files.writing("heads.json", "TensorBoard's tab TEXT has it"):
+            files.write("heads.json", f"{table}\n".encode())
 
 
 def _can_encode(text: str, vocabulary: Tokenizer) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -14,7 +14,7 @@ from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.prompts import labels
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
-from minitx.training.module import TransformerModule
+from minitx.training.callbacks.event_logger import RunLogger
 
 COLUMNS = ["token", "vector", "example", "position"]
 """Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
@@ -33,26 +33,22 @@ class LogEmbeddings(Callback):
 
     Each distinct token has one point from the table, scaled as in the model and without its position, and one point for
     every occurrence from the output of the last layer.
-
-    Args:
-        config: numbers of examples and points.
     """
 
     def __init__(self, config: EmbeddingLogConfig) -> None:
         self.config = config
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Write them, in the first process."""
-        if self.config.examples < 1 or not trainer.is_global_zero or trainer.logger is None:
+        if self.config.examples < 1 or not trainer.is_global_zero:
             return
-        assert isinstance(module, TransformerModule)
-        writer = trainer.logger.experiment  # type: ignore[attr-defined]
+        assert isinstance(trainer.logger, RunLogger)
         predictor = Predictor(module.model, module.task.vocabulary, module.config)
         predictor.task = module.task  # its corpus is already open
-        with trainer.logger.files.writing("the projector's files", "the run continues without"):  # type: ignore[attr-defined]
-            for stack, vectors, names in token_points(predictor, self.config):
-                writer.add_embedding(
-                    vectors, names, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS
+        with trainer.logger.files.writing("the projector's files", "the run continues without"):
+            for stack, *points in token_points(predictor, self.config):
+                trainer.logger.experiment.add_embedding(
+                    *points, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS
                 )
 
 

@@ -19,14 +19,10 @@ MAX_OPERATORS = 12
 
 
 class ProfileSteps(Callback):
-    """Profile some early steps twice: by the clock, then by the profiler, which slows them.
-
-    Args:
-        steps: number for each.
-    """
+    """Profile `steps` early batches by the clock, and as many by the profiler, which slows them."""
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps
+        self.steps, self.last = steps, WARMUP_STEPS + 2 * steps
         self.phases: dict[str, float] = {}  # seconds
         self._lap_start = 0.0
         self._batches = 0
@@ -39,8 +35,8 @@ class ProfileSteps(Callback):
             self.phases[phase] = self.phases.get(phase, 0.0) + now - self._lap_start
         self._lap_start = now
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        """End the phase before the forward; start the profiler after the timed steps."""
+    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Start the profiler after the timed steps."""
         self._batches += 1
         self._end_phase("sampling the batch, and all else between steps", module.device)
         if self._batches == WARMUP_STEPS + self.steps + 1:
@@ -49,45 +45,40 @@ class ProfileSteps(Callback):
             self._profile = profile(activities=activities)
             self._profile.start()
 
-    def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss: Any) -> None:
-        """End the forward."""
+    def on_before_backward(self, trainer: pl.Trainer, module: Any, loss: Any) -> None:
         self._end_phase("forward", module.device)
 
-    def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """End the backward."""
+    def on_after_backward(self, trainer: pl.Trainer, module: Any) -> None:
         self._end_phase("backward", module.device)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """End the optimizer's phase; print the tables after the last profiled step."""
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *batch: Any) -> None:
+        """Print the tables after the last profiled step."""
         self._end_phase("clipping, optimizer, schedule", module.device)
-        if self._profile is not None and self._batches == WARMUP_STEPS + 2 * self.steps:
+        if self._profile is not None and self._batches == self.last:
             self._profile.stop()
             if trainer.is_global_zero:
                 print(self._tables(self._profile), flush=True)
             self._profile = None
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Stop the profiler, and report a run that was too short."""
         if self._profile is not None:
             self._profile.stop()
-            self._profile = None
-        needed = WARMUP_STEPS + 2 * self.steps
-        if self._batches < needed and trainer.is_global_zero:
-            print(f"trainer.profile {self.steps} needs {needed} batches, there were {self._batches}")
+        if self._batches < self.last and trainer.is_global_zero:
+            print(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
 
     def _tables(self, operators: profile) -> str:
         """Both tables as text."""
         total = sum(self.phases.values())
         lines = [f"a batch takes {1e3 * total / self.steps:.2f} ms (mean of {self.steps})"]
         lines += [f"  {seconds / total:6.1%}  {phase}" for phase, seconds in self.phases.items()]
-        events = [
-            (getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total, event)
+        durations = {
+            event: getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total
             for event in operators.key_averages()
-        ]
-        total = sum(microseconds for microseconds, _ in events)
+        }
+        total = sum(durations.values())
         lines += ["operators, by their own time"]
-        for microseconds, event in sorted(events, key=lambda pair: -pair[0])[:MAX_OPERATORS]:
-            lines.append(f"  {microseconds / total:6.1%}  {event.key}, {event.count / self.steps:.0f} calls a batch")
+        for event in sorted(durations, key=durations.__getitem__, reverse=True)[:MAX_OPERATORS]:
+            calls = f"{event.count / self.steps:.0f} calls a batch"
+            lines.append(f"  {durations[event] / total:6.1%}  {event.key}, {calls}")
         return "\n".join(lines)

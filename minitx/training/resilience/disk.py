@@ -11,24 +11,15 @@ from minitx.training.folder import RunFiles, print_line
 
 
 class TolerantFiles(RunFiles):
-    """Files in a run's folder, whose failed writes are reported once and do not end the run.
-
-    Args:
-        folder: of the run.
-    """
+    """Files in a run's folder, whose failed writes are reported once and do not end the run."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._contents: dict[str, bytes] = {}  # to write again into a folder that was removed
+        self._contents: dict[str, bytes] = {}  # of small files, to write again into a folder that was removed
 
-    def write_first(self, name: str, contents: bytes) -> None:
-        """Write a file before training.
-
-        Raises:
-            ConfigError: the folder cannot be written.
-        """
+    def write(self, name: str, contents: bytes) -> None:
         self._contents[name] = contents
-        super().write_first(name, contents)
+        super().write(name, contents)
 
     def check_saved(self) -> None:
         """Check that the end of training was saved.
@@ -43,35 +34,15 @@ class TolerantFiles(RunFiles):
                 f"written, {'start again' if self.saved is None else 'resume from it with --resume'}"
             )
 
-    def write_results(self, contents: bytes) -> None:
-        """Write results.json.
-
-        Raises:
-            RunFailed: it cannot be written.
-        """
-        self._contents["results.json"] = contents
-        try:
-            super().write_results(contents)
-        except OSError as error:
-            raise RunFailed(
-                f"{self.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
-                "--resume evaluates it again"
-            ) from None
-
     @contextmanager
     def writing(self, name: str, fallback: str) -> Iterator[None]:
-        """A context for a write into the folder, whose first OSError is reported and suppressed.
-
-        Args:
-            name: of the file, for messages.
-            fallback: what there is instead after a failure, and whether it is retried.
-        """
+        """Report the first OSError of a file, and suppress all."""
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True)
                 print_line(f"{self.folder} was removed during the run: it is created again, without its old files")
                 for file, contents in self._contents.items():
-                    self._write(file, contents)
+                    super().write(file, contents)
             yield
         except OSError as error:
             reason = error.strerror or str(error)

@@ -17,90 +17,112 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
 from minitx.config.errors import RunFailed
 from minitx.config.schema import Config
+from minitx.hardware.devices import moved
 from minitx.training.folder import RunFiles
-from minitx.training.hooks import RunCallback
 from minitx.training.losses import count
-from minitx.training.module import TransformerModule
-from minitx.training.optim import schedule, unsharded
-from minitx.training.resilience.nonfinite import FiniteSteps
+from minitx.training.module import EveryStep, RunCallback, TransformerModule
+from minitx.training.optim import schedule, skips_on_device, unsharded
 from minitx.training.resilience.signals import launched_by_lightning
 
 MAX_SKIPPED_IN_A_ROW = 50
 """Consecutive steps that may be skipped; fp16 needs up to twenty to find the scale of its gradients."""
 
 
-class StopOnDivergence(RunCallback):
-    """End the run at a loss or gradient that is not finite, or after too many in a row where steps are skipped.
+class FiniteSteps(EveryStep):
+    """Skip and count steps whose loss or gradient is not finite: weights and optimizer states are unchanged.
 
-    Args:
-        config: of the run.
-        files: of the run.
+    Unless `skip` is True, every later step is skipped as well.
     """
+
+    def __init__(self, skip: bool) -> None:
+        super().__init__(skip)
+        self.deferred = False  # whether reading the counters below would synchronize with a device
+        self.in_a_row = torch.tensor(0)  # skipped steps up to now
+        self.overflows = torch.tensor(0)  # steps in a row whose fp16 gradient was too large for its scale
+        self.first = torch.tensor(0)  # number of the first step in the row, from 0
+        self.norm = torch.tensor(0.0)  # of its gradient
+        self._losses: Tensor | int = 0
+
+    def add_losses(self, nonfinite: Tensor) -> None:
+        self._losses = self._losses + nonfinite
+
+    def before_step(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
+        """Decide whether the optimizer skips the coming step."""
+        overflow, bad = ~norm.isfinite(), torch.as_tensor(self._losses > 0)
+        self._losses = 0
+        if scaler is None:
+            bad = bad | overflow
+        else:  # which skips the steps of overflows itself
+            self.overflows = (moved(self.overflows, norm.device) + 1) * overflow
+        before = moved(self.in_a_row, norm.device)
+        if not self.skip:
+            bad = bad | (before > 0)
+        starts = bad & (before == 0)
+        self.in_a_row = (before + 1) * bad
+        self.skipped = moved(self.skipped, norm.device) + bad
+        self.first = torch.where(starts, step, moved(self.first, norm.device))
+        recorded = starts if scaler is None else starts | overflow
+        self.norm = torch.where(recorded, norm, moved(self.norm, norm.device))
+        self.deferred = norm.is_cuda and skips_on_device(optimizer)
+        if not self.deferred:
+            if bad:
+                optimizer.zero_grad(set_to_none=True)  # an optimizer ignores weights without a gradient
+        elif scaler is None:
+            optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # as torch's GradScaler sets it
+        else:
+            for found in scaler._found_inf_per_device(optimizer).values():  # the scaler passes them on, 0 or 1
+                found.masked_fill_(bad, 1.0)
+
+
+class StopOnDivergence(RunCallback):
+    """End the run at a loss or gradient that is not finite, or after too many in a row where steps are skipped."""
 
     first = True
 
     def __init__(self, config: Config, files: RunFiles) -> None:
         self.config, self.files = config, files
+        self.steps = FiniteSteps(config.trainer.skip_nonfinite_steps)
 
-    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Skip steps that are not finite."""
-        assert isinstance(module, TransformerModule)
-        module.steps = FiniteSteps(self.config.trainer.skip_nonfinite_steps)
+    def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
+        module.steps = self.steps
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Read the counters where that is free, and before a log, a validation or a save."""
-        assert isinstance(module, TransformerModule)
-        settings, step = self.config.trainer, trainer.global_step
+        settings, steps, step = self.config.trainer, self.steps, trainer.global_step
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         intervals = (settings.save_every_n_steps, settings.keep_every_n_steps)
         saves = step == trainer.max_steps or any(every and step % every == 0 for every in intervals)
         reported = step % self.config.log.every_n_steps == 0 or step % settings.val_every_n_steps == 0
-        steps = module.steps
-        assert isinstance(steps, FiniteSteps)
         if steps.deferred and not (saves or reported):
             return
-        if int(steps.in_a_row) > (MAX_SKIPPED_IN_A_ROW if settings.skip_nonfinite_steps else 0):
-            self._stop(trainer, module, int(steps.first), float(steps.norm))
-        if int(steps.overflows) > MAX_SKIPPED_IN_A_ROW:
-            self._stop(trainer, module, step - 1, float(steps.norm))
-        if saves and not bool(unsharded(get_total_norm(module.parameters(), math.inf)).isfinite()):
-            self._stop(trainer, module, step - 1, float(steps.norm))
+        if int(steps.in_a_row) > (MAX_SKIPPED_IN_A_ROW if steps.skip else 0):
+            self._stop(trainer, module, int(steps.first))
+        overflowing = int(steps.overflows) > MAX_SKIPPED_IN_A_ROW
+        if overflowing or (saves and not bool(unsharded(get_total_norm(module.parameters(), math.inf)).isfinite())):
+            self._stop(trainer, module, step - 1)
 
-    def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int, norm: float) -> None:
-        """Replay the step after the first `done`, and report the outcome.
-
-        Raises:
-            RunFailed: always, in the first process.
-            SystemExit: always, in the others.
-        """
+    def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int) -> None:
+        """Replay the step after the first `done`, and end the run with the outcome."""
         loss, where = replay(trainer, module, done)
         if not trainer.is_global_zero:
             raise SystemExit(0 if launched_by_lightning(trainer) else 1)
-        rate = self.config.optimizer.lr * schedule(self.config.optimizer.schedule, trainer.max_steps)(done)
-        clip = self.config.trainer.gradient_clip_val
-        advice = [
-            f"a lower optimizer.lr than {self.config.optimizer.lr:g}",
-            f"a longer optimizer.schedule.warmup_steps than {self.config.optimizer.schedule.warmup_steps}",
-            f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1",
-        ]
-        skips = self.config.trainer.skip_nonfinite_steps
-        row = f" (and {MAX_SKIPPED_IN_A_ROW} more after it, which were skipped)" if skips else ""
-        kept = (
-            "nothing was saved before"
-            if self.files.saved is None
-            else f"last.ckpt of step {self.files.saved:,} is kept"
-        )
+        optimizer, clip, saved = self.config.optimizer, self.config.trainer.gradient_clip_val, self.files.saved
+        rate = optimizer.lr * schedule(optimizer.schedule, trainer.max_steps)(done)
+        row = f" (and {MAX_SKIPPED_IN_A_ROW} more after it, which were skipped)" if self.steps.skip else ""
+        kept = "Nothing was saved before" if saved is None else f"Last.ckpt of step {saved:,} is kept"
         raise RunFailed(
             f"training diverged at step {done + 1:,}{row}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
-            f"{norm:.3g}; {where}. {kept[0].upper()}{kept[1:]}. Try {', '.join(advice[:-1])} or {advice[-1]}"
-            + ("" if skips else "; trainer.skip_nonfinite_steps true skips such steps")
+            f"{float(self.steps.norm):.3g}; {where}. {kept}. Try a lower optimizer.lr than {optimizer.lr:g}, "
+            f"a longer optimizer.schedule.warmup_steps than {optimizer.schedule.warmup_steps} or "
+            + (f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1")
+            + ("" if self.steps.skip else "; trainer.skip_nonfinite_steps true skips such steps")
         )
 
 
@@ -108,26 +130,25 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
     """Replay the step after the first `done` with the current weights, in all processes.
 
     Returns:
-        The loss of the first batch with a non-finite tensor, else of the last one; and a clause that names its origin.
+        The loss of the first batch with a non-finite tensor, else of the last one; and a clause that names its origin,
+        both of the first process that finds one.
     """
     names = {part: name for name, part in module.model.named_modules()}
     weights = [name for name, weight in module.model.named_parameters() if not bool(weight.isfinite().all())]
     found: list[str] = []
     loss, first = math.nan, done * trainer.accumulate_grad_batches
 
-    def forward(part: nn.Module, _inputs: Any, out: Any) -> None:
-        for tensor in (out,) if isinstance(out, Tensor) else out if isinstance(out, tuple | list) else ():
-            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-                continue
-            where = f"{names[part] or 'the model'} ({type(part).__name__})"
-            if not bool(tensor.isfinite().all()):
-                found.append(f"it first shows in the output of {where}")
-            elif tensor.requires_grad:
-                tensor.register_hook(partial(backward, where))
+    def check(place: str, tensor: Any) -> None:
+        if not bool(tensor.isfinite().all()):
+            found.append(f"it first shows in the {place}")
 
-    def backward(where: str, gradient: Tensor) -> None:
-        if not bool(gradient.isfinite().all()):
-            found.append(f"it first shows in the backward, in the gradient of the output of {where}")
+    def forward(part: nn.Module, _inputs: Any, out: Any) -> None:
+        place = f"output of {names[part] or 'the model'} ({type(part).__name__})"
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                check(place, tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(check, f"backward, in the gradient of the {place}"))
 
     hooks = [part.register_forward_hook(forward) for part in names]
     try:
@@ -153,14 +174,9 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
         where = "all layers' outputs are finite, but the loss is not"
     else:
         where = "the replayed step is finite: the norm of its gradients overflows, or the hardware has erred"
-    return _agreed(trainer, loss, where, bool(weights or found) or not math.isfinite(loss))
-
-
-def _agreed(trainer: pl.Trainer, loss: float, where: str, shows: bool) -> tuple[float, str]:
-    """The finding of the first process that has one, in all processes."""
     if trainer.world_size == 1:
         return loss, where
     findings: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(findings, (loss, where, shows))
+    torch.distributed.all_gather_object(findings, (loss, where, bool(weights or found) or not math.isfinite(loss)))
     rank = next((rank for rank, (*_, shown) in enumerate(findings) if shown), 0)
     return findings[rank][0], f"{findings[rank][1]}, in process {rank}"

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from minitx.training.folder import RunFiles
-from minitx.training.hooks import RunCallback
+from minitx.training.module import RunCallback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -26,20 +26,16 @@ class StopOnSignal(RunCallback):
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
     of them received the signal. A single process exits at once where there is nothing to complete: before the first
     step, after the last, or in a validation of a step that is already saved.
-
-    Args:
-        files: of the run.
     """
 
     def __init__(self, files: RunFiles) -> None:
         self.files = files
-        self.received: int | None = None
+        self.received = 0  # number of the signal
         self._trainer: pl.Trainer | None = None
         self._training = self._trained = False
 
     @contextmanager
     def around(self, trainer: pl.Trainer) -> Iterator[None]:
-        """Handle signals within this block."""
         self._trainer = trainer
         # Lightning's own handler for SIGTERM would start a collective operation in the middle of any other, and hang.
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
@@ -68,11 +64,14 @@ class StopOnSignal(RunCallback):
         if self._trained or (self._trainer.world_size == 1 and (not self._training or saved)):
             raise self._exit(number)
         if self._trainer.is_global_zero:  # not print, which this handler may interrupt
-            os.write(
-                2, f"{signal.Signals(number).name}: finishing the current step; a second signal ends at once\n".encode()
-            )
+            message = f"{signal.Signals(number).name}: finishing the current step; a second signal ends at once\n"
+            os.write(2, message.encode())
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
+        """Unblock signals, now that all processes have started."""
+        unblock()
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Exit before the first step after a signal during the start."""
         self._training = True
         if trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.files.last:
@@ -80,9 +79,7 @@ class StopOnSignal(RunCallback):
         if number := self._received_anywhere(trainer):
             raise self._exit(number)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save and exit between whole steps: a checkpoint does not hold a partly accumulated gradient.
 
         After the last step the run completes, because a resumed run would lack its validation.
@@ -93,22 +90,17 @@ class StopOnSignal(RunCallback):
             trainer.save_checkpoint(self.files.last)
             raise self._exit(number)
 
-    def on_launch(self) -> None:
-        """Unblock signals."""
-        unblock()
-
-    def on_trained(self) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Exit after a signal in the last step; from now on a signal ends the process at once."""
         self._trained = True
-        if self.received is not None:
+        if self.received:
             raise self._exit(self.received)
 
     def _received_anywhere(self, trainer: pl.Trainer) -> int:
         """The signal that any process has received, in all processes; 0 for none."""
-        number = self.received or 0
         if trainer.world_size == 1:
-            return number
-        local = torch.tensor(number, device=trainer.strategy.root_device)
+            return self.received
+        local = torch.tensor(self.received, device=trainer.strategy.root_device)
         return int(trainer.strategy.reduce(local, reduce_op="max"))
 
     def _exit(self, number: int) -> SystemExit:

@@ -22,7 +22,7 @@ from minitx.nn import FeedForward
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
-from minitx.training.resilience.nonfinite import FiniteSteps
+from minitx.training.resilience.divergence import FiniteSteps
 
 PLAIN = {"precision": "32-true"}
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from minitx.training.resilience.memory import kept_memory
+from minitx.training.resilience.memory import KeepFreedMemory
 
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
 # Blocks freed together, as after a backward: more than glibc keeps by itself.
 SCRIPT = """
 import resource, torch
-from minitx.training.resilience.memory import kept_memory
+from minitx.training.resilience.memory import KeepFreedMemory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -22,7 +22,7 @@ def faults():
     del blocks
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-with kept_memory():
+with KeepFreedMemory().around():
     for _ in range(10):
         faults()
     print(faults())
@@ -46,13 +46,13 @@ def test_memory_is_kept_inside_the_block_and_given_back_behind_it() -> None:
 def test_the_environment_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(ctypes, "CDLL", _Refusing)
-    with kept_memory():
+    with KeepFreedMemory().around():
         pass
 
 
 def test_another_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    with kept_memory():
+    with KeepFreedMemory().around():
         pass
 
 
