@@ -1,31 +1,60 @@
-"""A small config that learns in seconds, for whatever needs a trained run."""
+"""A small config that learns in seconds, and trained runs that tests share."""
 
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minitx.config.schema import Config, config_from_dict
+from minitx.training.api import train_config as train
+
+
+def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
+    """Reversal of up to 5 of 6 symbols, with `sections` on top; attention is not logged by default."""
+    plain: dict[str, Any] = {
+        "run": {"name": "small", "folder": str(folder / "runs")},
+        "data": {
+            "name": "reverse", "symbols": 6, "length": [1, 5],
+            "batch_size": 32, "validation_size": 64, "test_size": 64,
+        },
+        "model": {"architecture": "encoder_decoder", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
+        "optimizer": {"lr": 5e-3, "schedule": {"warmup_steps": 10}},
+        "trainer": {
+            "max_steps": 6, "val_every_n_steps": 3, "save_every_n_steps": 2,
+            "accelerator": "cpu", "precision": "32-true",
+        },
+        "log": {"every_n_steps": 2, "attention": {"every_n_validations": 0}},
+    }  # fmt: skip
+    return config_from_dict(plain | {section: plain[section] | values for section, values in sections.items()})
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Any:
-    """A function that makes a Config: reversal of up to 4 of 4 symbols, with whatever sections are given on top."""
+def small(tmp_path: Path) -> Callable[..., Config]:
+    """small(section={key: value}, ...): see small_config; its runs are in tmp_path/runs."""
+    return partial(small_config, tmp_path)
 
-    def make(**sections: dict[str, Any]) -> Config:
-        plain: dict[str, Any] = {
-            "run": {"name": "small", "folder": str(tmp_path / "runs")},
-            "data": {
-                "name": "reverse", "symbols": 6, "length": [1, 5],
-                "batch_size": 32, "validation_size": 64, "test_size": 64,
-            },
-            "model": {"architecture": "encoder_decoder", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
-            "optimizer": {"lr": 5e-3, "schedule": {"warmup_steps": 10}},
-            "trainer": {"max_steps": 6, "val_every_n_steps": 3, "save_every_n_steps": 2, "accelerator": "cpu"},
-            "log": {"every_n_steps": 2},
-        }  # fmt: skip
-        for section, values in sections.items():
-            plain[section] = {**plain[section], **values}
-        return config_from_dict(plain)
 
-    return make
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """trained(section={key: value}, ...): the folder of a finished run of small(...), which tests only read."""
+    folders: dict[str, Path] = {}
+
+    def find(**sections: dict[str, Any]) -> Path:
+        key = json.dumps(sections, sort_keys=True)
+        if key not in folders:
+            folder = tmp_path_factory.mktemp("trained")
+            train(small_config(folder, **sections))
+            folders[key] = folder / "runs/small/v0"
+        return folders[key]
+
+    return find
+
+
+@pytest.fixture
+def finished(tmp_path: Path, trained: Callable[..., Path]) -> Callable[..., Path]:
+    """finished(section={key: value}, ...): a copy of the folder of `trained`, which small(...) resumes."""
+    return lambda **sections: shutil.copytree(trained(**sections), tmp_path / "runs/small/v0")

@@ -1,5 +1,9 @@
-"""Runs that break off, as if their process had been killed, and what is to be equal afterwards."""
+"""Runs that end as if their process had been killed, and what must be equal afterwards."""
 
+import multiprocessing
+import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +15,34 @@ from minitx.config.schema import Config
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 
+SERVER = multiprocessing.get_context("forkserver")
+"""Starts processes that have imported everything already."""
+SERVER.set_forkserver_preload(["minitx.training.api", "tests.training.interrupting"])
+
+
+def start_process(config: Config, log: Path, resume: bool = False, temporary: Path | None = None) -> Any:
+    """Train in another process, whose output is appended to `log` and whose temporary files are in `temporary`."""
+    process = SERVER.Process(target=_train_and_log, args=(config, str(log), resume, temporary))
+    process.start()
+    return process
+
+
+def _train_and_log(config: Config, log: str, resume: bool, temporary: Path | None) -> None:
+    with Path(log).open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    tempfile.tempdir = None if temporary is None else str(temporary)
+    torch.set_num_threads(1)
+    train(config, resume)
+
 
 class Killed(BaseException):
-    """Nobody catches this."""
+    """Nothing catches this."""
 
 
 def break_off(config: Config, step: int, hook: str = "training_step") -> None:
-    """Train until the process "dies", in the middle of what follows `step`."""
+    """Train until the process "dies" in a hook of the module after `step` steps."""
     original = getattr(TransformerModule, hook)
 
     def dying(self: TransformerModule, *args: Any) -> Any:
@@ -31,21 +56,39 @@ def break_off(config: Config, step: int, hook: str = "training_step") -> None:
             train(config)
 
 
+def interrupt_at(patch: pytest.MonkeyPatch, step: int, number: int, hook: str = "training_step") -> None:
+    """Send this process a signal in a hook of the module after `step` steps."""
+    original = getattr(TransformerModule, hook)
+
+    def interrupted(self: TransformerModule, batch: Any, index: int) -> Any:
+        if self.trainer.global_step == step and index % self.trainer.accumulate_grad_batches == 0:
+            os.kill(os.getpid(), number)
+        return original(self, batch, index)
+
+    patch.setattr(TransformerModule, hook, interrupted)
+
+
 def state(folder: Path, name: str = "last") -> dict[str, Any]:
     """A checkpoint's contents."""
     return torch.load(folder / f"{name}.ckpt", weights_only=True)
 
 
+def events(folder: Path) -> EventAccumulator:
+    """Everything that TensorBoard shows of a run."""
+    found = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
+    found.Reload()
+    return found
+
+
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every curve as TensorBoard shows it, but for speed; the figures of a finished run are no curve."""
-    log = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    log.Reload()
+    """Every curve, without those that depend on the clock and without the figures of a finished run."""
+    log = events(folder)
     tags = [tag for tag in log.Tags()["scalars"] if "second" not in tag and "final/" not in tag]
     return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in tags}
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, optimiser, curves and choice, bit for bit."""
+    """Weights, curves and selection are equal, bit for bit."""
     for name in ("last", "best"):
         ours, theirs = state(one, name), state(other, name)
         assert ours["global_step"] == theirs["global_step"], name

@@ -1,43 +1,52 @@
-"""A run that was killed and resumed is the run that was not: weights, curves, choice; and what may not change."""
+"""A run that was killed and resumed equals one that was not: weights, curves, selection; and what may not change."""
 
 import json
 import math
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import minitx
 from minitx.checkpoints import format as checkpoint
-from minitx.config.schema import config_from_dict
+from minitx.config.schema import Config, config_from_dict
 from minitx.training.api import train_config as train
 from minitx.training.folder import new_folder
 from minitx.training.module import TransformerModule
-from tests.training.interrupting import assert_same_run, break_off, scalars, state
-from tests.training.test_run import interrupt_at
+from tests.training.interrupting import assert_same_run, break_off, interrupt_at, scalars, state
+
+Sections = dict[str, dict[str, Any]]
+
+
+def seven(**sections: dict[str, Any]) -> Sections:
+    """Seven steps with four validations, and saves at steps 2, 4, 6 and at the end."""
+    steps = {"max_steps": 7, "val_every_n_steps": 2, "save_every_n_steps": 2}
+    return {"log": {"every_n_steps": 1}, **sections, "trainer": {**steps, **sections.get("trainer", {})}}
+
 
 DROPS = {"dropout": 0.1, "attention_dropout": 0.1}
-STEPS = {"max_steps": 7, "val_every_n_steps": 2, "save_every_n_steps": 2}
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "encoder alone": {"data": {"length": [4, 4]}, "model": {"architecture": "encoder_only", **DROPS}},
-    "decoder alone": {"model": {"architecture": "decoder_only", **DROPS}},
-    "all at once": {
+KINDS: dict[str, Sections] = {
+    "encoder alone": {
+        "data": {"length": [4, 4]},
+        "model": {"architecture": "encoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 16}},
+        "optimizer": {"schedule": {"name": "linear", "warmup_steps": 2}},
+    },
+    "decoder alone": {
+        "model": {"architecture": "decoder_only", "position_ids": {"name": "offset", "largest": 20}, **DROPS},
+        "optimizer": {"schedule": {"name": "noam", "warmup_steps": 4}},
+    },
+    "accumulated, with attention": {
         "model": DROPS,
         "trainer": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1, "label_smoothing": 0.1},
         "optimizer": {"schedule": {"name": "cosine", "warmup_steps": 3}},
+        "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2, "examples": 2}},
     },
-    "linear": {"optimizer": {"schedule": {"name": "linear", "warmup_steps": 2}}},
-    "noam": {"optimizer": {"schedule": {"name": "noam", "warmup_steps": 4}}},
     "muon": {"model": DROPS, "optimizer": {"name": "muon"}},
-    "randomized positions": {"model": {"position_ids": {"name": "randomized", "range": 64, "longest": 16}}},
-    "offset positions": {"model": {"position_ids": {"name": "offset", "largest": 20}}},
     "bf16-mixed": {"model": DROPS, "trainer": {"precision": "bf16-mixed"}},
     "bf16-true": {"model": DROPS, "trainer": {"precision": "bf16-true"}},
-    "64-true": {"model": DROPS, "trainer": {"precision": "64-true"}},
     "64-true, muon, accumulated": {
         "optimizer": {"name": "muon"},
         "trainer": {"precision": "64-true", "accumulate_grad_batches": 3},
@@ -45,152 +54,127 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def named(small: Any, name: str, **sections: dict[str, Any]) -> Any:
-    """A run of this name, whose seven steps have four validations, and saves at steps 2, 4, 6 and at the end."""
-    folder = small().run.folder
-    return small(
-        **{
-            **sections,
-            "run": {"name": name, "folder": folder},
-            "trainer": {"precision": "32-true", **STEPS, **sections.get("trainer", {})},
-            "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2, "examples": 2}},
-        }
-    )
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    """The folder of the first run of small(...)."""
+    return tmp_path / "runs/small/v0"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed_is_never_interrupted(small: Any, tmp_path: Path, kind: str) -> None:
-    train(named(small, "straight", **KINDS[kind]))
-    config = named(small, "broken", **KINDS[kind])
-    break_off(config, 5)
-    assert state(tmp_path / "runs/broken/v0")["global_step"] == 4
-    train(config, resume=True)
-    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
+def test_killed_and_resumed_is_never_interrupted(small: Any, trained: Any, version: Path, kind: str) -> None:
+    sections = seven(**KINDS[kind])
+    break_off(small(**sections), 5)
+    assert state(version)["global_step"] == 4
+    train(small(**sections), resume=True)
+    assert_same_run(trained(**sections), version)
 
 
 def test_a_run_from_before_score_biases_were_left_alone(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Any, trained: Any, version: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
-    sections = {
-        "model": {"position": {"name": "t5"}},
-        "optimizer": {"weight_decay": 0.0},
-        "trainer": {"gradient_clip_val": 0.0},
-    }
-    train(named(small, "straight", **sections))
-    config = named(small, "broken", **sections)
+    sections = seven(
+        model={"position": {"name": "t5"}}, optimizer={"weight_decay": 0.0}, trainer={"gradient_clip_val": 0.0}
+    )
+    straight = trained(**sections)
     with monkeypatch.context() as patch:
         patch.setattr("minitx.training.optim._score_biases", lambda model: set())
-        break_off(config, 5)
-    train(config, resume=True)
-    straight, broken = (state(tmp_path / f"runs/{name}/v0")["state_dict"] for name in ("straight", "broken"))
-    assert all(torch.equal(weight, straight[name]) for name, weight in broken.items())
+        break_off(small(**sections), 5)
+    train(small(**sections), resume=True)
+    assert_same_run(straight, version)
 
 
-@pytest.mark.parametrize("hook", ["training_step", "validation_step", "on_validation_epoch_end"])
-@pytest.mark.parametrize("step", [2, 4, 6])
-def test_whatever_it_was_doing(small: Any, tmp_path: Path, step: int, hook: str) -> None:
-    """Killed in a validation, or right behind one: it is neither left out nor done twice."""
-    train(named(small, "straight", model=DROPS))
-    config = named(small, "broken", model=DROPS)
-    if step == 2 and hook != "training_step":
-        break_off(config, step, hook)
-        with pytest.raises(ValueError, match=r"there is no .*last\.ckpt"):  # it was to be saved behind the validation
-            train(config, resume=True)
-        return
-    break_off(config, step, hook)
-    train(config, resume=True)
-    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
+@pytest.mark.parametrize(
+    ("step", "hook"),
+    [(2, "training_step"), (4, "validation_step"), (4, "on_validation_epoch_end"), (6, "validation_step")],
+)
+def test_a_kill_during_or_after_a_validation(small: Any, trained: Any, version: Path, step: int, hook: str) -> None:
+    """It is neither left out nor done twice."""
+    sections = seven(model=DROPS)
+    break_off(small(**sections), step, hook)
+    train(small(**sections), resume=True)
+    assert_same_run(trained(**sections), version)
 
 
-def test_a_checkpoint_from_before_its_validation_has_it_when_it_goes_on(small: Any, tmp_path: Path) -> None:
-    """As a signal that comes right then leaves it."""
-    config = named(small, "broken")
-    train(named(small, "straight"))
+def test_a_kill_during_the_first_validation_leaves_nothing_to_resume(small: Any) -> None:
+    break_off(small(**seven()), 2, "validation_step")
+    with pytest.raises(ValueError, match=r"there is no .*last\.ckpt"):
+        train(small(**seven()), resume=True)
+
+
+def test_a_checkpoint_from_before_its_validation_has_it_when_resumed(small: Any, trained: Any, version: Path) -> None:
+    """A signal during the step leaves such a checkpoint."""
 
     def save(self: TransformerModule) -> None:
         if self.trainer.global_step == 4:
-            self.trainer.save_checkpoint(tmp_path / "runs/broken/v0/last.ckpt")
+            self.trainer.save_checkpoint(version / "last.ckpt")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransformerModule, "on_validation_start", save)
-        break_off(config, 4, "validation_step")
-    assert state(tmp_path / "runs/broken/v0")["validated"] is False
-    train(config, resume=True)
-    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
+        break_off(small(**seven()), 4, "validation_step")
+    assert state(version)["validated"] is False
+    train(small(**seven()), resume=True)
+    assert_same_run(trained(**seven()), version)
 
 
-def test_text(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_text_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat.\n" * 200)
-    data = {"name": "text", "path": str(text), "block": 16, "batch_size": 8, "validation_size": 8}
-    sections = {"model": {"architecture": "decoder_only", **DROPS}}
-
-    def config(name: str) -> Any:
-        plain = named(small, name, **sections).to_dict()
-        return config_from_dict({**plain, "data": data})
-
-    train(config("straight"))
-    break_off(config("broken"), 5)
-    train(config("broken"), resume=True)
-    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
+    plain = small(model={"architecture": "decoder_only"}).to_dict()
+    plain["data"] = {"name": "text", "path": str(text), "block": 16, "batch_size": 8, "validation_size": 8}
+    break_off(config_from_dict(plain), 5)
     text.write_text("the cat sat on a mat, too.\n" * 200)
-    plain = config("broken").to_dict()
-    plain["trainer"]["max_steps"] = 9
-    with pytest.raises(ValueError, match=r"--resume: the data differs from the data .*broken.v0 was trained on"):
+    with pytest.raises(ValueError, match=r"--resume: the data differs from the data .*small.v0 was trained on"):
         train(config_from_dict(plain), resume=True)
 
 
-def test_a_longer_plan_goes_on_behind_the_end(small: Any, tmp_path: Path, capsys: Any) -> None:
-    constant = {"schedule": {"name": "constant", "warmup_steps": 0}}
-    steps = {"save_every_n_steps": 3, "val_every_n_steps": 3}
-    train(named(small, "straight", optimizer=constant, trainer={"max_steps": 9, **steps}))
-    train(named(small, "longer", optimizer=constant, trainer={"max_steps": 3, **steps}))
-    longer = named(small, "longer", optimizer=constant, trainer={"max_steps": 9, **steps})
+def test_more_steps_continue_a_completed_run(
+    small: Any, trained: Any, finished: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sections(steps: int, **optimizer: float) -> Sections:
+        constant = {"schedule": {"name": "constant", "warmup_steps": 0}, **optimizer}
+        return seven(optimizer=constant, trainer={"max_steps": steps, "val_every_n_steps": 3, "save_every_n_steps": 3})
+
+    straight, found = trained(**sections(9)), finished(**sections(3))
     capsys.readouterr()
-    train(longer, resume=True)
+    train(small(**sections(9)), resume=True)
     out = capsys.readouterr().out
     assert "--resume: continues after step 3" in out
     assert "--resume: trainer.max_steps 3 -> 9\n" in out
-    straight, found = (tmp_path / f"runs/{name}/v0" for name in ("straight", "longer"))
     assert_same_run(straight, found)
-    assert train(longer, resume=True) == json.loads((found / "results.json").read_text())
-    assert "longer/v0 has done its 9 steps already; a larger trainer.max_steps continues" in capsys.readouterr().out
+    assert train(small(**sections(9)), resume=True) == json.loads((found / "results.json").read_text())
+    assert "small/v0 has done its 9 steps already; a larger trainer.max_steps continues" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"already; .* continues with optimizer\.lr 0\.005 -> 0\.5"):
-        train(named(small, "longer", optimizer={**constant, "lr": 0.5}, trainer={"max_steps": 9, **steps}), resume=True)
+        train(small(**sections(9, lr=0.5)), resume=True)
     with pytest.raises(ValueError, match=r"trainer\.max_steps must be larger than 9, .* got 4"):
-        train(named(small, "longer", optimizer=constant, trainer={"max_steps": 4, **steps}), resume=True)
+        train(small(**sections(4)), resume=True)
 
 
-def test_finishing_is_caught_up_with(small: Any, tmp_path: Path) -> None:
-    """Killed when all steps were done, before the figures were written."""
-    config = named(small, "finished")
-    results = train(config)
-    folder = tmp_path / "runs/finished/v0"
-    before = state(folder)["state_dict"]
+def test_a_missing_evaluation_is_repeated(small: Any, trained: Any, finished: Any) -> None:
+    """Of a run that was killed when all steps were done, before the figures were written."""
+    folder = finished()
+    before = json.loads((folder / "results.json").read_text())
     (folder / "results.json").unlink()
-    again = train(config, resume=True)
-    assert {key: again[key] for key in ("loss", "exact_match", "steps")} == {
-        key: results[key] for key in ("loss", "exact_match", "steps")
-    }
-    assert all(torch.equal(weight, before[key]) for key, weight in state(folder)["state_dict"].items())
+    figures = train(small(), resume=True)
+    assert {**figures, "seconds": 0} == {**before, "seconds": 0}
+    assert_same_run(trained(), folder)
 
 
-def test_other_settings_are_taken_and_told(small: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_are_taken_and_printed(small: Any, version: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = {"name": "constant", "warmup_steps": 0}
-    break_off(named(small, "run", optimizer={"schedule": constant}), 3)
+    break_off(small(**seven(optimizer={"schedule": constant})), 3)
     optimizer = {"lr": 0.001, "weight_decay": 0.5, "betas": [0.8, 0.9], "schedule": constant}
-    train(named(small, "run", optimizer=optimizer, data={"batch_size": 16}), resume=True)
+    train(small(**seven(optimizer=optimizer, data={"batch_size": 16})), resume=True)
     out = capsys.readouterr().out
-    for told in ("optimizer.lr 0.005 -> 0.001", "optimizer.weight_decay 0.01 -> 0.5", "data.batch_size 32 -> 16"):
-        assert told in out
-    groups = state(tmp_path / "runs/run/v0")["optimizer_states"][0]["param_groups"]
+    for change in ("optimizer.lr 0.005 -> 0.001", "optimizer.weight_decay 0.01 -> 0.5", "data.batch_size 32 -> 16"):
+        assert change in out
+    groups = state(version)["optimizer_states"][0]["param_groups"]
     assert [(group["lr"], group["weight_decay"], list(group["betas"])) for group in groups] == [
         (0.001, 0.5, [0.8, 0.9]),
         (0.001, 0.0, [0.8, 0.9]),
     ]
-    rates = dict(scalars(tmp_path / "runs/run/v0")["training/learning_rate"])
+    rates = dict(scalars(version)["training/learning_rate"])
     assert [rates[step] for step in (1, 2, 3, 4, 7)] == pytest.approx([0.005, 0.005, 0.001, 0.001, 0.001])
 
 
@@ -205,29 +189,25 @@ def test_other_settings_are_taken_and_told(small: Any, tmp_path: Path, capsys: p
         ({"optimizer": {"name": "muon"}}, r"optimizer\.name 'adamw', not 'muon'"),
     ],
 )
-def test_another_experiment_is_refused_by_key(small: Any, sections: dict[str, Any], key: str) -> None:
-    train(named(small, "run", trainer={"max_steps": 1}))
-    with pytest.raises(ValueError, match=rf"--resume: .*run.v0 was trained with {key}; .*--init_from"):
-        train(named(small, "run", **sections), resume=True)
+def test_another_experiment_is_refused_by_key(small: Any, trained: Any, sections: Sections, key: str) -> None:
+    config = small(run={"folder": str(trained().parents[1])}, **sections)
+    with pytest.raises(ValueError, match=rf"--resume: .*small.v0 was trained with {key}; .*--init_from"):
+        train(config, resume=True)
 
 
-def test_a_damaged_checkpoint_is_named_and_what_stands_beside_it(small: Any, tmp_path: Path) -> None:
-    config = named(small, "run", trainer={"keep_every_n_steps": 3})
-    train(config)
-    folder = tmp_path / "runs/run/v0"
+def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, finished: Any) -> None:
+    sections = seven(trainer={"keep_every_n_steps": 3})
+    config, folder = small(**sections), finished(**sections)
     last = folder / "last.ckpt"
     last.write_bytes(last.read_bytes()[:5000])
     with pytest.raises(ValueError, match=r"--resume: .*last\.ckpt is damaged.*copy step_00000006\.ckpt .* over it"):
         train(config, resume=True)
-    (folder / "step_00000003.ckpt").replace(last)
-    (folder / "step_00000006.ckpt").unlink()
-    (folder / "results.json").unlink()
-    assert train(config, resume=True)["steps"] == 7
     last.write_bytes((folder / "best.ckpt").read_bytes())
     with pytest.raises(ValueError, match=r"last\.ckpt holds weights alone, no training state to resume"):
         train(config, resume=True)
     last.write_bytes(b"nothing")
-    (folder / "step_00000006.ckpt").unlink()
+    for file in folder.glob("step_*.ckpt"):
+        file.unlink()
     with pytest.raises(ValueError, match=r"last\.ckpt is damaged.*--init_from .*best\.ckpt"):
         train(config, resume=True)
     (folder / "best.ckpt").unlink()
@@ -235,124 +215,128 @@ def test_a_damaged_checkpoint_is_named_and_what_stands_beside_it(small: Any, tmp
         train(config, resume=True)
 
 
-def test_weights_of_another_shape_are_told_before_lightning_meets_them(small: Any, tmp_path: Path) -> None:
-    config = small(run={"name": "run"})
-    train(config)
-    last = tmp_path / "runs/run/v0/last.ckpt"
+def test_weights_of_another_shape_are_refused_by_name(small: Any, finished: Any) -> None:
+    last = finished() / "last.ckpt"
     contents = checkpoint.read(last)
     name, weight = next((name, weight) for name, weight in contents["state_dict"].items() if weight.dim() == 2)
-    for strange, told in ((weight[:-1].clone(), "must have the shape"), (weight * math.nan, "finite")):
+    for strange, message in ((weight[:-1].clone(), "must have the shape"), (weight * math.nan, "finite")):
         checkpoint.write({**contents, "state_dict": {**contents["state_dict"], name: strange}}, last)
-        with pytest.raises(ValueError, match=rf"--resume: .*last\.ckpt is damaged.*{told}"):
-            train(config, resume=True)
+        with pytest.raises(ValueError, match=rf"--resume: .*last\.ckpt is damaged.*{message}"):
+            train(small(), resume=True)
 
 
-def test_a_checkpoint_from_before_an_option_has_its_default(small: Any, tmp_path: Path) -> None:
-    config = named(small, "run", data={"symbols": 10})
+def test_a_checkpoint_from_before_an_option_has_its_default(small: Any, version: Path) -> None:
+    config = small(data={"symbols": 10})
     break_off(config, 5)
-    last = tmp_path / "runs/run/v0/last.ckpt"
-    contents = checkpoint.read(last)
+    contents = checkpoint.read(version / "last.ckpt")
     saved = contents["minitx"]["config"]
     del saved["data"]["symbols"], saved["model"]["position"]["base"]
-    checkpoint.write(contents, last)
-    assert train(config, resume=True)["steps"] == STEPS["max_steps"]
+    checkpoint.write(contents, version / "last.ckpt")
+    assert train(config, resume=True)["steps"] == 6
 
 
-def test_every_nth_checkpoint_stays_and_is_whole(small: Any, tmp_path: Path) -> None:
-    train(named(small, "straight", trainer={"max_steps": 6, "keep_every_n_steps": 2}))
-    folder = tmp_path / "runs/straight/v0"
-    names = [f"step_{step:08d}" for step in (2, 4, 6)]
+def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, finished: Any) -> None:
+    sections = seven(trainer={"keep_every_n_steps": 3})
+    folder = finished(**sections)
+    names = [f"step_{step:08d}" for step in (3, 6)]
     assert sorted(file.stem for file in folder.glob("step_*")) == names
-    assert [state(folder, name)["global_step"] for name in names] == [2, 4, 6]
-    assert minitx.load(folder / "step_00000002.ckpt", device="cpu").generate("3 1 4", max_new_tokens=5) is not None
-    other = named(small, "other", trainer={"max_steps": 6})
-    break_off(other, 5)
-    (folder / "step_00000002.ckpt").replace(tmp_path / "runs/other/v0/last.ckpt")
-    train(other, resume=True)
-    ours, theirs = (state(tmp_path / f"runs/{name}/v0")["state_dict"] for name in ("straight", "other"))
-    assert all(torch.equal(weight, theirs[key]) for key, weight in ours.items())
-    with pytest.raises(ValueError, match=r"trainer\.keep_every_n_steps: expected an integer of at least 0, got -1"):
-        train(named(small, "bad", trainer={"keep_every_n_steps": -1}))
+    assert [state(folder, name)["global_step"] for name in names] == [3, 6]
+    assert minitx.load(folder / "step_00000003.ckpt", device="cpu").generate("3 1 4", max_new_tokens=5) is not None
+    (folder / "step_00000003.ckpt").replace(folder / "last.ckpt")
+    (folder / "results.json").unlink()
+    train(small(**sections), resume=True)
+    assert_same_run(trained(**sections), folder)
 
 
-def test_the_validation_of_a_stopped_run_does_not_choose(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_validation_of_a_stopped_run_does_not_select(
+    small: Any, version: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not one of the plan: a run that was not stopped has none there."""
-    config = named(small, "stopped", trainer={"val_every_n_steps": 3})
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 4, signal.SIGTERM)  # and so behind the fifth step
-        with pytest.raises(SystemExit):
-            train(config)
-    assert state(tmp_path / "runs/stopped/v0")["global_step"] == 5
-    assert state(tmp_path / "runs/stopped/v0", "best")["global_step"] == 3
+    """A run that was not stopped has none at that step."""
+    interrupt_at(monkeypatch, 4, signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        train(small(**seven(trainer={"val_every_n_steps": 3})))
+    assert state(version)["global_step"] == 5
+    assert state(version, "best")["global_step"] == 3
 
 
-def test_a_moved_run_goes_on_choosing(small: Any, tmp_path: Path) -> None:
-    """Its best validation so far is known wherever its folder is now."""
-    train(named(small, "straight", optimizer={"lr": 5.0}))  # which only gets worse
-    config = named(small, "moved", optimizer={"lr": 5.0})
-    break_off(config, 5)
+def test_a_moved_run_still_compares_with_its_best(small: Any, trained: Any, tmp_path: Path) -> None:
+    sections = seven(optimizer={"lr": 5.0})  # every validation is worse than the first
+    break_off(small(**sections), 5)
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
-    plain = config.to_dict()
-    plain["run"]["folder"] = str(tmp_path / "elsewhere")
-    train(config_from_dict(plain), resume=True)
-    best = [state(tmp_path / f"elsewhere/{name}/v0", "best") for name in ("straight", "moved")]
+    train(small(**sections, run={"folder": str(tmp_path / "elsewhere")}), resume=True)
+    best = [state(folder, "best") for folder in (trained(**sections), tmp_path / "elsewhere/small/v0")]
     assert best[0]["global_step"] == best[1]["global_step"] < 6
 
 
-def test_two_trainings_do_not_write_into_one_folder(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = named(small, "run")
-    straight = train(config)
+def test_two_trainings_do_not_write_into_one_folder(small: Any, version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, refused = TransformerModule.training_step, []
 
     def training_step(self: TransformerModule, batch: Any, index: int) -> Any:
         if self.trainer.global_step == 5:
-            with pytest.raises(ValueError, match=r"another process is training in .*run/v1: wait until") as told:
-                train(config, resume=True)
-            refused.append(told)
+            with pytest.raises(ValueError, match=r"another process is training in .*small/v0: wait until") as error:
+                train(small(), resume=True)
+            refused.append(error)
         return original(self, batch, index)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(TransformerModule, "training_step", training_step)
-        results = train(config)
+    monkeypatch.setattr(TransformerModule, "training_step", training_step)
+    train(small())
     assert len(refused) == 1
-    assert results["loss"] == straight["loss"]
-    train(named(small, "run", trainer={"max_steps": 8}), resume=True)  # and now it may
+    train(small(trainer={"max_steps": 8}), resume=True)  # the lock ends with the run
 
 
-def test_runs_that_begin_at_the_same_moment_get_folders_of_their_own(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_runs_that_start_at_the_same_moment_have_folders_of_their_own(
+    small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # what each sees before the other makes its folder
+    monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # as each sees it before the other creates its folder
     with new_folder(small()) as one, new_folder(small()) as other:
         assert (one.name, other.name) == ("v0", "v1")
 
 
-def test_unfinished_files_are_removed_and_others_are_not(small: Any, tmp_path: Path) -> None:
-    config = named(small, "run")
-    break_off(config, 5)
-    folder = tmp_path / "runs/run/v0"
+def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, version: Path, capsys: Any) -> None:
+    break_off(small(), 5)
+    break_off(small(), 1)
     for name in (".last.ckpt.abcd1234.part", ".results.json.a_cd1234.part"):
-        (folder / name).write_bytes(b"half")
-    (folder / ".my.settings").write_text("mine")
-    assert minitx.load(folder, device="cpu")
-    train(config, resume=True)
-    assert [file.name for file in folder.glob(".*")] == [".my.settings"]
+        (version / name).write_bytes(b"half")
+    (version / ".my.settings").write_text("mine")
+    assert minitx.load(version, device="cpu")
+    train(small(trainer={"max_steps": 7}), resume=True)
+    assert "runs/small/v1 has no last.ckpt, it ended before its first save" in capsys.readouterr().out
+    assert [file.name for file in version.glob(".*")] == [".my.settings"]
+    assert yaml.safe_load((version / "config.yaml").read_text())["trainer"]["max_steps"] == 7
 
 
-def test_the_config_file_says_what_the_run_was_resumed_with(small: Any, tmp_path: Path) -> None:
-    break_off(named(small, "run"), 5)
-    train(named(small, "run", trainer={"max_steps": 9}), resume=True)
-    assert yaml.safe_load((tmp_path / "runs/run/v0/config.yaml").read_text())["trainer"]["max_steps"] == 9
+def test_the_clock_of_a_resumed_run_continues(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformerModule, "seconds", property(lambda self: 1000.0))
+        break_off(small(), 3)
+    assert 1000.0 < train(small(), resume=True)["seconds"] < 1100.0
 
 
-def test_an_older_version_is_told_when_the_newest_has_nothing(small: Any, tmp_path: Path, capsys: Any) -> None:
-    config = named(small, "run")
-    break_off(config, 5)
-    break_off(config, 1)
-    train(config, resume=True)
-    assert "runs/run/v1 has no last.ckpt, it ended before its first save" in capsys.readouterr().out
-    assert (tmp_path / "runs/run/v0/results.json").exists()
+@pytest.mark.parametrize(
+    ("number", "optimizer", "step"),
+    [(signal.SIGTERM, "adamw", 3), (signal.SIGINT, "muon", 3), (signal.SIGTERM, "adamw", 6)],  # 6 is the last one
+)
+def test_stopped_by_a_signal_and_resumed_is_never_interrupted(
+    small: Any, trained: Any, version: Path, monkeypatch: pytest.MonkeyPatch, number: int, optimizer: str, step: int
+) -> None:
+    sections = seven(
+        model=DROPS,
+        optimizer={"name": optimizer},
+        trainer={"accumulate_grad_batches": 2, "val_every_n_steps": 3, "gradient_clip_val": 0.5},
+    )
+    straight = trained(**sections)
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, step, number)
+        with pytest.raises(SystemExit) as stopped:
+            train(small(**sections))
+    assert stopped.value.code == 128 + number
+    assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
+    train(small(**sections), resume=True)
+    assert_same_run(straight, version)
+    assert not version.with_name("v1").exists()
+
+
+def test_a_missing_run_is_refused(small: Any) -> None:
+    with pytest.raises(ValueError, match="--resume: there is no"):
+        train(small(), resume=True)

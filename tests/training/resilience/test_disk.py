@@ -1,4 +1,4 @@
-"""A disk that is full, a folder that is gone or read-only: said once, training continues, nothing good is lost."""
+"""A disk that is full, a folder that is gone or read-only: reported once, training continues, nothing saved is lost."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 import minitx
+from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.tensorboard.events import EventFile
+from minitx.training import api
 from minitx.training.api import train_config as train
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 from minitx.training.resilience.disk import TolerantFiles
+from tests.training.interrupting import events as read_events
+from tests.training.interrupting import state
 
-STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2, "precision": "32-true"}
+STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2}
 
 
 def at(patch: pytest.MonkeyPatch, acts: dict[int, Callable[[], object]]) -> None:
@@ -70,7 +75,13 @@ class FullDisk:
 
 
 def saved(folder: Path, name: str = "last") -> int:
-    return torch.load(folder / f"{name}.ckpt", weights_only=True)["global_step"]
+    """The step of a checkpoint."""
+    return state(folder, name)["global_step"]
+
+
+def logged(folder: Path) -> list[int]:
+    """The steps of the training loss."""
+    return [event.step for event in read_events(folder).Scalars("training/loss")]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
@@ -82,20 +93,18 @@ def test_a_disk_that_is_full_for_a_while(
     acts = {3: disk.fill, 7: lambda: (found.append((saved(folder), saved(folder, "last"))), disk.free())}
     at(monkeypatch, acts)
     results = train(small(trainer=STEPS, log={"every_n_steps": 1}))
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     reason = os.strerror(number)
     assert found == [(2, 2)], "what was saved before is untouched"
     kept = "the one of step 2 is kept, training continues, and the next save tries again"
-    assert said.count(f"{folder}: last.ckpt cannot be written ({reason}): {kept}") == 1
-    assert said.count(f"best.ckpt cannot be written ({reason})") == 1
-    assert said.count(f"TensorBoard's event file cannot be written ({reason}): training continues, and the curves") == 1
+    assert out.count(f"{folder}: last.ckpt cannot be written ({reason}): {kept}") == 1
+    assert out.count(f"best.ckpt cannot be written ({reason})") == 1
+    assert out.count(f"TensorBoard's event file cannot be written ({reason}): training continues, and the curves") == 1
     for what in ("last.ckpt", "best.ckpt", "TensorBoard's event file"):
-        assert said.count(f"{folder}: {what} is written again") == 1
+        assert out.count(f"{folder}: {what} is written again") == 1
     assert results["steps"] == saved(folder) == saved(folder, "best") == 8
     assert not [file for file in folder.iterdir() if file.name.startswith(".")], "no leftovers"
-    log = EventAccumulator(str(folder))
-    log.Reload()
-    assert [event.step for event in log.Scalars("training/loss")] == list(range(1, 9)), "no point is lost"
+    assert logged(folder) == list(range(1, 9)), "no point is lost"
 
 
 def test_a_best_that_could_not_be_written_is_not_the_best(
@@ -114,7 +123,7 @@ def test_a_best_that_could_not_be_written_is_not_the_best(
     assert saved(tmp_path / "runs/small/v0", "best") == 6
 
 
-def test_a_run_whose_last_save_fails_says_so_and_fails(
+def test_a_run_whose_last_save_fails_fails(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk, config = FullDisk(monkeypatch), small(trainer=STEPS)
@@ -124,7 +133,7 @@ def test_a_run_whose_last_save_fails_says_so_and_fails(
             train(config)
         assert "the one of step 4 is kept" in capsys.readouterr().out
         disk.free()
-        with pytest.raises(RunFailed, match=r"last.ckpt is of step 4"):  # which is known again
+        with pytest.raises(RunFailed, match=r"last.ckpt is of step 4"):
             train(config, resume=True)
     disk.free()
     folder = tmp_path / "runs/small/v0"
@@ -134,12 +143,10 @@ def test_a_run_whose_last_save_fails_says_so_and_fails(
     assert saved(folder) == 8
 
 
-def test_results_that_cannot_be_written_are_shown_all_the_same(
+def test_results_that_cannot_be_written_are_printed(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk, config = FullDisk(monkeypatch), small(trainer=STEPS)
-    from minitx.training import api
-
     original = api.evaluation_report
     with monkeypatch.context() as patch:
         patch.setattr(api, "evaluation_report", lambda *words: (disk.fill(), original(*words))[1])
@@ -151,7 +158,7 @@ def test_results_that_cannot_be_written_are_shown_all_the_same(
     assert (tmp_path / "runs/small/v0/results.json").exists()
 
 
-def test_a_folder_that_is_removed_is_made_again(
+def test_a_removed_folder_is_created_again(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "runs/small/v0"
@@ -159,12 +166,10 @@ def test_a_folder_that_is_removed_is_made_again(
     train(small(trainer=STEPS, log={"every_n_steps": 1}))
     assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is created again") == 1
     assert saved(folder) == 8
-    assert saved(folder, "best") == 8, "what is gone is no longer the best"
+    assert saved(folder, "best") == 8, "a removed file is not the best"
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
     assert json.loads((folder / "results.json").read_text())["steps"] == 8
-    log = EventAccumulator(str(folder))
-    log.Reload()
-    assert [event.step for event in log.Scalars("training/loss")][-2:] == [7, 8]
+    assert logged(folder)[-2:] == [7, 8]
 
 
 def test_a_folder_that_is_full_from_the_beginning_is_refused(
@@ -178,18 +183,15 @@ def test_a_folder_that_is_full_from_the_beginning_is_refused(
 
 
 def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
-    """A write that stops in the middle of a record goes on there; when the file is gone, its half goes too."""
+    """A write that fails within a record is resumed there; when the file is gone, the written half is dropped."""
     disk = TolerantFiles(tmp_path)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
-    from tensorboard.compat.proto.summary_pb2 import Summary
 
     def add(step: int) -> None:
         events.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=step)]), step)
 
     def steps() -> list[int]:
-        log = EventAccumulator(str(tmp_path))
-        log.Reload()
-        return [event.step for event in log.Scalars("curve")]
+        return [event.step for event in read_events(tmp_path).Scalars("curve")]
 
     original = Path.open
 
@@ -225,12 +227,10 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
         assert not disk.failures
 
 
-def test_events_that_cannot_be_written_are_not_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_cannot_be_written_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 1000)
     disk, full = TolerantFiles(tmp_path), FullDisk(monkeypatch)
     events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
-    from tensorboard.compat.proto.event_pb2 import Event
-
     full.fill()
     for step in range(100):
         events.add_event(Event(), step)
@@ -242,7 +242,7 @@ def test_events_that_cannot_be_written_are_not_piled_up(tmp_path: Path, monkeypa
 
 
 def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_path: Path) -> None:
-    """Whatever torch makes of the error on its way."""
+    """Torch wraps the error."""
 
     class Full:
         def write(self, contents: bytes) -> int:
@@ -250,8 +250,6 @@ def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_pat
 
         def flush(self) -> None:
             return None
-
-    from minitx.checkpoints import format as checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         save = torch.save
@@ -261,7 +259,9 @@ def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_line_for_a_full_disk_is_lost_and_any_other_trouble_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_a_full_disk_refuses_is_dropped_and_other_errors_are_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(number: int) -> Callable[..., None]:
         def write(*_words: Any, **_more: Any) -> None:
             raise OSError(number, os.strerror(number))
@@ -275,9 +275,7 @@ def test_a_line_for_a_full_disk_is_lost_and_any_other_trouble_is_not(monkeypatch
         print_line("nobody listens")
 
 
-def test_whole_files_leave_nothing_behind_when_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_keeps_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("before")
     FullDisk(monkeypatch).fill()
     with pytest.raises(OSError, match="No space left"), written_whole(tmp_path / "file") as file:

@@ -22,9 +22,9 @@ from minitx.nn import FeedForward
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
+from minitx.training.resilience import divergence
 from minitx.training.resilience.divergence import FiniteSteps
-
-PLAIN = {"precision": "32-true"}
+from tests.training.interrupting import state
 
 
 class Broken(torch.autograd.Function):
@@ -42,54 +42,35 @@ class Broken(torch.autograd.Function):
 def break_at(
     patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", part: str = "encoder.layers.0.ffn", rank: int = 0
 ) -> None:
-    """From the second batch of these steps on (the first where there is one), a part of the model gives NaN."""
-    original = TransformerModule.summed_loss
-    broken: list[tuple[nn.Module, int]] = []
+    """In these steps, a part of the model outputs NaN, or its backward does; also when they are replayed."""
+    summed_loss, replay, ffn = TransformerModule.summed_loss, divergence.replay, FeedForward.forward
+    broken: list[nn.Module] = []
+    replayed: list[int] = []
 
-    def summed_loss(self: TransformerModule, batch: Any) -> Tensor:
-        accumulate = self.trainer.accumulate_grad_batches
-        step = self.trainer.fit_loop.total_batch_idx // accumulate
-        if getattr(self, "_again", None) is not None:
-            step = self._again
-        broken[:] = [(self.model.get_submodule(part), step)] if step in steps and self.global_rank == rank else []
-        return original(self, batch)
-
-    ffn = FeedForward.forward
+    def loss(self: TransformerModule, batch: Any) -> Tensor:
+        step = self.trainer.fit_loop.total_batch_idx // self.trainer.accumulate_grad_batches
+        breaks = (replayed or [step])[-1] in steps and self.global_rank == rank
+        broken[:] = [self.model.get_submodule(part)] if breaks else []
+        return summed_loss(self, batch)
 
     def forward(self: FeedForward, x: Tensor) -> Tensor:
         out = ffn(self, x)
-        if broken and broken[0][0] is self:
-            return out * float("nan") if how == "forward" else Broken.apply(out)
-        return out
+        if self not in broken:
+            return out
+        return out * float("nan") if how == "forward" else Broken.apply(out)
 
-    patch.setattr(TransformerModule, "summed_loss", summed_loss)
+    patch.setattr(
+        divergence, "replay", lambda trainer, module, done: replayed.append(done) or replay(trainer, module, done)
+    )
+    patch.setattr(TransformerModule, "summed_loss", loss)
     patch.setattr(FeedForward, "forward", forward)
 
 
-def remember_replay(patch: pytest.MonkeyPatch) -> None:
-    """Which step is done once more, for break_at."""
-    from minitx.training.resilience import divergence
-
-    original = divergence.replay
-
-    def replay(trainer: Any, module: Any, done: int) -> Any:
-        module._again = done
-        return original(trainer, module, done)
-
-    patch.setattr(divergence, "replay", replay)
-
-
-def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
-    return torch.load(folder / f"{name}.ckpt", weights_only=True)["state_dict"]
-
-
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("precision", "accumulate"), [("32-true", 2), ("bf16-mixed", 1)])
 def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int
 ) -> None:
     break_at(monkeypatch, {4})
-    remember_replay(monkeypatch)
     config = small(
         model={"n_layers": 2, "dropout": 0.1},
         trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 2},
@@ -103,9 +84,9 @@ def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
     for key in ("optimizer.lr", "warmup_steps", "gradient_clip_val", "trainer.skip_nonfinite_steps true"):
         assert key in said
     folder = tmp_path / "runs/small/v0"
-    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 4
+    assert state(folder)["global_step"] == 4
     for name in ("last", "best"):
-        assert all(weight.isfinite().all() for weight in weights(folder, name).values())
+        assert all(weight.isfinite().all() for weight in state(folder, name)["state_dict"].values())
     assert not (folder / "results.json").exists()
     monkeypatch.undo()
     assert train(config, resume=True)["steps"] == 6
@@ -113,9 +94,8 @@ def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
 
 def test_a_gradient_that_diverges_is_followed_to_its_layer(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     break_at(monkeypatch, {0}, "backward", "decoder.layers.0.ffn")
-    remember_replay(monkeypatch)
     with pytest.raises(RunFailed, match=r"step 1: loss \d.*gradient norm nan.*backward.*decoder\.layers\.0") as failed:
-        train(small(trainer=PLAIN))
+        train(small())
     assert "Nothing was saved before" in str(failed.value)
 
 
@@ -132,9 +112,9 @@ def test_the_command_line_says_it_in_a_sentence(
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
-    ("precision", "how"), [("32-true", "forward"), ("32-true", "backward"), ("bf16-mixed", "forward")]
+    ("optimizer", "precision", "how"),
+    [("adamw", "32-true", "backward"), ("muon", "32-true", "forward"), ("adamw", "bf16-mixed", "forward")],
 )
 def test_skipped_steps_change_nothing_and_are_counted(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, optimizer: str, precision: str, how: str
@@ -149,7 +129,7 @@ def test_skipped_steps_change_nothing_and_are_counted(
     folder = tmp_path / "runs/small/v0"
     assert json.loads((folder / "results.json").read_text())["skipped_steps"] == 6
     assert "6 steps skipped" in capsys.readouterr().out
-    last, best = (torch.load(folder / f"{name}.ckpt", weights_only=True) for name in ("last", "best"))
+    last, best = (state(folder, name) for name in ("last", "best"))
     assert last["skipped_steps"] == 6
     assert best["global_step"] == 3
     assert all(torch.equal(weight, best["state_dict"][name]) for name, weight in last["state_dict"].items())
@@ -163,15 +143,14 @@ def test_skipped_steps_change_nothing_and_are_counted(
 def test_too_many_skipped_in_a_row_end_the_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minitx.training.resilience.divergence.MAX_SKIPPED_IN_A_ROW", 3)
     break_at(monkeypatch, {1, 4, 5, 6, 7})
-    remember_replay(monkeypatch)
-    trainer = {**PLAIN, "skip_nonfinite_steps": True, "max_steps": 9}
+    trainer = {"skip_nonfinite_steps": True, "max_steps": 9}
     with pytest.raises(RunFailed, match=r"diverged at step 5 \(and 3 more after it, which were skipped\)") as failed:
         train(small(trainer=trainer))
     assert "skip_nonfinite_steps" not in str(failed.value)
 
 
 def test_the_count_goes_on_after_resuming(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = {**PLAIN, "skip_nonfinite_steps": True}
+    trainer = {"skip_nonfinite_steps": True}
     break_at(monkeypatch, {1, 5})
     assert train(small(trainer={**trainer, "max_steps": 4}))["skipped_steps"] == 1
     assert train(small(trainer=trainer), resume=True)["skipped_steps"] == 2
@@ -188,8 +167,8 @@ def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, m
 
     monkeypatch.setattr(TransformerModule, "on_train_batch_start", spoil)
     with pytest.raises(RunFailed, match=r"the weights embedding\.table\.weight are not finite"):
-        train(small(trainer=PLAIN))
-    assert all(weight.isfinite().all() for weight in weights(tmp_path / "runs/small/v0").values())
+        train(small())
+    assert all(weight.isfinite().all() for weight in state(tmp_path / "runs/small/v0")["state_dict"].values())
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -301,11 +280,10 @@ SCRIPT = """
 import json, pytest, sys
 from minitx.config.errors import RunFailed
 from minitx.config.schema import config_from_dict
-from minitx.training.run import train
-from tests.training.test_divergence import break_at, remember_again
+from minitx.training.api import train_config as train
+from tests.training.resilience.test_divergence import break_at
 with pytest.MonkeyPatch.context() as patch:
     break_at(patch, {int(step) for step in sys.argv[2].split(",")}, rank=1)
-    remember_replay(patch)
     try:
         print(train(config_from_dict(json.loads(sys.argv[1]))).get("skipped_steps"), "were skipped")
     except RunFailed as failed:
@@ -322,12 +300,12 @@ def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) ->
     script.write_text(SCRIPT)
     env = {**os.environ, "PYTHONPATH": str(root)}
     for skip in (False, True):
-        config = small(trainer={**PLAIN, "strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
+        config = small(trainer={"strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
         command = [sys.executable, str(script), json.dumps(config.to_dict()), "2,4"]
         ran = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120)
         folder = tmp_path / f"runs/small/v{int(skip)}"
         assert ran.returncode == (0 if skip else 1), ran.stderr
-        assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == (6 if skip else 2)
+        assert state(folder)["global_step"] == (6 if skip else 2)
         if skip:
             assert "2 were skipped" in ran.stdout
         else:

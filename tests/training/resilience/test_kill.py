@@ -1,13 +1,11 @@
-"""kill -9 at random moments of training and saving, again and again: nothing but time is lost.
+"""kill -9 at random moments of training and saving, repeatedly: nothing but time is lost.
 
-Each run is killed, resumed and killed again until it comes to its end by itself. KILLS=200 tries more than the 50 here.
+Each run is killed, resumed and killed again until it ends by itself. KILLS=200 tries more than the 50 here.
 """
 
-import multiprocessing
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,48 +15,27 @@ import pytest
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
-from minitx.config.schema import config_from_dict
-from tests.training.interrupting import assert_same_run
+from minitx.config.schema import Config, config_from_dict
+from tests.training.interrupting import assert_same_run, start_process
 
-FEW = 3
+FEW = 2
 KILLS = int(os.environ.get("KILLS", "50"))
-STEPS = 120
-SAVE_EVERY = 2
 MEMORY = Path("/dev/shm")
 LONGEST_WAIT = 120.0
-SERVER = multiprocessing.get_context("forkserver")  # processes that need not import everything first
-SERVER.set_forkserver_preload(
-    ["minitx.training.run", "minitx.training.callbacks.log_attention", "minitx.training.checkpointing"]
-)
 
 
-def config(folder: Path, name: str) -> dict[str, Any]:
-    """A run that saves at every other step, and is hardly doing anything else."""
-    return {
+def config(folder: Path, name: str, steps: int) -> Config:
+    """A run that saves at every other step, and does hardly anything else."""
+    return config_from_dict({
         "run": {"name": name, "folder": str(folder)},
         "data": {"name": "reverse", "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
         "model": {"d_model": 64, "n_heads": 2, "dropout": 0.1},
         "trainer": {
-            "max_steps": STEPS, "save_every_n_steps": SAVE_EVERY, "val_every_n_steps": 15, "keep_every_n_steps": 40,
+            "max_steps": steps, "save_every_n_steps": 2, "val_every_n_steps": 15, "keep_every_n_steps": 40,
             "accelerator": "cpu", "precision": "32-true",
         },
-        "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2}},
-    }  # fmt: skip
-
-
-def carry_out(plain: dict[str, Any], resume: bool, temporary: str, log: str) -> None:
-    """What a process does."""
-    with Path(log).open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    os.environ["TMPDIR"], tempfile.tempdir = temporary, None
-    import torch
-
-    from minitx.training.api import train_config as train
-
-    torch.set_num_threads(1)
-    train(config_from_dict(plain), resume)
+        "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2, "pictures": False}},
+    })  # fmt: skip
 
 
 def stamp(file: Path) -> int:
@@ -66,7 +43,7 @@ def stamp(file: Path) -> int:
 
 
 def kill(process: Any, version: Path, chance: random.Random) -> bool:
-    """Kill at a random moment: of the beginning, or behind a save; False if it came to its end before."""
+    """Kill at a random moment of the start, or after a save; False if the process has ended before."""
     file = version / ("config.yaml" if chance.random() < 0.3 else "last.ckpt")
     before, deadline = stamp(file), time.monotonic() + LONGEST_WAIT
     while stamp(file) == before and process.is_alive():
@@ -78,20 +55,20 @@ def kill(process: Any, version: Path, chance: random.Random) -> bool:
     return process.exitcode == -signal.SIGKILL
 
 
-def killed_run(folder: Path, name: str, temporary: Path, most: int, chance: random.Random) -> tuple[int, int]:
-    """A run that is killed up to `most` times, resumed each time, and comes to its end.
+def killed_run(folder: Path, config: Config, temporary: Path, most: int, chance: random.Random) -> tuple[int, int]:
+    """Train a run that is killed up to `most` times and resumed each time, to its end.
 
     Returns:
         How often it was killed, and how often in the middle of writing a file.
     """
+    name = config.run.name
     version, log = folder / name / "v0", folder / f"{name}.log"
     killed = torn = saved = 0
     while True:
         resume = (version / "last.ckpt").exists()
-        if not resume and version.exists():  # killed before its first save: there is nothing to go on from
+        if not resume and version.exists():  # killed before its first save: there is nothing to resume
             version.rename(folder / f"{name}_gone_{killed}")
-        process = SERVER.Process(target=carry_out, args=(config(folder, name), resume, str(temporary), str(log)))
-        process.start()
+        process = start_process(config, log, resume, temporary)
         if killed == most:
             process.join(LONGEST_WAIT)
             ended = True
@@ -109,26 +86,25 @@ def killed_run(folder: Path, name: str, temporary: Path, most: int, chance: rand
         assert all(step == int(name[5:]) for name, step in steps.items() if name.startswith("step_"))
 
 
-def kill_runs(folder: Path, temporary: Path, kills: int, seed: int) -> tuple[int, int]:
-    """Kill runs until there have been so many kills; each is compared with one that was left in peace."""
-    chance = random.Random(seed)
-    killed_run(folder, "straight", temporary, 0, chance)
+def kill_runs(folder: Path, temporary: Path, kills: int, seed: int, steps: int = 120) -> tuple[int, int]:
+    """Kill runs until there have been so many kills; each is compared with one that was not killed."""
+    chance, straight = random.Random(seed), folder / "straight/v0"
+    killed_run(folder, config(folder, "straight", steps), temporary, 0, chance)
     killed = torn = 0
     while killed < kills:
-        name = f"killed_{killed}"
-        times, in_write = killed_run(folder, name, temporary, kills - killed, chance)
-        killed, torn = killed + times, torn + in_write
-        version = folder / name / "v0"
-        assert_same_run(folder / "straight/v0", version)
-        assert not list(version.glob(".*")), "what was not finished is removed"
-        assert sorted(file.name for file in version.glob("*.ckpt")) == sorted(
-            file.name for file in (folder / "straight/v0").glob("*.ckpt")
+        version = folder / f"killed_{killed}/v0"
+        times, in_write = killed_run(
+            folder, config(folder, f"killed_{killed}", steps), temporary, kills - killed, chance
         )
+        killed, torn = killed + times, torn + in_write
+        assert_same_run(straight, version)
+        assert not list(version.glob(".*")), "unfinished files are removed"
+        assert {file.name for file in version.glob("*.ckpt")} == {file.name for file in straight.glob("*.ckpt")}
     return killed, torn
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    assert kill_runs(tmp_path, tmp_path, FEW, seed=0)[0] == FEW
+    assert kill_runs(tmp_path, tmp_path, FEW, seed=0, steps=42)[0] == FEW
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, to whole processes, at any moment: what is begun is finished and saved, and all leave."""
+"""Ctrl-C and SIGTERM at any moment: the current step is completed and saved, and all processes exit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,20 @@ import pytest
 import torch
 
 from minitx.training.api import train_config as train
-from minitx.training.module import TransformerModule
+from tests.training.interrupting import interrupt_at, start_process, state
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0
+
+
+def wait_for(pattern: str, log: Path, is_alive: Callable[[], bool]) -> str:
+    """Wait until a process has printed this into its log."""
+    end = time.monotonic() + 4 * PATIENCE
+    while not (log.exists() and re.search(pattern, log.read_text())):
+        assert is_alive(), log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.01)
+    return log.read_text()
 
 
 class Run:
@@ -46,12 +57,7 @@ class Run:
 
     def wait_for(self, pattern: str) -> str:
         """Until the run has printed this."""
-        end = time.monotonic() + 120
-        while not re.search(pattern, self.said()):
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < end, self.said()
-            time.sleep(0.01)
-        return self.said()
+        return wait_for(pattern, self.out, lambda: self.process.poll() is None)
 
     def said(self) -> str:
         return self.out.read_text()
@@ -104,13 +110,38 @@ def quiet(run: Run) -> bool:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_in_training_saves_and_leaves(tmp_path: Path, number: int, code: int) -> None:
-    run = Run(tmp_path)
-    run.wait_for("step 40/")
-    run.send(number, "first")
-    assert run.ended() == code
-    assert quiet(run), run.said()
-    assert check_resumable(run) >= 40
+def test_a_signal_in_training_saves_and_exits(small: Any, tmp_path: Path, number: int, code: int) -> None:
+    log = tmp_path / "log"
+    process = start_process(small(trainer={"max_steps": 100_000}), log)
+    wait_for("step 9/", log, process.is_alive)
+    os.kill(process.pid, number)
+    process.join(PATIENCE)
+    assert process.exitcode == code
+    out = log.read_text()
+    assert "Traceback" not in out
+    assert "Error" not in out
+    step = state(tmp_path / "runs/small/v0")["global_step"]
+    assert step >= 9
+    assert f"stopped at step {step:,}; resume with --resume" in out
+    assert train(small(trainer={"max_steps": step + 1}), resume=True)["steps"] == step + 1
+
+
+def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_path: Path) -> None:
+    log, last = tmp_path / "log", tmp_path / "runs/small/v0/last.ckpt"
+    trainer = {"max_steps": 10, "save_every_n_steps": 1}
+    process = start_process(small(trainer=trainer, data={"batch_size": 2**18}), log)  # a step takes seconds
+    end = time.monotonic() + PATIENCE
+    while not last.exists():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.01)
+    time.sleep(0.3)  # the next step has started
+    os.kill(process.pid, signal.SIGTERM)
+    wait_for("SIGTERM: finishing the current step; a second signal ends at once", log, process.is_alive)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(PATIENCE)
+    assert process.exitcode == -signal.SIGTERM
+    assert "stopped" not in log.read_text()
+    assert state(last.parent)["global_step"] == 1
 
 
 MOMENTS = [("first", 1), ("first", 2), ("second", 2), ("all", 2)]
@@ -164,22 +195,8 @@ def test_processes_launched_by_others_leave_together(tmp_path: Path, to: int) ->
     assert all(map(quiet, runs))
 
 
-def test_a_second_signal_ends_at_once_and_leaves_the_last_save(tmp_path: Path) -> None:
-    run = Run(tmp_path, "--data.batch_size=40000", "--trainer.save_every_n_steps=1", "--trainer.val_every_n_steps=1")
-    run.wait_for("step 2/")
-    while run.last()["global_step"] > 2:  # the next step has begun, and takes a while
-        time.sleep(0.01)
-    time.sleep(0.3)
-    run.send(signal.SIGTERM, "first")
-    run.wait_for("SIGTERM: finishing the current step; a second signal ends at once")
-    run.send(signal.SIGTERM, "first")
-    assert run.ended() == 143
-    assert "stopped" not in run.said()
-    assert run.last()["global_step"] == 2
-
-
-def test_before_the_first_step_and_after_the_last_it_leaves_at_once(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_before_the_first_step_and_after_the_last_it_exits_at_once(
+    small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(where: str) -> str:
         before = signal.getsignal(signal.SIGTERM)
@@ -195,38 +212,31 @@ def test_before_the_first_step_and_after_the_last_it_leaves_at_once(
         "minitx.training.module.TransformerModule.configure_model"
     )
     assert "stopped after training; --resume evaluates" in stopped("minitx.training.api.evaluation_report")
-    assert train(small(), resume=True)["steps"] == 6, "and what was trained is evaluated"
+    assert train(small(), resume=True)["steps"] == 6, "the trained model is evaluated"
 
 
-def test_a_validation_comes_to_its_end_unless_what_it_looks_at_is_saved(
+def test_a_validation_is_completed_unless_its_step_is_saved(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def signalled(method: str, step: int, resume: bool) -> Path:
-        """Train until a signal in a method of the module at a step, and give last.ckpt."""
-        original = getattr(TransformerModule, method)
-
-        def listening(self: TransformerModule, *rest: Any) -> Any:
-            if self.global_step == step:
-                os.kill(os.getpid(), signal.SIGINT)
-            return original(self, *rest)
-
+    def signalled(hook: str, step: int, resume: bool) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(TransformerModule, method, listening)
+            interrupt_at(patch, step, signal.SIGINT, hook)
             with pytest.raises(SystemExit, match="130"):
                 train(small(), resume=resume)
-        return tmp_path / "runs/small/v0/last.ckpt"
 
-    file = signalled("training_step", 2, resume=False)  # in the third step, before the validation behind it
-    assert torch.load(file, weights_only=True)["global_step"] == 3
-    signalled("validation_step", 3, resume=True)  # which comes first now, and leaves at once
-    assert torch.load(file, weights_only=True)["global_step"] == 3
-    assert not file.with_name("best.ckpt").exists()
-    file.unlink()  # begun anew, the validation of what is not saved comes to its end, and a step behind it
-    assert torch.load(signalled("validation_step", 3, resume=False).parents[1] / "v1/last.ckpt", weights_only=True)
-    assert (file.parents[1] / "v1/best.ckpt").exists()
+    folder = tmp_path / "runs/small/v0"
+    signalled("training_step", 2, resume=False)  # in the third step, before its validation
+    assert state(folder)["global_step"] == 3
+    signalled("validation_step", 3, resume=True)  # it comes first now, and the process exits at once
+    assert state(folder)["global_step"] == 3
+    assert not (folder / "best.ckpt").exists()
+    (folder / "last.ckpt").unlink()  # in a new run, the validation of an unsaved step is completed, and the step after
+    signalled("validation_step", 3, resume=False)
+    assert state(tmp_path / "runs/small/v1")["global_step"] == 4
+    assert (tmp_path / "runs/small/v1/best.ckpt").exists()
 
 
-def test_a_run_in_a_thread_does_not_listen(small: Any) -> None:
+def test_a_run_in_a_thread_handles_no_signals(small: Any) -> None:
     results: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: results.append(train(small())))
     thread.start()
