@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +23,7 @@ SERVER.set_forkserver_preload(["minitx.training.api", "tests.training.interrupti
 
 def start_process(config: Config, log: Path, resume: bool = False, temporary: Path | None = None) -> Any:
     """Train in another process, whose output is appended to `log` and whose temporary files are in `temporary`."""
-    process = SERVER.Process(target=_train_and_log, args=(config, str(log), resume, temporary))
+    process = SERVER.Process(target=_train_and_log, args=(config, str(log), resume, temporary), daemon=True)
     process.start()
     return process
 
@@ -35,6 +36,15 @@ def _train_and_log(config: Config, log: str, resume: bool, temporary: Path | Non
     tempfile.tempdir = None if temporary is None else str(temporary)
     torch.set_num_threads(1)
     train(config, resume)
+
+
+def run_script(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that starts several processes, which Lightning does by running its file again."""
+    file, root = folder / "script.py", Path(__file__).parents[2]
+    file.write_text(script)
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, str(file), *words]
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=300)
 
 
 class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""What a run will cost, told before it is paid."""
+"""The cost of a run, before it is trained."""
 
 from typing import Any
 

@@ -1,7 +1,6 @@
 """Two processes on one machine."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from minitx.training.api import train_config as train
+from tests.training.interrupting import run_script, state
 from tests.training.test_weighting import deal
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +35,12 @@ def test_two_processes_make_one_run(tmp_path: Path, strategy: str) -> None:
     assert json.loads((folder / "results.json").read_text())["steps"] == 20
     assert result.stdout.count("step 20/20") == 1
     assert "sync_dist" not in result.stderr
-    contents = torch.load(folder / "best.ckpt", weights_only=True)
-    assert {type(weight) for weight in contents["state_dict"].values()} == {torch.Tensor}, "whole, not one's share"
+    contents = state(folder, "best")
+    assert {type(weight) for weight in contents["state_dict"].values()} == {torch.Tensor}, "whole, not a shard"
 
 
 def launched(folder: Path, nodes: int, *words: str) -> list[str]:
-    """Train on so many nodes, all of them this machine: a launcher for each; what each printed."""
+    """Train on so many nodes, all of them this machine, with a launcher each; return their outputs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -68,16 +68,16 @@ def launched(folder: Path, nodes: int, *words: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_two_nodes_make_one_run_and_one_goes_on_with_it(tmp_path: Path) -> None:
+def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
     folder = tmp_path / "reverse/v0"
     first, second = launched(tmp_path, 2, "--trainer.max_steps", "20")
     assert "step 20/20" in first
     assert "step 20/20" not in second
     assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]
     assert len(list(folder.glob("events.*"))) == 1
-    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 20
+    assert state(folder)["global_step"] == 20
     (said,) = launched(tmp_path, 1, "--trainer.max_steps", "30", "--resume")
-    assert "goes on behind step 20" in said
+    assert "continues after step 20" in said
     assert "trainer.num_nodes 2 -> 1" in said
     launched(tmp_path, 2, "--trainer.max_steps", "40", "--resume")
     assert json.loads((folder / "results.json").read_text())["steps"] == 40
@@ -97,16 +97,8 @@ with pytest.MonkeyPatch.context() as patch:
 
 def two(config: Any, folder: Path, *words: str) -> None:
     """Train in two processes."""
-    script = folder / "two.py"
-    script.write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), json.dumps(config.to_dict()), *words]
-    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    ran = run_script(folder, SCRIPT, json.dumps(config.to_dict()), *words)
     assert ran.returncode == 0, ran.stderr
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
 
 
 @pytest.mark.slow
@@ -114,29 +106,19 @@ def test_the_number_of_processes_and_the_strategy_change_no_weight(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def config(name: str, steps: int, **trainer: Any) -> Any:
-        """Batches of 16 in one process, twice 8 in a step; or each of two processes draws one of them."""
+        """One process accumulates two batches of 8; or each of two processes has one of them."""
         accumulate = 1 if trainer else 2
         return small(
-            run={"name": name, "folder": str(tmp_path / "runs")},
+            run={"name": name},
             data={"batch_size": 8},
-            model={
-                "n_layers": 2,
-                "bias": False,
-            },  # a key's bias has no gradient but rounding, which AdamW would enlarge
-            trainer={
-                "max_steps": steps,
-                "val_every_n_steps": 2,
-                "precision": "32-true",
-                "accelerator": "cpu",
-                "accumulate_grad_batches": accumulate,
-                **trainer,
-            },
-            optimizer={"lr": 5e-3, "schedule": {"name": "constant", "warmup_steps": 0}},
+            model={"n_layers": 2, "bias": False},  # a key's bias has a gradient of rounding alone, which AdamW enlarges
+            trainer={"max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **trainer},
+            optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},
         )
 
     deal(monkeypatch)
     train(config("one", 4))
-    expected = weights(tmp_path / "runs/one/v0")
+    expected = state(tmp_path / "runs/one/v0")["state_dict"]
     for strategy in STRATEGIES:
         spread = {"devices": 2, "strategy": strategy}
         two(config(strategy, 4, **spread), tmp_path)
@@ -145,17 +127,7 @@ def test_the_number_of_processes_and_the_strategy_change_no_weight(
         two(config(f"{strategy}_on", 3, **spread), tmp_path, "resume")
         train(config(f"{strategy}_on", 4), resume=True)
         for name in (strategy, f"{strategy}_on"):
-            found = weights(tmp_path / f"runs/{name}/v0")
+            found = state(tmp_path / f"runs/{name}/v0")["state_dict"]
             assert found.keys() == expected.keys()
             for key, weight in expected.items():
                 torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-5, msg=f"{name}: {key}")
-
-
-def test_muon_is_not_spread(small: Any) -> None:
-    with pytest.raises(ValueError, match=r"trainer\.strategy fsdp2 .* optimizer\.name must be adamw, got muon"):
-        train(small(trainer={"strategy": "fsdp2"}, optimizer={"name": "muon"}))
-
-
-def test_a_precision_that_cannot_be_spread_is_a_sentence(small: Any) -> None:
-    with pytest.raises(ValueError, match=r"trainer: .*64-true"):
-        train(small(trainer={"strategy": "fsdp2", "precision": "64-true"}))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
 from minitx.cli.main import main
@@ -16,6 +15,7 @@ from minitx.config.schema import Config, config_from_dict
 from minitx.data.tasks import MaskedText
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
+from tests.training.interrupting import events
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def masked(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
             "block": 24, "validation_size": 20, "batch_size": 8,
         }  # fmt: skip
         plain["model"]["architecture"] = "encoder_only"
-        plain["trainer"] |= {"max_steps": 2, "val_every_n_steps": 2, "precision": "32-true"}
+        plain["trainer"] |= {"max_steps": 2, "val_every_n_steps": 2}
         for section, values in sections.items():
             plain[section] |= values
         return config_from_dict(plain)
@@ -40,25 +40,16 @@ def masked(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return make
 
 
-def answers(folder: Path) -> str:
-    """The table that TensorBoard shows."""
-    accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0, "images": 0})
-    accumulator.Reload()
-    assert accumulator.Tags()["images"]
-    return accumulator.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
-
-
-def test_a_run_with_its_table_and_its_report(
-    masked: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = train(masked())
+def test_a_run_with_its_table_and_its_report(masked: Callable, tmp_path: Path, capsys: Any) -> None:
+    results = train(masked(log={"attention": {"every_n_validations": 1}}))
     assert results["split"] == "validation"
     assert results["bits_per_token"] == pytest.approx(results["loss"] / math.log(2))
     assert 0.0 <= results["token_accuracy"] <= 1.0
     assert "exact_match" not in results
-    table = answers(tmp_path / "runs/small/v0")
-    assert all(word in table for word in ("input", "expected", "generated", "the cat"))
-    assert "mask" in table
+    log = events(tmp_path / "runs/small/v0")
+    assert log.Tags()["images"]
+    table = log.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert all(word in table for word in ("input", "expected", "generated", "the cat", "mask"))
     predictor = minitx.load(tmp_path / "runs/small", device="cpu")
     assert isinstance(predictor.task, MaskedText)
     filled = predictor.generate("the c<mask>t sat")
@@ -69,12 +60,12 @@ def test_a_run_with_its_table_and_its_report(
     out = capsys.readouterr().out
     assert "held out for validation" in out
     assert "token accuracy (teacher-forced)" in out
-    assert f"{results['loss']:.4f}" in out  # the same tokens are hidden each time
+    assert f"{results['loss']:.4f}" in out  # the same tokens are masked each time
     assert "exact match" not in out
 
 
 def test_it_learns(masked: Callable, tmp_path: Path) -> None:
-    """Long runs of one letter: what is hidden is what stands around it."""
+    """Long runs of one letter: a masked letter equals its neighbours."""
     (tmp_path / "text.txt").write_text("".join(letter * 40 for letter in "abcdefgh") * 10)
     sections = {"trainer": {"max_steps": 60, "val_every_n_steps": 60}, "optimizer": {"lr": 1e-2}}
     results = train(masked(data={"batch_size": 32}, **sections))

@@ -1,4 +1,4 @@
-import math
+import re
 from copy import deepcopy
 
 import pytest
@@ -17,26 +17,24 @@ from minitx.training.optim import (
     schedule,
 )
 
-
-@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "noam"])
-def test_warmup_is_a_straight_line_to_the_peak(name: str) -> None:
-    ratio = schedule(ScheduleConfig(name, warmup_steps=10), max_steps=100)
-    assert [ratio(step) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
-    assert max(ratio(step) for step in range(100)) == pytest.approx(1.0)
+NAMES = ("constant", "linear", "cosine", "noam")
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine"])
-def test_decay_ends_at_the_final_ratio_and_never_rises(name: str) -> None:
-    ratio = schedule(ScheduleConfig(name, warmup_steps=10, final_ratio=0.1), max_steps=100)
-    after = [ratio(step) for step in range(9, 100)]
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("warmup", [0, 10])
+def test_warmup_is_a_straight_line_to_the_peak_and_then_no_rate_rises(name: str, warmup: int) -> None:
+    ratio = schedule(ScheduleConfig(name, warmup_steps=warmup, final_ratio=0.1), max_steps=100)
+    rates = [ratio(step) for step in range(100)]
+    assert rates[:warmup] == pytest.approx([(step + 1) / 10 for step in range(warmup)])
+    after = rates[max(warmup - 1, 0) :]
+    assert after[0] == pytest.approx(1.0, abs=0.01)
     assert after == sorted(after, reverse=True)
-    assert after[-1] == pytest.approx(0.1)
-    assert ratio(1000) == pytest.approx(0.1)
-
-
-def test_cosine_is_half_way_down_in_the_middle() -> None:
-    ratio = schedule(ScheduleConfig("cosine", warmup_steps=0, final_ratio=0.0), max_steps=101)
-    assert ratio(49) == pytest.approx(0.5, abs=0.02)
+    if name == "constant":
+        assert {*after} == {1.0}
+    if name in ("linear", "cosine"):
+        middle = ratio((warmup + 99) // 2)
+        assert (after[-1], ratio(1000)) == (pytest.approx(0.1, abs=1e-3), pytest.approx(0.1))
+        assert middle == pytest.approx(0.55, abs=0.02)
 
 
 def test_noam_has_the_shape_of_the_paper() -> None:
@@ -44,11 +42,6 @@ def test_noam_has_the_shape_of_the_paper() -> None:
     ratio = schedule(ScheduleConfig("noam", warmup_steps=warmup), max_steps=1000)
     paper = [d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) for step in range(1, 1001)]
     assert [ratio(step) for step in range(1000)] == pytest.approx([rate / max(paper) for rate in paper])
-
-
-def test_constant_stays() -> None:
-    ratio = schedule(ScheduleConfig("constant", warmup_steps=0), max_steps=10)
-    assert {ratio(step) for step in range(20)} == {1.0}
 
 
 def test_schedule_counts_optimiser_steps() -> None:
@@ -78,40 +71,26 @@ def test_only_matrices_are_decayed() -> None:
 
 
 def learned_scores(name: str) -> nn.Module:
-    return build_model(
-        ModelConfig(
-            architecture="decoder_only", vocab_size=9, d_model=8, n_heads=2, n_layers=2, position={"name": name}
-        )
-    )
+    sizes = {"vocab_size": 9, "d_model": 8, "n_heads": 2, "n_layers": 2}
+    return build_model(ModelConfig(architecture="decoder_only", position={"name": name}, **sizes))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
-    ("name", "biases"),
-    [
-        ("t5", {"decoder.position.table.weight"}),
-        (
-            "transformer_xl",
-            {
-                f"decoder.layers.{layer}.self_attn.position.{kind}"
-                for layer in (0, 1)
-                for kind in ("content", "distance")
-            },
-        ),
-    ],
+    ("name", "biases"), [("t5", r"position\.table\.weight"), ("transformer_xl", r"position\.(content|distance)")]
 )
-def test_biases_of_attention_scores_are_not_decayed(name: str, biases: set[str], optimizer: str) -> None:
+def test_biases_of_attention_scores_are_not_decayed(name: str, biases: str, optimizer: str) -> None:
     model = learned_scores(name)
-    made = build_optimizer(model, OptimizerConfig(name=optimizer, weight_decay=0.5))  # type: ignore[arg-type]
-    undecayed = {p for group in made.param_groups if not group["weight_decay"] for p in group["params"]}
-    found = {name for name, parameter in model.named_parameters() if parameter in undecayed}
-    assert found == biases | {name for name, parameter in model.named_parameters() if parameter.dim() < 2}
+    built = build_optimizer(model, OptimizerConfig(name=optimizer, weight_decay=0.5))  # type: ignore[arg-type]
+    undecayed = {p for group in built.param_groups if not group["weight_decay"] for p in group["params"]}
+    for path, parameter in model.named_parameters():
+        assert (parameter in undecayed) == bool(parameter.dim() < 2 or re.search(biases, path)), path
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("name", ["t5", "transformer_xl", "learned"])
 def test_an_older_state_goes_to_the_same_parameters(name: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until biases of attention scores were left alone, they stood among the matrices."""
+    """Earlier versions decayed the biases of attention scores with the matrices."""
     model, config = learned_scores(name), OptimizerConfig(name=optimizer)  # type: ignore[arg-type]
     with monkeypatch.context() as patch:
         patch.setattr(optim, "_score_biases", lambda model: set())
@@ -134,7 +113,7 @@ def test_an_older_state_goes_to_the_same_parameters(name: str, optimizer: str, m
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_step_counters_lie_where_the_settings_want_them(optimizer: str) -> None:
-    """Of 16-mixed training on a CPU, say, and now fused on a GPU; a device without numbers serves as one here."""
+    """As after 16-mixed training on a CPU, now fused on a GPU; the meta device stands for one here."""
     layer, config = nn.Linear(4, 4), OptimizerConfig(name=optimizer)  # type: ignore[arg-type]
     before = build_optimizer(layer, config, fused=False)
     for parameter in layer.parameters():
@@ -170,11 +149,6 @@ def test_fused_adamw_equals_the_formula() -> None:
         expected = expected * (1 - 0.01 * 0.1)
         expected = expected - 0.01 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.98**step)).sqrt() + 1e-8)
     torch.testing.assert_close(weight.detach(), expected)
-
-
-def test_learning_rate_is_finite_without_warmup() -> None:
-    for name in ("constant", "linear", "cosine", "noam"):
-        assert math.isfinite(schedule(ScheduleConfig(name, warmup_steps=0), 1)(0))
 
 
 def muon(model: nn.Module, **options: float) -> CombinedOptimizer:
@@ -215,30 +189,23 @@ def test_muon_moves_a_matrix_by_an_orthogonal_one_of_adamws_size() -> None:
 
 
 def test_a_schedule_reaches_both_and_their_state_survives() -> None:
-    def trained(optimizer: CombinedOptimizer, layer: nn.Linear, steps: int) -> None:
-        rates = LambdaLR(optimizer, schedule(ScheduleConfig("constant", warmup_steps=4), max_steps=10))
-        for step in range(steps):
-            assert {group["lr"] for part in optimizer.parts for group in part.param_groups} == {(step + 1) * 0.1 / 4}
-            generator = torch.Generator().manual_seed(step)
-            for parameter in layer.parameters():
-                parameter.grad = torch.randn(parameter.shape, generator=generator)
-            optimizer.step()
-            rates.step()
+    def step(optimizer: CombinedOptimizer, layer: nn.Linear, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in layer.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
 
     layer = nn.Linear(4, 4)
     optimizer = muon(layer)
-    trained(optimizer, layer, 3)
-    copy = nn.Linear(4, 4)
-    copy.load_state_dict(layer.state_dict())
+    rates = LambdaLR(optimizer, schedule(ScheduleConfig("constant", warmup_steps=4), max_steps=10))
+    for done in range(3):
+        assert {group["lr"] for part in optimizer.parts for group in part.param_groups} == {(done + 1) * 0.1 / 4}
+        step(optimizer, layer, done)
+        rates.step()
+    copy = deepcopy(layer)
     other = muon(copy)
-    other.load_state_dict(deepcopy(optimizer.state_dict()))  # what comes from a file shares nothing
-    for part in (optimizer, other):
-        for group in part.param_groups:
-            group["lr"] = 0.05
-    for each in (layer, copy):
-        for parameter in each.parameters():
-            parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    other.step()
+    other.load_state_dict(deepcopy(optimizer.state_dict()))  # contents of a file share nothing
+    step(optimizer, layer, 3)
+    step(other, copy, 3)
     for one, another in zip(layer.parameters(), copy.parameters(), strict=True):
         assert torch.equal(one, another)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import minitx
@@ -81,7 +82,8 @@ def test_a_run_from_before_score_biases_were_left_alone(
         patch.setattr("minitx.training.optim._score_biases", lambda model: set())
         break_off(small(**sections), 5)
     train(small(**sections), resume=True)
-    assert_same_run(straight, version)
+    expected, found = (state(folder)["state_dict"] for folder in (straight, version))
+    assert all(torch.equal(weight, found[name]) for name, weight in expected.items())
 
 
 @pytest.mark.parametrize(
@@ -129,9 +131,7 @@ def test_other_text_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.M
         train(config_from_dict(plain), resume=True)
 
 
-def test_more_steps_continue_a_completed_run(
-    small: Any, trained: Any, finished: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished: Any, capsys: Any) -> None:
     def sections(steps: int, **optimizer: float) -> Sections:
         constant = {"schedule": {"name": "constant", "warmup_steps": 0}, **optimizer}
         return seven(optimizer=constant, trainer={"max_steps": steps, "val_every_n_steps": 3, "save_every_n_steps": 3})
@@ -248,9 +248,7 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     assert_same_run(trained(**sections), folder)
 
 
-def test_the_validation_of_a_stopped_run_does_not_select(
-    small: Any, version: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_validation_of_a_stopped_run_does_not_select(small: Any, version: Path, monkeypatch: Any) -> None:
     """A run that was not stopped has none at that step."""
     interrupt_at(monkeypatch, 4, signal.SIGTERM)
     with pytest.raises(SystemExit):

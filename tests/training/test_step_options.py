@@ -1,4 +1,4 @@
-"""Switches of the training step: recomputed activations, compiled programs, a loss in pieces, a look at the time."""
+"""Options of the training step: recomputed activations, compilation, a chunked loss, a profile."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +14,16 @@ from minitx.nn import Stack
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
 from minitx.training.callbacks import auto_compile as compiling
-from minitx.training.callbacks import profiling as profile
+from minitx.training.callbacks import profiling
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
+from tests.training.interrupting import state
 
 ARCHITECTURES = ["encoder_decoder", "decoder_only", "encoder_only"]
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
-    """The loss of one batch, its gradients, and the bytes that the forward has kept for the backward."""
+    """The loss of one batch, its gradients, and the bytes that the forward keeps for the backward."""
     config, task, model, *_ = resolve(config)
     for part in model.modules():
         if isinstance(part, Stack):
@@ -62,7 +63,7 @@ def test_recomputed_activations_change_nothing_but_memory(small: Any, architectu
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_loss_in_pieces_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+def test_a_chunked_loss_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
     data = {"length": [5, 5]} if architecture == "encoder_only" else {}
     config = small(data=data, model={"architecture": architecture}, trainer={"label_smoothing": 0.1})
     loss, expected, _ = gradients(config)
@@ -97,58 +98,34 @@ def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, m
 
 def test_the_switch_reaches_the_stacks(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    through = Stack.forward
+    forward = Stack.forward
     monkeypatch.setattr(
-        Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or through(self, *given, **more)
+        Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or forward(self, *given, **more)
     )
     train(small(trainer={"max_steps": 1, "recompute_activations": True}))
     assert seen[0] is True
 
 
-def test_the_time_of_a_step_is_told(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = profile.WARMUP_STEPS + 6
-    train(small(trainer={"max_steps": steps, "profile": 3}))
-    told = capsys.readouterr().out
-    assert "a batch takes" in told
-    begins = told.splitlines().index(next(line for line in told.splitlines() if line.startswith("a batch takes")))
-    lines = [line.split("%  ") for line in told.splitlines()[begins + 1 : begins + 5]]
-    shares, phases = [float(share) for share, _ in lines], [phase for _, phase in lines]
-    assert {*phases} == {
+def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)
+    train(small(trainer={"max_steps": 5, "profile": 2}))
+    out = capsys.readouterr().out
+    table = out[out.index("a batch takes") :].splitlines()[1:5]
+    shares = {phase: float(share) for share, phase in (line.split("%  ") for line in table)}
+    assert {*shares} == {
         "sampling the batch, and all else between steps", "forward", "backward", "clipping, optimizer, schedule"
     }  # fmt: skip
-    assert sum(shares) == pytest.approx(100, abs=0.3)
-    assert "aten::" in told
-    train(small(trainer={"max_steps": steps - 1, "profile": 3}))
-    assert f"trainer.profile 3 needs {steps} batches, there were {steps - 1}" in capsys.readouterr().out
-
-
-def test_a_number_of_steps_to_watch_is_not_negative(small: Any) -> None:
-    with pytest.raises(ValueError, match=r"trainer\.profile: expected an integer of at least 0, got -1"):
-        train(small(trainer={"profile": -1}))
-
-
-def test_a_mode_of_compiling_needs_compiling(small: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"trainer\.compile_mode reduce-overhead needs trainer\.compile true, got auto"
-    ):
-        train(small(trainer={"compile_mode": "reduce-overhead"}))
-
-
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_cuda_graphs_do_not_accumulate_gradients(small: Any, mode: str) -> None:
-    trainer = {"compile": True, "compile_mode": mode}
-    told = rf"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode {mode}, got 4"
-    with pytest.raises(ValueError, match=told):
-        resolve(small(trainer={**trainer, "accumulate_grad_batches": 4}))
-    resolve(small(trainer={"compile": True, "accumulate_grad_batches": 4}))
+    assert sum(shares.values()) == pytest.approx(100, abs=0.3)
+    assert "aten::" in out
+    train(small(trainer={"max_steps": 1, "profile": 2}))
+    assert "trainer.profile 2 needs 5 batches, there were 1" in capsys.readouterr().out
 
 
 def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: modes.append(mode))
     train(small(trainer={"max_steps": 1, "compile": True, "compile_mode": "reduce-overhead"}))
-    train(small(trainer={"max_steps": 1, "compile": True}))
-    assert modes == ["reduce-overhead", "default"]
+    assert modes == ["reduce-overhead"]
 
 
 class Trial:
@@ -173,20 +150,18 @@ class Trial:
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], faster: bool
+    small: Any, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, faster: bool
 ) -> None:
-    config = small(model={"dropout": 0.2}, trainer={"max_steps": 8, "val_every_n_steps": 8})
-    expected = train(config)
+    sections = {"model": {"dropout": 0.2}, "trainer": {"max_steps": 8, "val_every_n_steps": 8}}
+    expected = trained(**sections)
     trial = Trial(monkeypatch, eager=100.0, compiled=99.0 if faster else 101.0)
-    found = train(config)
-    assert found["loss"] == expected["loss"], "a trial leaves no trace"
-    one, other = (minitx.load(tmp_path / f"runs/small/v{number}", device="cpu").model for number in (0, 1))
-    same(one.state_dict(), other.state_dict())
+    train(small(**sections))
+    same(state(tmp_path / "runs/small/v0")["state_dict"], state(expected)["state_dict"])  # a trial leaves no trace
     tried = 1 + compiling.REPEATS
     assert trial.ran > tried + 4 if faster else trial.ran == tried  # five steps and a validation are left
-    told = capsys.readouterr().out
-    assert "compiling the training step: 100000.00 ms, 8 minutes left" in told
-    assert ("; training continues without" in told) is not faster
+    out = capsys.readouterr().out
+    assert "compiling the training step: 100000.00 ms, 8 minutes left" in out
+    assert ("; training continues without" in out) is not faster
 
 
 def test_a_short_run_is_not_compiled(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +170,14 @@ def test_a_short_run_is_not_compiled(small: Any, monkeypatch: pytest.MonkeyPatch
     assert trial.ran == 0
 
 
-def test_a_machine_that_cannot_compile_trains_all_the_same(
-    small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_cpu_nothing_is_compiled_by_default(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
+    monkeypatch.setattr(compiling, "MIN_SECONDS_LEFT", 0.0)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: pytest.fail("it was compiled"))
+    train(small())
+
+
+def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsys: Any) -> None:
     Trial(monkeypatch, eager=100.0, compiled=1.0)
 
     def program(*given: Any, **more: Any) -> Any:
@@ -205,22 +185,13 @@ def test_a_machine_that_cannot_compile_trains_all_the_same(
 
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))
     assert train(small(trainer={"max_steps": 8}))["steps"] == 8
-    told = capsys.readouterr().out
-    assert "compiling failed (Failed to find C compiler.); training continues without" in told
-
-
-def test_on_a_cpu_nothing_is_compiled_unasked(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
-    monkeypatch.setattr(compiling, "MIN_SECONDS_LEFT", 0.0)
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: pytest.fail("it was compiled"))
-    train(small(trainer={"max_steps": 8, "accelerator": "cpu"}))
+    out = capsys.readouterr().out
+    assert "compiling failed (Failed to find C compiler.); training continues without" in out
 
 
 @pytest.mark.slow
-def test_a_run_that_is_compiled_on_the_way_is_the_same_run(
-    small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer = {"max_steps": 20, "val_every_n_steps": 10, "precision": "32-true"}
+def test_a_run_that_is_compiled_on_the_way_is_the_same_run(small: Any, monkeypatch: Any, capsys: Any) -> None:
+    trainer = {"max_steps": 20, "val_every_n_steps": 10}
     expected = train(small(trainer={**trainer, "compile": False}))
     compiler = torch.nn.Module.compile
     Trial(monkeypatch, eager=100.0, compiled=1.0)
@@ -237,7 +208,7 @@ def test_a_compiled_run_is_the_same_run_and_its_checkpoint_any_other(
     small: Any, tmp_path: Path, architecture: str, mode: str
 ) -> None:
     data = {"length": [4, 4]} if architecture == "encoder_only" else {}
-    trainer = {"max_steps": 20, "val_every_n_steps": 10, "precision": "32-true"}
+    trainer = {"max_steps": 20, "val_every_n_steps": 10}
     results = [
         train(small(data=data, model={"architecture": architecture}, trainer={**trainer, **asked}))
         for asked in ({}, {"compile": True, "compile_mode": mode})

@@ -1,9 +1,6 @@
-"""Every label weighs alike: whatever batch it stands in, however it is padded, wherever it is computed."""
+"""Every label has the same weight, whatever its batch, padding and process."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +20,11 @@ from minitx.training.api import train_config as train
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
-
-ROOT = Path(__file__).parents[2]
+from tests.training.interrupting import run_script
 
 
 def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
-    """Let batches hold the same examples in turn, however large they are and however many processes draw them."""
+    """Let batches hold the same examples in turn, for any batch size and number of processes."""
     cards = Reverse(symbols=6, length=(1, 5)).batch(torch.Generator().manual_seed(3), 64)
     order = cards.source_keep.sum(dim=1).argsort()
     order = torch.cat((order[:8], order[-8:], order[8:-8]))  # the first batch short, the second long
@@ -58,30 +54,22 @@ def gradients(config: Any, monkeypatch: pytest.MonkeyPatch, processes: int = 1) 
     return found
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("architecture", "smoothing"), [("encoder_decoder", 0.0), ("decoder_only", 0.1)])
 def test_accumulated_batches_have_the_gradient_of_one_large_batch(
     small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str, smoothing: float
 ) -> None:
     def run(batch_size: int, accumulate: int) -> list[dict[str, Tensor]]:
-        trainer = {"max_steps": 2, "val_every_n_steps": 2, "precision": "32-true", "label_smoothing": smoothing}
-        config = small(
-            run={"name": f"x{accumulate}"},
-            data={"batch_size": batch_size},
-            model={"architecture": architecture},
-            trainer={**trainer, "accumulate_grad_batches": accumulate},
-            log={"attention": {"every_n_validations": 0}},
-        )
+        trainer = {"max_steps": 1, "label_smoothing": smoothing, "accumulate_grad_batches": accumulate}
+        config = small(data={"batch_size": batch_size}, model={"architecture": architecture}, trainer=trainer)
         return gradients(config, monkeypatch)
 
-    whole = run(16, 1)
-    for found in (run(8, 2), run(4, 4)):
-        assert len(found) == len(whole) == 2
-        for name, expected in whole[0].items():  # the second step's weights differ by rounding that AdamW enlarges
-            torch.testing.assert_close(found[0][name], expected, rtol=1e-4, atol=1e-6)
+    (whole,) = run(16, 1)
+    for found in (*run(8, 2), *run(4, 4)):
+        for name, expected in whole.items():
+            torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_loader_tells_how_many_labels_a_step_has() -> None:
+def test_the_loader_counts_the_labels_of_a_step() -> None:
     task = Reverse(symbols=6, length=(1, 5), batch_size=3)
     drawn = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8, accumulate=2))
     labels = [int((batch.labels != IGNORE).sum()) for batch in drawn]
@@ -93,7 +81,7 @@ def test_the_loader_tells_how_many_labels_a_step_has() -> None:
 
 
 class Processes:
-    """In place of Lightning's Trainer: what other processes add."""
+    """Lightning's Trainer, and the sums of other processes."""
 
     def __init__(self, others: int, accumulate: int = 1) -> None:
         self.world_size, self.accumulate_grad_batches = 2, accumulate
@@ -123,13 +111,8 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
     assert module.training_step(empty, 0).item() == 0.0
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
-def test_figures_do_not_depend_on_batches_padding_or_processes(
-    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str
-) -> None:
+def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monkeypatch: Any, architecture: str) -> None:
     _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
     pairs = task.examples("validation")
     assert isinstance(pairs, Pairs)
@@ -174,23 +157,16 @@ torch.save(found, sys.argv[2])
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_gradient_of_one_large_batch(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_have_the_gradient_of_one_large_batch(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
     def config(batch_size: int, **trainer: Any) -> Any:
         return small(
             data={"batch_size": batch_size},
-            trainer={"max_steps": 1, "val_every_n_steps": 1, "precision": "32-true", **trainer},
-            log={"attention": {"every_n_validations": 0}},
+            trainer={"max_steps": 1, **trainer},
         )
 
     (whole,) = gradients(config(16), monkeypatch)
-    script = tmp_path / "two.py"
-    script.write_text(SCRIPT)
     plain = json.dumps(config(8, devices=2, strategy="ddp").to_dict())
-    command = [sys.executable, str(script), plain, str(tmp_path / "found.pt")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    ran = run_script(tmp_path, SCRIPT, plain, str(tmp_path / "found.pt"))
     assert ran.returncode == 0, ran.stderr
     (found,) = torch.load(tmp_path / "found.pt")
     for name, expected in whole.items():

@@ -1,4 +1,4 @@
-"""What training logs of attention: the model's own weights, how often, and nothing but what it should."""
+"""Attention in the log of a run: the model's own weights, as often as requested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {
     "decoder_only": ("decoder",),
     "encoder_only": ("encoder",),
 }
-EXACT = {"precision": "32-true"}
+LOGGED = {"attention": {"every_n_validations": 1}}
 
 
 def logged(folder: Path) -> dict[str, dict[int, Any]]:
@@ -43,7 +43,7 @@ def blobs(value: Any) -> list[bytes]:
 
 
 def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[str, list[int]]:
-    """Tags and steps of what one plugin shows; the metadata stands in the first event of a tag."""
+    """Tags and steps of what one plugin shows; the first event of a tag has the metadata."""
     return {
         tag: list(steps)
         for tag, steps in found.items()
@@ -52,12 +52,9 @@ def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[st
 
 
 @pytest.mark.parametrize("architecture", KINDS)
-def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(
-    small: Any, tmp_path: Path, architecture: str
-) -> None:
-    plain = {"trainer": {**EXACT, "max_steps": 6, "val_every_n_steps": 3}}
-    train(small(model={"architecture": architecture, "dropout": 0.3, "attention_dropout": 0.3}, **plain))
-    folder = tmp_path / "runs/small/v0"
+def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any, architecture: str) -> None:
+    dropout = {"dropout": 0.3, "attention_dropout": 0.3}
+    folder = trained(model={"architecture": architecture, **dropout}, log=LOGGED)
     found = logged(folder)
     tags = {f"{kind}/example_{number}" for kind in KINDS[architecture] for number in (1, 2)}
     assert of_plugin(found) == {tag: [3, 6] for tag in tags}
@@ -67,9 +64,9 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(
     questions = [predictor.tokenizer.decode(row) for row in examples.source.tolist()]  # type: ignore[union-attr]
     maps = predictor.attend(questions)
     for number in (1, 2):
-        told = maps.encoded(number - 1)
-        assert set(told) == set(KINDS[architecture])
-        for kind, items in told.items():
+        drawn = maps.encoded(number - 1)
+        assert set(drawn) == set(KINDS[architecture])
+        for kind, items in drawn.items():
             header, shown = decode(blobs(found[f"{kind}/example_{number}"][6]))
             expected, weights = decode(items)
             assert (header["queries"], header["keys"]) == (expected["queries"], expected["keys"])
@@ -79,21 +76,20 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(
     assert before["kind"] == KINDS[architecture][0]
 
 
-def test_heads_have_curves_and_a_table(small: Any, tmp_path: Path) -> None:
-    train(small(model={"n_layers": 2}, trainer={**EXACT, "max_steps": 6, "val_every_n_steps": 3}))
-    folder = tmp_path / "runs/small/v0"
+def test_heads_have_curves_and_a_table(trained: Any) -> None:
+    folder = trained(model={"n_layers": 2}, log=LOGGED)
     found = logged(folder)
     names = [f"layer_{layer}.head_{head}" for layer in (1, 2) for head in (1, 2)]
     curves = {tag for tag in found if tag.startswith("heads_")}
     assert curves >= {f"heads_{kind}/entropy/{name}" for kind in ("encoder", "decoder", "cross") for name in names}
-    said = json.loads((folder / "heads.json").read_text())
-    assert [(one["kind"], one["layer"], one["head"]) for one in said] == [
+    table = json.loads((folder / "heads.json").read_text())
+    assert [(one["kind"], one["layer"], one["head"]) for one in table] == [
         (kind, layer, head) for kind in ("encoder", "decoder", "cross") for layer in (1, 2) for head in (1, 2)
     ]
-    for one in said:
+    for one in table:
         for name, value in one["figures"].items():
             tag = f"heads_{one['kind']}/{name}/layer_{one['layer']}.head_{one['head']}"
-            assert list(found[tag]) in ([3, 6], [6]), "at the first step it may have said nothing"
+            assert list(found[tag]) in ([3, 6], [6]), "it may be undefined at first"
             curve = tensor_util.make_ndarray(found[tag][6].tensor).item()
             assert curve == pytest.approx(value, abs=1e-4)
             shown = [decode(blobs(found[f"{one['kind']}/example_{n}"][6]))[0]["statistics"] for n in (1, 2)]
@@ -103,52 +99,34 @@ def test_heads_have_curves_and_a_table(small: Any, tmp_path: Path) -> None:
                 for each in two
                 if each["name"] == name
             ]
-            said_so = [each for each in values if each is not None]
-            assert min(said_so) - 1e-4 <= value <= max(said_so) + 1e-4, "over the rows of both examples"
-    (table,) = found["heads/text_summary"].values()
-    text = tensor_util.make_ndarray(table.tensor).item().decode()
-    assert text.count("\n") == 1 + len(said)
+            finite = [each for each in values if each is not None]
+            assert min(finite) - 1e-4 <= value <= max(finite) + 1e-4, "over the rows of both examples"
+    (shown_table,) = found["heads/text_summary"].values()
+    text = tensor_util.make_ndarray(shown_table.tensor).item().decode()
+    assert text.count("\n") == 1 + len(table)
 
 
-@pytest.mark.parametrize(
-    ("attention", "steps"),
-    [
-        ({"every_n_validations": 1}, [2, 4, 6, 8, 10]),
-        ({"every_n_validations": 2}, [2, 6, 10]),
-        ({"every_n_validations": 3}, [2, 8, 10]),
-        ({"every_n_validations": 100}, [2, 10]),
-    ],
-)
-def test_maps_are_logged_as_often_as_asked(
-    small: Any, tmp_path: Path, attention: dict[str, int], steps: list[int]
-) -> None:
+@pytest.mark.parametrize(("every", "steps"), [(1, [2, 4, 6, 8, 10]), (2, [2, 6, 10]), (3, [2, 8, 10]), (100, [2, 10])])
+def test_maps_are_logged_at_every_nth_validation(small: Any, tmp_path: Path, every: int, steps: list[int]) -> None:
     trainer = {"max_steps": 10, "val_every_n_steps": 2}
-    train(small(trainer=trainer, log={"attention": {**attention, "examples": 1}}))
-    assert of_plugin(logged(tmp_path / "runs/small/v0")) == {
-        f"{kind}/example_1": steps for kind in ("encoder", "decoder", "cross")
-    }
-
-
-def test_nothing_is_logged_when_nothing_is_asked_for(small: Any, tmp_path: Path) -> None:
-    train(small(log={"attention": {"every_n_validations": 0}}))
+    attention = {"every_n_validations": every, "examples": 1, "pictures": False}
+    train(small(trainer=trainer, log={"attention": attention}))
     found = logged(tmp_path / "runs/small/v0")
+    assert of_plugin(found) == {f"{kind}/example_1": steps for kind in ("encoder", "decoder", "cross")}
+    assert not [tag for tag in found if tag.startswith("attention_")]
+
+
+def test_nothing_is_logged_unless_requested(trained: Any) -> None:
+    folder = trained()
+    found = logged(folder)
     assert of_plugin(found) == of_plugin(found, "images") == {}
     assert not [tag for tag in found if "heads" in tag or "answers" in tag]
-    assert not (tmp_path / "runs/small/v0/heads.json").exists()
+    assert not (folder / "heads.json").exists()
 
 
-@pytest.mark.parametrize("pictures", [True, False])
-def test_pictures_are_a_matter_of_taste(small: Any, tmp_path: Path, pictures: bool) -> None:
-    train(small(log={"attention": {"pictures": pictures}}))
-    found = logged(tmp_path / "runs/small/v0")
-    assert bool([tag for tag in found if tag.startswith("attention_")]) == pictures
-    assert len(of_plugin(found)) == 6
-
-
-def test_a_model_gone_astray_can_still_be_looked_at(small: Any, tmp_path: Path) -> None:
-    """Not a number everywhere: the maps are empty, and nothing is said of the heads."""
-    train(small(trainer={"max_steps": 1}))
-    predictor = minitx.load(tmp_path / "runs/small")
+def test_weights_that_are_not_finite_give_empty_maps(trained: Any, tmp_path: Path) -> None:
+    """And no statistics of the heads."""
+    predictor = minitx.load(trained())
     for weight in predictor.model.parameters():
         weight.data.fill_(float("nan"))
     seen = predictor.attend(["0 1 2"], ["2 1 0"])
@@ -161,11 +139,11 @@ def test_a_model_gone_astray_can_still_be_looked_at(small: Any, tmp_path: Path) 
         add_heads(SummaryWriter(str(tmp_path / "log")), {kind: sums.statistics()}, 1)
 
 
-def test_running_text_is_looked_at_as_far_as_asked(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_text_is_shown_up_to_max_tokens(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat <script>alert(1)</script>\n" * 200)
-    plain = small(log={"attention": {"max_tokens": 9}}, trainer={"max_steps": 2, "val_every_n_steps": 2}).to_dict()
+    plain = small(log={"attention": {"max_tokens": 9}}, trainer={"max_steps": 2}).to_dict()
     plain["data"] = {"name": "text", "path": str(text), "block": 24, "validation_size": 4, "batch_size": 4}
     plain["model"]["architecture"] = "decoder_only"
     train(config_from_dict(plain))
@@ -178,9 +156,8 @@ def test_running_text_is_looked_at_as_far_as_asked(small: Any, tmp_path: Path, m
         assert len([label for label in header["queries"] if label is not None]) == 9
 
 
-def test_attend_writes_for_the_tab(small: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(small())
-    run, board = str(tmp_path / "runs/small"), tmp_path / "board"
+def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, board = str(trained()), tmp_path / "board"
     main(["attend", run, "3 1 4", "--target", "4 1", "--out", str(tmp_path / "x.png"), "--logdir", str(board)])
     assert f"tensorboard --logdir {board}" in capsys.readouterr().out
     found = logged(board)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.examples import Stream
-from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_embeddings import COLUMNS, token_points, visible
 from predictors import CHARACTERS, EVERY, built
 
@@ -46,14 +44,10 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
         for token, row, place, vector in contextual:
             assert predictor.tokenizer.tokens([int(ids[row, place])]) == [token]
             assert torch.allclose(static[token], table(ids[row, place]), atol=1e-6)
-            with torch.no_grad():
-                above = (
-                    predictor.model.encode(pairs.source[row : row + 1], pairs.source_keep[row : row + 1])[0]
-                    if (stack, architecture) == ("encoder", "encoder_decoder")
-                    else None
-                )
-            if above is not None:
-                assert torch.allclose(vector, above[place], atol=1e-5)
+            if (stack, architecture) == ("encoder", "encoder_decoder"):
+                with torch.no_grad():
+                    memory = predictor.model.encode(pairs.source[row : row + 1], pairs.source_keep[row : row + 1])[0]
+                assert torch.allclose(vector, memory[place], atol=1e-5)
         assert len({tuple(vector.tolist()) for *_, vector in contextual}) > len(static), "context moves a token"
 
 
@@ -97,14 +91,9 @@ def test_labels_stay_on_their_line_and_in_their_column(token: str, shown: str) -
     assert len(f"{visible(token)}\tx".splitlines()) == 1
 
 
-def written(folder: Path) -> ProjectorConfig:
-    return text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
-
-
-def test_a_run_writes_them_at_its_end(small: Any, tmp_path: Path) -> None:
-    train(small(log={"every_n_steps": 2, "embeddings": {"examples": 3}}))
-    folder = tmp_path / "runs/small/v0"
-    config = written(folder)
+def test_a_run_writes_them_at_its_end(trained: Any) -> None:
+    folder = trained(log={"embeddings": {"examples": 3}})
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
     assert [part.tensor_name.split(":")[0] for part in config.embeddings] == ["encoder", "decoder"]
     for part in config.embeddings:
         vectors = (folder / part.tensor_path).read_text().splitlines()
@@ -115,6 +104,5 @@ def test_a_run_writes_them_at_its_end(small: Any, tmp_path: Path) -> None:
         assert {len(line.split("\t")) for line in vectors} == {32}
 
 
-def test_they_are_not_written_unless_asked_for(small: Any, tmp_path: Path) -> None:
-    train(small())
-    assert not (tmp_path / "runs/small/v0/projector_config.pbtxt").exists()
+def test_they_are_not_written_unless_requested(trained: Any) -> None:
+    assert not (trained() / "projector_config.pbtxt").exists()

@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,44 +35,58 @@ from tests.training.interrupting import state
 STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2}
 
 
-def at(patch: pytest.MonkeyPatch, acts: dict[int, Callable[[], object]]) -> None:
-    """Do something at the beginning of these steps."""
+@contextmanager
+def acting(acts: dict[int, Callable[[], object]]) -> Iterator[None]:
+    """Call functions at the start of these steps."""
     original = TransformerModule.on_train_batch_start
 
     def on_train_batch_start(self: TransformerModule, batch: Any, index: int) -> None:
-        if self.trainer.global_step in acts:
-            acts[self.trainer.global_step]()
+        acts.get(self.trainer.global_step, lambda: None)()
         original(self, batch, index)
 
-    patch.setattr(TransformerModule, "on_train_batch_start", on_train_batch_start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransformerModule, "on_train_batch_start", on_train_batch_start)
+        yield
 
 
 class FullDisk:
-    """Refuses to write checkpoints and such whole files, and events, in the middle of them."""
+    """Refuses to sync files and to append events; a read-only one refuses to create files, too."""
 
     def __init__(self, patch: pytest.MonkeyPatch, number: int = errno.ENOSPC) -> None:
-        self.full, self.number = False, number
-        fsync, opened = os.fsync, Path.open
-        made = tempfile.mkstemp
+        self.full = False
+        modes = {"ab", "xb"} if number == errno.EROFS else {"ab"}
 
-        def checked(function: Any) -> Any:
+        def refuse(target: Any, name: str) -> None:
+            function = getattr(target, name)
+
             def call(*words: Any, **more: Any) -> Any:
-                if self.full and (function is not opened or words[1:2] == ("ab",)):
-                    raise OSError(self.number, os.strerror(self.number))
+                if self.full and (name != "open" or modes.intersection(words[1:2])):
+                    raise OSError(number, os.strerror(number))
                 return function(*words, **more)
 
-            return call
+            patch.setattr(target, name, call)
 
-        patch.setattr(os, "fsync", checked(fsync))
-        patch.setattr(Path, "open", checked(opened))
+        refuse(os, "fsync")
+        refuse(Path, "open")
         if number == errno.EROFS:
-            patch.setattr(tempfile, "mkstemp", checked(made))
+            refuse(tempfile, "mkstemp")
 
     def fill(self) -> None:
         self.full = True
 
     def free(self) -> None:
         self.full = False
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the first run of small(...)."""
+    return tmp_path / "runs/small/v0"
 
 
 def saved(folder: Path, name: str = "last") -> int:
@@ -85,17 +100,13 @@ def logged(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_disk_that_is_full_for_a_while(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
-) -> None:
-    disk, folder = FullDisk(monkeypatch, number), tmp_path / "runs/small/v0"
-    found: list[tuple[int, int]] = []
-    acts = {3: disk.fill, 7: lambda: (found.append((saved(folder), saved(folder, "last"))), disk.free())}
-    at(monkeypatch, acts)
-    results = train(small(trainer=STEPS, log={"every_n_steps": 1}))
-    out = capsys.readouterr().out
-    reason = os.strerror(number)
-    assert found == [(2, 2)], "what was saved before is untouched"
+def test_a_disk_that_is_full_for_a_while(small: Any, folder: Path, monkeypatch: Any, capsys: Any, number: int) -> None:
+    disk = FullDisk(monkeypatch, number)
+    found: list[int] = []
+    with acting({3: disk.fill, 7: lambda: (found.append(saved(folder)), disk.free())}):
+        results = train(small(trainer=STEPS, log={"every_n_steps": 1}))
+    out, reason = capsys.readouterr().out, os.strerror(number)
+    assert found == [2], "what was saved before is untouched"
     kept = "the one of step 2 is kept, training continues, and the next save tries again"
     assert out.count(f"{folder}: last.ckpt cannot be written ({reason}): {kept}") == 1
     assert out.count(f"best.ckpt cannot be written ({reason})") == 1
@@ -103,32 +114,28 @@ def test_a_disk_that_is_full_for_a_while(
     for what in ("last.ckpt", "best.ckpt", "TensorBoard's event file"):
         assert out.count(f"{folder}: {what} is written again") == 1
     assert results["steps"] == saved(folder) == saved(folder, "best") == 8
-    assert not [file for file in folder.iterdir() if file.name.startswith(".")], "no leftovers"
+    assert not list(folder.glob(".*")), "no leftovers"
     assert logged(folder) == list(range(1, 9)), "no point is lost"
 
 
 def test_a_best_that_could_not_be_written_is_not_the_best(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Any, folder: Path, disk: Any, monkeypatch: Any
 ) -> None:
-    """The second validation is the better one, and fails to be saved; the third is between the two."""
-    disk, order = FullDisk(monkeypatch), iter([0.1, 0.9, 0.5])
-    at(monkeypatch, {3: disk.fill, 5: disk.free})
-    original = TransformerModule.log
+    """The second validation is the best, and its save fails; the third is between the two."""
+    original, order = TransformerModule.log, iter([0.1, 0.9, 0.5])
 
     def log(self: TransformerModule, name: str, value: Any, **more: Any) -> None:
         original(self, name, next(order) if name == "validation/selection" else value, **more)
 
     monkeypatch.setattr(TransformerModule, "log", log)
-    train(small(trainer={**STEPS, "max_steps": 6, "val_every_n_steps": 2}))
-    assert saved(tmp_path / "runs/small/v0", "best") == 6
+    with acting({3: disk.fill, 5: disk.free}):
+        train(small(trainer={**STEPS, "max_steps": 6, "val_every_n_steps": 2}))
+    assert saved(folder, "best") == 6
 
 
-def test_a_run_whose_last_save_fails_fails(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disk, config = FullDisk(monkeypatch), small(trainer=STEPS)
-    with monkeypatch.context() as patch:
-        at(patch, {5: disk.fill})
+def test_a_run_whose_last_save_fails_can_be_resumed(small: Any, folder: Path, disk: FullDisk, capsys: Any) -> None:
+    config = small(trainer=STEPS)
+    with acting({5: disk.fill}):
         with pytest.raises(RunFailed, match=r"end of training could not be saved \(No space.*last.ckpt is of step 4"):
             train(config)
         assert "the one of step 4 is kept" in capsys.readouterr().out
@@ -136,34 +143,28 @@ def test_a_run_whose_last_save_fails_fails(
         with pytest.raises(RunFailed, match=r"last.ckpt is of step 4"):
             train(config, resume=True)
     disk.free()
-    folder = tmp_path / "runs/small/v0"
     assert saved(folder) == 4
     assert minitx.load(folder, device="cpu")
-    assert train(config, resume=True)["steps"] == 8
-    assert saved(folder) == 8
+    assert train(config, resume=True)["steps"] == saved(folder) == 8
 
 
 def test_results_that_cannot_be_written_are_printed(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: Any, finished: Any, disk: FullDisk, monkeypatch: Any, capsys: Any
 ) -> None:
-    disk, config = FullDisk(monkeypatch), small(trainer=STEPS)
-    original = api.evaluation_report
+    results, original = finished() / "results.json", api.evaluation_report
+    results.unlink()
     with monkeypatch.context() as patch:
         patch.setattr(api, "evaluation_report", lambda *words: (disk.fill(), original(*words))[1])
         with pytest.raises(RunFailed, match=r"results.json cannot be written \(No space left on device\); the run is"):
-            train(config)
+            train(small(), resume=True)
     assert "free-running" in capsys.readouterr().out
     disk.free()
-    assert train(config, resume=True)["steps"] == 8
-    assert (tmp_path / "runs/small/v0/results.json").exists()
+    assert train(small(), resume=True)["steps"] == json.loads(results.read_text())["steps"] == 6
 
 
-def test_a_removed_folder_is_created_again(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "runs/small/v0"
-    at(monkeypatch, {5: lambda: shutil.rmtree(tmp_path / "runs")})
-    train(small(trainer=STEPS, log={"every_n_steps": 1}))
+def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with acting({5: lambda: shutil.rmtree(folder.parents[1])}):
+        train(small(trainer=STEPS, log={"every_n_steps": 1}))
     assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is created again") == 1
     assert saved(folder) == 8
     assert saved(folder, "best") == 8, "a removed file is not the best"
@@ -172,10 +173,8 @@ def test_a_removed_folder_is_created_again(
     assert logged(folder)[-2:] == [7, 8]
 
 
-def test_a_folder_that_is_full_from_the_beginning_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    FullDisk(monkeypatch).fill()
+def test_a_folder_that_is_full_from_the_start_is_refused(tmp_path: Path, disk: FullDisk, capsys: Any) -> None:
+    disk.fill()
     with pytest.raises(SystemExit) as stop:
         main(["train", "--data.name=reverse", f"--run.folder={tmp_path}", "--trainer.accelerator=cpu"])
     assert stop.value.code == 2
@@ -189,9 +188,6 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
 
     def add(step: int) -> None:
         events.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=step)]), step)
-
-    def steps() -> list[int]:
-        return [event.step for event in read_events(tmp_path).Scalars("curve")]
 
     original = Path.open
 
@@ -223,20 +219,21 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
         if removed:
             events.path.unlink()
         events.flush()
-        assert steps() == ([2] if removed else [1, 2])
+        steps = [event.step for event in read_events(tmp_path).Scalars("curve")]
+        assert steps == ([2] if removed else [1, 2])
         assert not disk.failures
 
 
-def test_events_that_cannot_be_written_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_cannot_be_written_are_bounded(tmp_path: Path, disk: FullDisk, monkeypatch: Any) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 1000)
-    disk, full = TolerantFiles(tmp_path), FullDisk(monkeypatch)
-    events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
-    full.fill()
+    files = TolerantFiles(tmp_path)
+    events = EventFile(tmp_path, lambda: files.writing("events", "they wait"))
+    disk.fill()
     for step in range(100):
         events.add_event(Event(), step)
         events.flush()
     assert 900 < events._size <= 1000
-    full.free()
+    disk.free()
     events.flush()
     assert events._size == 0
 
@@ -259,25 +256,21 @@ def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_line_that_a_full_disk_refuses_is_dropped_and_other_errors_are_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fails(number: int) -> Callable[..., None]:
-        def write(*_words: Any, **_more: Any) -> None:
-            raise OSError(number, os.strerror(number))
+@pytest.mark.parametrize(
+    ("number", "raised"), [(errno.ENOSPC, nullcontext()), (errno.EPIPE, pytest.raises(BrokenPipeError))]
+)
+def test_a_line_is_dropped_on_a_full_disk_alone(monkeypatch: pytest.MonkeyPatch, number: int, raised: Any) -> None:
+    def write(*_words: Any, **_more: Any) -> None:
+        raise OSError(number, os.strerror(number))
 
-        return write
-
-    monkeypatch.setattr("builtins.print", fails(errno.ENOSPC))
-    print_line("lost")
-    monkeypatch.setattr("builtins.print", fails(errno.EPIPE))
-    with pytest.raises(BrokenPipeError):
-        print_line("nobody listens")
+    monkeypatch.setattr("builtins.print", write)
+    with raised:
+        print_line("a line")
 
 
-def test_a_failed_write_keeps_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file_alone(tmp_path: Path, disk: FullDisk) -> None:
     (tmp_path / "file").write_text("before")
-    FullDisk(monkeypatch).fill()
+    disk.fill()
     with pytest.raises(OSError, match="No space left"), written_whole(tmp_path / "file") as file:
         file.write(b"after")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
 from minitx.training.resilience import divergence
 from minitx.training.resilience.divergence import FiniteSteps
-from tests.training.interrupting import state
+from tests.training.interrupting import run_script, state
 
 
 class Broken(torch.autograd.Function):
@@ -67,7 +64,7 @@ def break_at(
 
 
 @pytest.mark.parametrize(("precision", "accumulate"), [("32-true", 2), ("bf16-mixed", 1)])
-def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
+def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int
 ) -> None:
     break_at(monkeypatch, {4})
@@ -77,12 +74,12 @@ def test_a_run_that_diverges_says_where_and_keeps_what_is_good(
     )
     with pytest.raises(RunFailed) as failed:
         train(config)
-    said = str(failed.value)
-    assert "training diverged at step 5: loss nan, learning rate 0.0025, gradient norm nan" in said
-    assert "it first shows in the output of encoder.layers.0.ffn (FeedForward)" in said
-    assert "Last.ckpt of step 4 is kept" in said
+    message = str(failed.value)
+    assert "training diverged at step 5: loss nan, learning rate 0.0025, gradient norm nan" in message
+    assert "it first shows in the output of encoder.layers.0.ffn (FeedForward)" in message
+    assert "Last.ckpt of step 4 is kept" in message
     for key in ("optimizer.lr", "warmup_steps", "gradient_clip_val", "trainer.skip_nonfinite_steps true"):
-        assert key in said
+        assert key in message
     folder = tmp_path / "runs/small/v0"
     assert state(folder)["global_step"] == 4
     for name in ("last", "best"):
@@ -99,17 +96,15 @@ def test_a_gradient_that_diverges_is_followed_to_its_layer(small: Any, monkeypat
     assert "Nothing was saved before" in str(failed.value)
 
 
-def test_the_command_line_says_it_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_prints_one_sentence(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     words = "--data.name=reverse --data.validation_size=8 --data.test_size=8 --trainer.max_steps=60 --model.d_model=16"
     rate = ["--optimizer.lr=1e30", "--optimizer.schedule.warmup_steps=0", f"--run.folder={tmp_path}"]
     with pytest.raises(SystemExit) as stop:
         main(["train", *words.split(), *rate, "--trainer.accelerator=cpu"])
     assert stop.value.code == 1
-    said = capsys.readouterr().err
-    assert said.startswith("minitx: training diverged at step 2: ")
-    assert len(said.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("minitx: training diverged at step 2: ")
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -149,7 +144,7 @@ def test_too_many_skipped_in_a_row_end_the_run(small: Any, monkeypatch: pytest.M
     assert "skip_nonfinite_steps" not in str(failed.value)
 
 
-def test_the_count_goes_on_after_resuming(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_continues_after_resuming(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = {"skip_nonfinite_steps": True}
     break_at(monkeypatch, {1, 5})
     assert train(small(trainer={**trainer, "max_steps": 4}))["skipped_steps"] == 1
@@ -171,57 +166,54 @@ def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, m
     assert all(weight.isfinite().all() for weight in state(tmp_path / "runs/small/v0")["state_dict"].values())
 
 
+def set_gradients(layer: nn.Module, factor: float) -> Tensor:
+    """Set random gradients, and return their norm."""
+    for weight in layer.parameters():
+        weight.grad = torch.randn_like(weight) * factor
+    return nn.utils.get_total_norm([weight.grad for weight in layer.parameters()])
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("deferred", [False, True])
 def test_deferred_and_immediate_decisions_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, deferred: bool, skip: bool, optimizer: str
+    monkeypatch: pytest.MonkeyPatch, deferred: bool, skip: bool, optimizer: Any
 ) -> None:
     """As on a GPU, where the optimizer decides on the device: the same weights, states and counts."""
     if deferred:
         monkeypatch.setattr(Tensor, "is_cuda", True)
     torch.manual_seed(0)
     layer = nn.Linear(4, 3)
-    config = OptimizerConfig(name=optimizer, lr=0.1)  # type: ignore[arg-type]
-    stepping = build_optimizer(layer, config)
+    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))
     adamw = getattr(stepping, "parts", [stepping])[-1]
     steps, taken = FiniteSteps(skip), 0
     for step, factor in enumerate([1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]):
         before = snapshot(layer, stepping)
-        for weight in layer.parameters():
-            weight.grad = torch.randn_like(weight) * factor
         steps.add_losses(torch.tensor(0))
-        steps.before_step(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, None)
+        steps.before_step(stepping, set_gradients(layer, factor), step, None)
         stepping.step()
         good = step < 2 or (skip and step in (3, 5))
         taken += good
-        assert all(
-            torch.equal(one, other) != good for one, other in zip(before, snapshot(layer, stepping), strict=False)
-        )
+        after = snapshot(layer, stepping)
+        assert all(torch.equal(one, other) != good for one, other in zip(before, after, strict=False))
         assert int(adamw.state[layer.bias]["step"]) == taken
     assert steps.deferred == deferred
-    assert int(steps.skipped) == (2 if skip else 4)
-    assert int(steps.in_a_row) == (0 if skip else 4)
-    assert int(steps.first) == (4 if skip else 2)
+    assert (int(steps.skipped), int(steps.in_a_row), int(steps.first)) == ((2, 0, 4) if skip else (4, 4, 2))
 
 
 def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
-    """Copies of weights and states; of the states, only those that there are."""
+    """Copies of weights and existing states."""
     states = [state for part in getattr(optimizer, "parts", [optimizer]) for state in part.state.values()]
     tensors = [*layer.parameters(), *(tensor for state in states for tensor in state.values())]
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def test_a_first_step_that_is_not_finite_leaves_muon_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before there is a momentum."""
+def test_a_first_step_that_is_not_finite_changes_nothing_of_muon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no momentum yet."""
     monkeypatch.setattr(Tensor, "is_cuda", True)
-    layer = nn.Linear(4, 3)
+    layer, steps = nn.Linear(4, 3), FiniteSteps(skip=True)
     optimizer, before = build_optimizer(layer, OptimizerConfig(name="muon")), layer.weight.detach().clone()
-    for weight in layer.parameters():
-        weight.grad = torch.full_like(weight, float("nan"))
-    steps = FiniteSteps(skip=True)
-    steps.add_losses(torch.tensor(0))
-    steps.before_step(optimizer, torch.tensor(float("nan")), 0, None)
+    steps.before_step(optimizer, set_gradients(layer, float("nan")), 0, None)
     optimizer.step()
     assert torch.equal(layer.weight, before)
     assert all(state["momentum_buffer"].eq(0).all() for state in optimizer.parts[0].state.values())  # type: ignore[attr-defined]
@@ -229,20 +221,16 @@ def test_a_first_step_that_is_not_finite_leaves_muon_as_it_was(monkeypatch: pyte
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("skip", [False, True])
-def test_scaled_gradients_are_stepped_on_the_device(
-    monkeypatch: pytest.MonkeyPatch, skip: bool, optimizer: str
-) -> None:
-    """As fp16 trains on a GPU: too large a gradient is the scaler's business, a loss that is not finite is ours."""
+def test_scaled_gradients_are_stepped_on_the_device(monkeypatch: Any, skip: bool, optimizer: Any) -> None:
+    """As fp16 on a GPU: the scaler handles gradients that overflow, FiniteSteps losses that are not finite."""
     monkeypatch.setattr(Tensor, "is_cuda", True)
     layer = nn.Linear(4, 3)
-    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))  # type: ignore[arg-type]
+    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))
     scaler, steps = GradScaler("cpu", init_scale=1024.0), FiniteSteps(skip)
     taken = []
     for step, (gradient, losses) in enumerate([(1.0, 0), (float("inf"), 0), (1.0, 0), (1.0, 1), (2.0, 0)]):
         before = layer.weight.detach().clone()
-        scale = float(scaler.scale(torch.tensor(1.0)))
-        for weight in layer.parameters():
-            weight.grad = torch.randn_like(weight) * gradient * scale
+        set_gradients(layer, gradient * float(scaler.scale(torch.tensor(1.0))))
         scaler.unscale_(stepping)
         steps.add_losses(torch.tensor(losses))
         steps.before_step(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, scaler)
@@ -257,23 +245,26 @@ def test_scaled_gradients_are_stepped_on_the_device(
     assert float(scaler.get_scale()) < 1024.0
 
 
-def test_a_loss_alone_can_be_the_reason_and_scaled_gradients_may_overflow() -> None:
-    """On the CPU, or with an optimizer that only torch's GradScaler holds back."""
-    weight = nn.Parameter(torch.ones(1))
-    for losses, gradient, scaler, taken, overflows in (
+@pytest.mark.parametrize(
+    ("losses", "gradient", "scaler", "taken", "overflows"),
+    [
         (1, 1.0, None, False, 0),
         (0, float("inf"), GradScaler("cpu"), True, 1),
         (1, 1.0, GradScaler("cpu"), False, 0),
         (0, 1.0, None, True, 0),
-    ):
-        weight.grad = torch.tensor([gradient])
-        steps = FiniteSteps(skip=True)
-        steps.add_losses(torch.tensor(0))
-        steps.add_losses(torch.tensor(losses))
-        steps.before_step(SGD([weight]), weight.grad.norm(), 0, scaler)
-        assert (weight.grad is not None) == taken
-        assert int(steps.skipped) == (not taken)
-        assert int(steps.overflows) == overflows
+    ],
+)
+def test_decisions_by_loss_and_by_overflow(
+    losses: int, gradient: float, scaler: Any, taken: bool, overflows: int
+) -> None:
+    """On the CPU, or with an optimizer that only torch's GradScaler keeps from a step."""
+    weight, steps = nn.Parameter(torch.ones(1)), FiniteSteps(skip=True)
+    weight.grad = torch.tensor([gradient])
+    steps.add_losses(torch.tensor(0))
+    steps.add_losses(torch.tensor(losses))
+    steps.before_step(SGD([weight]), weight.grad.norm(), 0, scaler)
+    assert (weight.grad is not None) == taken
+    assert (int(steps.skipped), int(steps.overflows)) == (not taken, overflows)
 
 
 SCRIPT = """
@@ -295,14 +286,9 @@ with pytest.MonkeyPatch.context() as patch:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) -> None:
     """What is not finite in the second process alone stops both, or is skipped by both."""
-    root = Path(__file__).parents[3]
-    script = tmp_path / "two.py"
-    script.write_text(SCRIPT)
-    env = {**os.environ, "PYTHONPATH": str(root)}
     for skip in (False, True):
         config = small(trainer={"strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
-        command = [sys.executable, str(script), json.dumps(config.to_dict()), "2,4"]
-        ran = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=120)
+        ran = run_script(tmp_path, SCRIPT, json.dumps(config.to_dict()), "2,4")
         folder = tmp_path / f"runs/small/v{int(skip)}"
         assert ran.returncode == (0 if skip else 1), ran.stderr
         assert state(folder)["global_step"] == (6 if skip else 2)
