@@ -16,16 +16,11 @@ from minitx.training.start import Start
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Atomic writes; Lightning's own leaves half a file when the process is killed.
+    """Atomic writes; Lightning's own leaves half a file when the process is killed."""
 
-    Args:
-        files: of the run.
-        start: the checkpoint of a run to resume, already read.
-    """
-
-    def __init__(self, files: RunFiles, start: Start | None = None) -> None:
+    def __init__(self, files: RunFiles, start: Start | None) -> None:
         super().__init__()
-        self.files, self.start = files, start
+        self.files, self.start = files, start  # start: the checkpoint of a run to resume, already read
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write a checkpoint; a failed write keeps the previous file."""
@@ -50,11 +45,6 @@ class SaveCheckpoints(Checkpoint):
     """Save last.ckpt every n steps and at the end, and step_00001000.ckpt, which is kept, every m steps.
 
     A validation that is due at the same step comes first, because its figures are part of the checkpoint.
-
-    Args:
-        folder: of the run.
-        every_n_steps: n.
-        keep_every_n_steps: m; 0 keeps none.
     """
 
     def __init__(self, folder: Path, every_n_steps: int, keep_every_n_steps: int) -> None:

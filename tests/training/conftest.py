@@ -14,7 +14,7 @@ from minitx.training.api import train_config as train
 
 
 def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
-    """Reversal of up to 5 of 6 symbols, with `sections` on top; attention is not logged by default."""
+    """Reversal of up to 5 of 6 symbols, or the text at data.path, with `sections` on top; logs no attention."""
     plain: dict[str, Any] = {
         "run": {"name": "small", "folder": str(folder / "runs")},
         "data": {
@@ -29,6 +29,9 @@ def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
         },
         "log": {"every_n_steps": 2, "attention": {"every_n_validations": 0}},
     }  # fmt: skip
+    if "path" in sections.get("data", {}):
+        plain["data"] = {"name": "text", "block": 24, "batch_size": 8, "validation_size": 20}
+        plain["model"]["architecture"] = "decoder_only"
     return config_from_dict(plain | {section: plain[section] | values for section, values in sections.items()})
 
 
@@ -36,6 +39,14 @@ def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
 def small(tmp_path: Path) -> Callable[..., Config]:
     """small(section={key: value}, ...): see small_config; its runs are in tmp_path/runs."""
     return partial(small_config, tmp_path)
+
+
+@pytest.fixture
+def cat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A text file; what is read from it is cached in tmp_path."""
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("the cat sat on the mat.\n" * 200)
+    return tmp_path / "text.txt"
 
 
 @pytest.fixture(scope="session")

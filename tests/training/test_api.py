@@ -13,7 +13,7 @@ from minitx.cli.main import main
 SHORT = {"trainer.max_steps": 3, "data.test_size": 20, "data.validation_size": 10, "model.position": {"name": "rope"}}
 
 
-def test_as_on_the_command_line(tmp_path: Path) -> None:
+def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:
     figures = minitx.train("reverse", {**SHORT, "run.folder": str(tmp_path / "python")})
     words = [word for key, value in SHORT.items() for word in (f"--{key}", json.dumps(value))]
     main(["train", "--config", "reverse", *words, "--run.folder", str(tmp_path / "shell")])
@@ -23,13 +23,9 @@ def test_as_on_the_command_line(tmp_path: Path) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
     written = json.loads((tmp_path / "python/reverse/v0/results.json").read_text())
     assert figures["exact_match"] == written["exact_match"]
-
-
-def test_a_finished_run_goes_on(tmp_path: Path) -> None:
-    changes = {**SHORT, "run.folder": str(tmp_path)}
-    minitx.train("reverse", changes)
-    assert minitx.train("reverse", {**changes, "trainer.max_steps": 5}, resume=True)["steps"] == 5
-    assert [path.name for path in (tmp_path / "reverse").iterdir()] == ["v0"]
+    longer = {**SHORT, "run.folder": str(tmp_path / "python"), "trainer.max_steps": 5}
+    assert minitx.train("reverse", longer, resume=True)["steps"] == 5
+    assert [path.name for path in (tmp_path / "python/reverse").iterdir()] == ["v0"]
 
 
 def test_refused_before_any_work(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ def flops(config: Any) -> int:
     return cost(config, model, first_batch(config, task)).flops
 
 
-@pytest.mark.parametrize("scheme", POSITIONS)
-@pytest.mark.parametrize("ids", POSITION_IDS)
+@pytest.mark.parametrize(
+    ("scheme", "ids"), [*((scheme, "consecutive") for scheme in POSITIONS), *(("learned", ids) for ids in POSITION_IDS)]
+)
 def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
     model = {
         "position": {"name": scheme, **OPTIONS.get(scheme, {})},

@@ -12,7 +12,7 @@ import torch
 
 import minitx
 from minitx.cli.main import main
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config
 from minitx.data.examples import _longest_document
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
@@ -20,26 +20,22 @@ from minitx.training.describe import describe
 from minitx.training.resolve import resolve
 from tests.training.interrupting import events
 
+TEXTS = ["the cat sat", "on\x00 a mat", "x", "and slept.\nAll day"] * 40
+
 
 @pytest.fixture
 def packed(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
-    """A Config of language modelling on a table of short documents."""
-    pytest.importorskip("datasets")
+    """packed(architecture, texts, data={key: value}, ...): a config of language modelling on short documents."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
 
-    def make(architecture: str = "decoder_only", texts: list[str] | None = None, **data: Any) -> Config:
-        texts = ["the cat sat", "on\x00 a mat", "x", "and slept.\nAll day"] * 40 if texts is None else texts
-        lines = (json.dumps({"text": text}) for text in texts)
-        (tmp_path / "table.jsonl").write_text("\n".join(lines))
-        plain = small().to_dict()
-        plain["data"] = {
-            "name": "text" if architecture == "decoder_only" else "masked_text", "path": str(tmp_path / "table.jsonl"),
-            "block": 24, "validation_size": 20, "batch_size": 8, "isolate": True, **data,
-        }  # fmt: skip
-        plain["model"]["architecture"] = architecture
-        plain["trainer"] |= {"max_steps": 2, "val_every_n_steps": 2}
-        plain["log"]["attention"] = {"pictures": architecture == "decoder_only"}
-        return config_from_dict(plain)
+    def make(architecture: str = "decoder_only", texts: list[str] = TEXTS, data: Any = None, **sections: Any) -> Config:
+        table = tmp_path / "table.jsonl"
+        table.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+        name = "text" if architecture == "decoder_only" else "masked_text"
+        data = {"name": name, "path": str(table), "isolate": True, **(data or {})}
+        shown = {"attention": {"pictures": architecture == "decoder_only"}}
+        trainer = {"max_steps": 2, **sections.pop("trainer", {})}
+        return small(data=data, model={"architecture": architecture}, trainer=trainer, log=shown, **sections)
 
     return make
 
@@ -68,11 +64,9 @@ def test_a_run_with_its_pictures_and_its_report(
 
 
 def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) -> None:
-    config = packed(texts=["abcde", "fgh"] * 100, batch_size=32)
-    plain = config.to_dict()
-    plain["trainer"] |= {"max_steps": 60, "val_every_n_steps": 60}
-    plain["optimizer"]["lr"] = 1e-2
-    results = train(config_from_dict(plain))
+    trainer = {"max_steps": 60, "val_every_n_steps": 60}
+    texts = ["abcde", "fgh"] * 100
+    results = train(packed(texts=texts, data={"batch_size": 32}, trainer=trainer, optimizer={"lr": 1e-2}))
     assert results["loss"] < 0.1, "nothing is left to guess inside a document"
     predictor = minitx.load(tmp_path / "runs/small", device="cpu")
     assert predictor.generate(["a", "f"]) == ["bcde", "gh"]
@@ -83,12 +77,12 @@ def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) 
 def test_any_tokenizer(packed: Callable, architecture: str, tokenizer: dict[str, Any]) -> None:
     """Also one that cannot encode its own decoded text: unknown words are lost, and their neighbours joined."""
     texts = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlonger"] * 40
-    assert train(packed(architecture, texts, tokenizer=tokenizer))["loss"] > 0
+    assert train(packed(architecture, texts, data={"tokenizer": tokenizer}))["loss"] > 0
 
 
 @pytest.mark.parametrize("texts", [["a", "b", "c"] * 60, ["a"] * 100])
 def test_documents_of_one_character(packed: Callable, texts: list[str]) -> None:
-    assert train(packed(texts=texts, block=2))["loss"] >= 0
+    assert train(packed(texts=texts, data={"block": 2}))["loss"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -97,23 +91,3 @@ def test_documents_of_one_character(packed: Callable, texts: list[str]) -> None:
 def test_the_longest_document_of_a_row(row: list[int], expected: tuple[int, int]) -> None:
     place = _longest_document(row, 9)
     assert (place.start, place.stop) == expected
-
-
-@pytest.mark.parametrize("tokenizer", ["char", "bpe"])
-def test_a_column_that_is_not_there_is_a_sentence(
-    packed: Callable, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    packed()
-    data = ["--data.name", "text", "--data.path", str(tmp_path / "table.jsonl"), "--data.column", "txt"]
-    with pytest.raises(SystemExit) as stopped:
-        main(["describe", *data, "--data.tokenizer.name", tokenizer, "--model.architecture", "decoder_only"])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("minitx: data.column: ")
-    assert "has no column 'txt'; did you mean text?" in said
-    assert said.count("\n") == 1
-
-
-def test_a_wrong_kind_of_documents_is_a_sentence(packed: Callable) -> None:
-    with pytest.raises(ValueError, match=r"data\.documents: expected one of .*got 'rows'"):
-        resolve(packed(documents="rows"))

@@ -13,7 +13,7 @@ import yaml
 
 import minitx
 from minitx.checkpoints import format as checkpoint
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config
 from minitx.training.api import train_config as train
 from minitx.training.folder import new_folder
 from minitx.training.module import TransformerModule
@@ -119,16 +119,12 @@ def test_a_checkpoint_from_before_its_validation_has_it_when_resumed(small: Any,
     assert_same_run(trained(**seven()), version)
 
 
-def test_other_text_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat.\n" * 200)
-    plain = small(model={"architecture": "decoder_only"}).to_dict()
-    plain["data"] = {"name": "text", "path": str(text), "block": 16, "batch_size": 8, "validation_size": 8}
-    break_off(config_from_dict(plain), 5)
-    text.write_text("the cat sat on a mat, too.\n" * 200)
+def test_other_text_is_refused(small: Any, cat: Path) -> None:
+    config = small(data={"path": str(cat)})
+    break_off(config, 5)
+    cat.write_text("the cat sat on a mat, too.\n" * 200)
     with pytest.raises(ValueError, match=r"--resume: the data differs from the data .*small.v0 was trained on"):
-        train(config_from_dict(plain), resume=True)
+        train(config, resume=True)
 
 
 def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished: Any, capsys: Any) -> None:

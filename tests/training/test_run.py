@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
-from minitx.config.schema import config_from_dict
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
 from tests.training.interrupting import events, state
 
@@ -92,14 +92,10 @@ def test_a_run_learns_reversal_into_one_file(small: Any, tmp_path: Path, archite
     assert minitx.load(tmp_path / "runs/small", device="cpu").generate(["0 5 2 2"]) == ["2 2 5 0"]
 
 
-def test_language_model_learns_its_text(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat.\n" * 400)
+def test_language_model_learns_its_text(small: Any, cat: Path, tmp_path: Path) -> None:
     trainer = {"max_steps": 120, "val_every_n_steps": 120}
-    plain = small(model={"architecture": "decoder_only"}, optimizer={"lr": 1e-2}, trainer=trainer).to_dict()
-    plain["data"] = {"name": "text", "path": str(text), "block": 24, "validation_size": 20, "batch_size": 16}
-    results = train(config_from_dict(plain))
+    config = small(data={"path": str(cat), "batch_size": 16}, optimizer={"lr": 1e-2}, trainer=trainer)
+    results = train(config)
     assert results["split"] == "validation"
     assert results["loss"] < 0.2
     predictor = minitx.load(tmp_path / "runs/small", device="cpu")
@@ -133,11 +129,23 @@ def test_the_same_seed_gives_the_same_run_in_a_new_folder(small: Any, tmp_path: 
     assert not torch.equal(a["model.embedding.table.weight"], c["model.embedding.table.weight"])
 
 
+def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout and random position ids differ from batch to batch, also within a step."""
+    seeds, original = [], TransformerModule.training_step
+
+    def training_step(self: TransformerModule, batch: Any, index: int) -> Any:
+        seeds.append(torch.initial_seed())
+        return original(self, batch, index)
+
+    monkeypatch.setattr(TransformerModule, "training_step", training_step)
+    train(small(trainer={"max_steps": 3, "accumulate_grad_batches": 2}))
+    assert len({*seeds}) == len(seeds) == 6
+
+
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
         ({"trainer": {"max_steps": 0}}, "trainer.max_steps"),
-        ({"model": {"position": {"name": "learned", "max_len": 5}}}, "model.position.max_len must be at least 6"),
         ({"model": {"vocab_size": 3}}, "model.vocab_size"),
         ({"run": {"name": "../elsewhere"}}, "run.name"),
         ({"data": {"batch_size": 0}}, "data.batch_size"),

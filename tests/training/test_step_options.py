@@ -1,5 +1,6 @@
 """Options of the training step: recomputed activations, compilation, a chunked loss, a profile."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,30 +191,28 @@ def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsy
 
 
 @pytest.mark.slow
-def test_a_run_that_is_compiled_on_the_way_is_the_same_run(small: Any, monkeypatch: Any, capsys: Any) -> None:
-    trainer = {"max_steps": 20, "val_every_n_steps": 10}
-    expected = train(small(trainer={**trainer, "compile": False}))
-    compiler = torch.nn.Module.compile
+def test_a_run_that_is_compiled_on_the_way_is_the_same_run(
+    small: Any, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    sections = {"trainer": {"max_steps": 20}}
+    expected, compiler = trained(**sections), torch.nn.Module.compile
     Trial(monkeypatch, eager=100.0, compiled=1.0)
     monkeypatch.setattr(torch.nn.Module, "compile", compiler)
-    found = train(small(trainer=trainer))
+    found = train(small(**sections))
     assert "compiled in " in capsys.readouterr().out
-    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+    assert found["loss"] == pytest.approx(json.loads((expected / "results.json").read_text())["loss"], rel=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_compiled_run_is_the_same_run_and_its_checkpoint_any_other(
-    small: Any, tmp_path: Path, architecture: str, mode: str
-) -> None:
-    data = {"length": [4, 4]} if architecture == "encoder_only" else {}
-    trainer = {"max_steps": 20, "val_every_n_steps": 10}
-    results = [
-        train(small(data=data, model={"architecture": architecture}, trainer={**trainer, **asked}))
-        for asked in ({}, {"compile": True, "compile_mode": mode})
-    ]
-    assert results[1]["loss"] == pytest.approx(results[0]["loss"], rel=1e-3)
-    eager, compiled = (minitx.load(tmp_path / f"runs/small/v{number}", device="cpu") for number in (0, 1))
+def test_a_compiled_run_is_the_same_run(trained: Any, architecture: str, mode: str) -> None:
+    """Its checkpoint is one of a run that was not compiled."""
+    model, data = {"architecture": architecture}, {"length": [4, 4]} if architecture == "encoder_only" else {}
+    options: list[dict[str, Any]] = [{}, {"compile": True, "compile_mode": mode}]
+    folders = [trained(data=data, model=model, trainer={"max_steps": 20, **more}) for more in options]
+    losses = [json.loads((folder / "results.json").read_text())["loss"] for folder in folders]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    eager, compiled = (minitx.load(folder, device="cpu") for folder in folders)
     assert eager.model.state_dict().keys() == compiled.model.state_dict().keys()
     assert compiled.generate("3 1 4 1")

@@ -31,7 +31,7 @@ class StopOnSignal(RunCallback):
     def __init__(self, files: RunFiles) -> None:
         self.files = files
         self.received = 0  # number of the signal
-        self._trainer: pl.Trainer | None = None
+        self._trainer: Any = None
         self._training = self._trained = False
 
     @contextmanager
@@ -59,7 +59,6 @@ class StopOnSignal(RunCallback):
         self.received = number
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)  # a second signal ends even a hang outside of Python
-        assert self._trainer is not None
         saved = self._trainer.validating and self.files.saved == self._trainer.global_step
         if self._trained or (self._trainer.world_size == 1 and (not self._training or saved)):
             raise self._exit(number)
@@ -105,9 +104,7 @@ class StopOnSignal(RunCallback):
 
     def _exit(self, number: int) -> SystemExit:
         """Print how to resume; the exception that ends this process."""
-        trainer = self._trainer
-        assert trainer is not None
-        if trainer.is_global_zero:
+        if self._trainer.is_global_zero:
             last = self.files.saved
             if self._trained:
                 message = f"stopped after training; --resume evaluates, and so does minitx evaluate {self.files.folder}"
@@ -118,7 +115,7 @@ class StopOnSignal(RunCallback):
             else:
                 message = f"stopped at step {last:,}; resume with --resume"
             print(message, flush=True)
-        return SystemExit(0 if launched_by_lightning(trainer) else 128 + number)
+        return SystemExit(0 if launched_by_lightning(self._trainer) else 128 + number)
 
 
 def unblock() -> None:

@@ -15,7 +15,6 @@ from torch.utils.tensorboard import SummaryWriter
 import minitx
 from decoded_maps import decode
 from minitx.cli.main import main
-from minitx.config.schema import config_from_dict
 from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import add_heads
 from minitx.training.api import train_config as train
@@ -139,14 +138,9 @@ def test_weights_that_are_not_finite_give_empty_maps(trained: Any, tmp_path: Pat
         add_heads(SummaryWriter(str(tmp_path / "log")), {kind: sums.statistics()}, 1)
 
 
-def test_running_text_is_shown_up_to_max_tokens(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    text = tmp_path / "text.txt"
-    text.write_text("the cat sat on the mat <script>alert(1)</script>\n" * 200)
-    plain = small(log={"attention": {"max_tokens": 9}}, trainer={"max_steps": 2}).to_dict()
-    plain["data"] = {"name": "text", "path": str(text), "block": 24, "validation_size": 4, "batch_size": 4}
-    plain["model"]["architecture"] = "decoder_only"
-    train(config_from_dict(plain))
+def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path: Path) -> None:
+    cat.write_text("the cat sat on the mat <script>alert(1)</script>\n" * 200)
+    train(small(data={"path": str(cat)}, log={"attention": {"max_tokens": 9}}, trainer={"max_steps": 2}))
     found = logged(tmp_path / "runs/small/v0")
     for number in (1, 2):
         header, (weights, rollout) = decode(blobs(found[f"decoder/example_{number}"][2]))

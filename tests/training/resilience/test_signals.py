@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from minitx.training.api import train_config as train
 from tests.training.interrupting import interrupt_at, start_process, state
@@ -36,11 +35,11 @@ def wait_for(pattern: str, log: Path, is_alive: Callable[[], bool]) -> str:
 
 
 class Run:
-    """`minitx train` of a small model in a session of its own, for as long as nobody stops it."""
+    """`minitx train` of a small model in a session of its own, until it is stopped."""
 
     def __init__(self, folder: Path, *words: str, processes: int = 1, steps: int = 100_000) -> None:
         self.folder = folder
-        self.out, self.lines = folder / "out.txt", 0
+        self.out = folder / "out.txt"
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         command = [
             sys.executable, str(ROOT / "train.py"), "--run.name=small", f"--run.folder={folder}/runs",
@@ -56,10 +55,9 @@ class Run:
             )
 
     def wait_for(self, pattern: str) -> str:
-        """Until the run has printed this."""
         return wait_for(pattern, self.out, lambda: self.process.poll() is None)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out.read_text()
 
     def children(self) -> list[int]:
@@ -68,22 +66,22 @@ class Run:
         return [pid for pid in names if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def send(self, number: int, to: str) -> None:
-        """To the first process, to the second, or to both as a terminal does."""
+        """Send to the first process, to the second, or to both as a terminal does."""
         if to == "all":
             os.killpg(self.process.pid, number)
         else:
             os.kill(self.process.pid if to == "first" else self.children()[0], number)
 
     def ended(self, patience: float = PATIENCE) -> int:
-        """The exit code, as a shell tells it; no process may be left over."""
+        """The exit code as a shell reports it, once all processes have ended."""
         try:
             code = self.process.wait(patience)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            pytest.fail(f"hangs\n{self.said()}")
+            pytest.fail(f"hangs\n{self.output()}")
         end = time.monotonic() + PATIENCE
         while self._group_lives():
-            assert time.monotonic() < end, f"a process is left over\n{self.said()}"
+            assert time.monotonic() < end, f"a process is left over\n{self.output()}"
             time.sleep(0.05)
         return 128 - code if code < 0 else code
 
@@ -91,22 +89,22 @@ class Run:
         found = subprocess.run(["ps", "-o", "stat=", "-g", str(self.process.pid)], capture_output=True, text=True)
         return any(not line.startswith("Z") for line in found.stdout.splitlines() if line.strip())
 
-    def last(self) -> dict[str, Any]:
-        return torch.load(self.folder / "runs/small/v0/last.ckpt", weights_only=True)
+    def step(self) -> int:
+        """The step of last.ckpt."""
+        return state(self.folder / "runs/small/v0")["global_step"]
 
 
-def check_resumable(run: Run, processes: int = 1) -> int:
-    """last.ckpt is whole, is what the run has said, and goes on."""
-    step = run.last()["global_step"]
-    assert f"stopped at step {step:,}; resume with --resume" in run.said()
+def check_resumable(run: Run, processes: int) -> None:
+    """The printed step is that of last.ckpt, which can be resumed."""
+    step = run.step()
+    assert f"stopped at step {step:,}; resume with --resume" in run.output()
     resumed = Run(run.folder, "--resume", processes=processes, steps=step + 2)
-    assert resumed.ended(patience=300) == 0, resumed.said()
-    assert resumed.last()["global_step"] == step + 2
-    return step
+    assert resumed.ended(patience=300) == 0, resumed.output()
+    assert resumed.step() == step + 2
 
 
 def quiet(run: Run) -> bool:
-    return "Traceback" not in run.said() and "Error" not in run.said()
+    return "Traceback" not in run.output() and "Error" not in run.output()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -144,11 +142,8 @@ def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_pa
     assert state(last.parent)["global_step"] == 1
 
 
-MOMENTS = [("first", 1), ("first", 2), ("second", 2), ("all", 2)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("to", "processes"), MOMENTS)
+@pytest.mark.parametrize(("to", "processes"), [("first", 1), ("first", 2), ("second", 2), ("all", 2)])
 def test_a_signal_at_random_moments(tmp_path: Path, to: str, processes: int) -> None:
     times = random.Random(f"{to}{processes}")
     for attempt in range(int(os.environ.get("MINITX_TEST_MOMENTS", "3"))):
@@ -163,19 +158,19 @@ def test_a_signal_at_random_moments(tmp_path: Path, to: str, processes: int) -> 
         time.sleep(times.uniform(0, 6))
         began = time.monotonic()
         run.send(signal.SIGTERM, to)
-        # While processes start, a signal waits for the slowest of them to have done so: no hang, but imports.
-        code = run.ended(PATIENCE if processes == 1 or "step 20/" in run.said() else 4 * PATIENCE)
-        said = run.said().splitlines()
-        print(f"{processes} processes, {to}: {code} after {time.monotonic() - began:.1f} s: {said[-1]}", flush=True)
-        assert code == 143, run.said()
-        assert quiet(run), run.said()
-        if "before anything was saved" not in run.said():
+        # During the start, a signal waits until the slowest process has imported everything.
+        code = run.ended(PATIENCE if processes == 1 or "step 20/" in run.output() else 4 * PATIENCE)
+        *_, last = run.output().splitlines()
+        print(f"{processes} processes, {to}: {code} after {time.monotonic() - began:.1f} s: {last}", flush=True)
+        assert code == 143, run.output()
+        assert quiet(run), run.output()
+        if "before anything was saved" not in run.output():
             check_resumable(run, processes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", [0, 1])
-def test_processes_launched_by_others_leave_together(tmp_path: Path, to: int) -> None:
+def test_processes_launched_by_others_exit_together(tmp_path: Path, to: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
