@@ -29,7 +29,7 @@ def config(folder: Path, name: str, steps: int) -> Config:
     return config_from_dict({
         "run": {"name": name, "folder": str(folder)},
         "data": {"name": "reverse", "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
-        "model": {"d_model": 64, "n_heads": 2, "dropout": 0.1},
+        "model": {"d_model": 64, "n_heads": 2, "n_layers": 1, "dropout": 0.1},
         "trainer": {
             "max_steps": steps, "save_every_n_steps": 2, "val_every_n_steps": 15, "keep_every_n_steps": 40,
             "accelerator": "cpu", "precision": "32-true",
@@ -104,7 +104,7 @@ def kill_runs(folder: Path, temporary: Path, kills: int, seed: int, steps: int =
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    assert kill_runs(tmp_path, tmp_path, FEW, seed=0, steps=42)[0] == FEW
+    assert kill_runs(tmp_path, tmp_path, FEW, seed=0, steps=26)[0] == FEW
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_a_signal_in_training_saves_and_exits(small: Any, tmp_path: Path, number
 def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_path: Path) -> None:
     log, last = tmp_path / "log", tmp_path / "runs/small/v0/last.ckpt"
     trainer = {"max_steps": 10, "save_every_n_steps": 1}
-    process = start_process(small(trainer=trainer, data={"batch_size": 2**16}), log)  # a step takes a second
+    process = start_process(small(trainer=trainer, data={"batch_size": 2**15}), log)  # a step takes half a second
     end = time.monotonic() + 4 * PATIENCE
     while not last.exists():
         assert time.monotonic() < end, log.read_text()
