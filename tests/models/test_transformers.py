@@ -257,12 +257,13 @@ def test_first_weights_follow_their_table(tied: bool, architecture: str) -> None
 
 @every_architecture
 def test_unscaled_maps_into_the_residual_are_drawn_as_any_other(architecture: str) -> None:
-    weights = {}
+    weights, depth = {}, {"n_layers": 3, "n_decoder_layers": 1 if architecture == "encoder_decoder" else None}
     for scaled in (True, False):
         torch.manual_seed(3)
-        weights[scaled] = dict(fresh(architecture, n_layers=3, scale_residual=scaled).named_parameters())
+        weights[scaled] = dict(fresh(architecture, **depth, scale_residual=scaled).named_parameters())
     for path, weight in weights[False].items():
-        factor = math.sqrt(6) if path.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+        layers = 1 if architecture == "encoder_decoder" and path.startswith("decoder.") else 3
+        factor = math.sqrt(2 * layers) if path.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
         close(weight, factor * weights[True][path])
 
 
