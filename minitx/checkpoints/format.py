@@ -57,24 +57,20 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
         raise ConfigError(
             f"{path} has checkpoint format {section['format']}, and this minitx reads up to {FORMAT}: update minitx"
         )
-    missing = {"config", "tokenizer"} - section.keys() or {"state_dict"} - contents.keys()
-    if missing:
+    if missing := {"config", "tokenizer"} - section.keys() or {"state_dict"} - contents.keys():
         raise ConfigError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
     try:
-        archive.check_plain(section, path.stat().st_size)
-        _check_types(section["config"], section["tokenizer"], contents["state_dict"])
-    except ValueError as error:
+        archive.check_plain(section)
+        parts = {"config": section["config"], "tokenizer": section["tokenizer"], "weights": contents["state_dict"]}
+        for name, part in parts.items():
+            if not isinstance(part, dict):
+                raise ConfigError(f"its {name} must be a dict, got {type(part).__name__}")
+        for name, tensor in contents["state_dict"].items():
+            if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+                raise ConfigError(f"its weights must be tensors by name, got {type(tensor).__name__} {name!r:.80}")
+    except ConfigError as error:
         raise ConfigError(f"{path} is damaged, or its parts do not fit together: {error}") from None
     return contents
-
-
-def _check_types(config: Any, tokenizer: Any, weights: Any) -> None:
-    for name, part in (("config", config), ("tokenizer", tokenizer), ("weights", weights)):
-        if not isinstance(part, dict):
-            raise ConfigError(f"its {name} must be a dict, got {type(part).__name__}")
-    for name, tensor in weights.items():
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise ConfigError(f"its weights must be tensors by name, got {type(tensor).__name__} {name!r:.80}")
 
 
 def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:

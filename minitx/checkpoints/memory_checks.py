@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.data.tasks import Task
-from minitx.models.builder import build_model
+from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
 
 GIB = 2**30
@@ -24,14 +24,10 @@ WEIGHT_BYTES = 4
 ID_BYTES = 8
 PARTS = {
     "embedding and head": ("vocab_size", "d_model"),
-    "positions": ("position", "d_model"),
+    "positions": ("position.name", "position.max_len", "position.buckets", "d_model", "n_heads"),
     "layers": ("n_layers", "n_decoder_layers", "d_model", "d_ff", "d_head", "n_heads"),
 }
 """Parts of a model, and the keys of `model` that decide on their size."""
-WIDTHS = ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff", "vocab_size")
-"""Keys of `model` whose value is at most the number of weights."""
-TABLES = ("max_len", "buckets")
-"""Options of position schemes with the same property."""
 
 
 def memory_bytes() -> int | None:
@@ -43,10 +39,7 @@ def memory_bytes() -> int | None:
 
 
 def check_memory(config: ModelConfig) -> None:
-    """Refuse a model whose weights exceed this machine's memory.
-
-    Args:
-        config: with its vocab_size.
+    """Refuse a model, its vocab_size given, whose weights exceed this machine's memory.
 
     Raises:
         ConfigError: with the keys that make it so large; or an error of build_model.
@@ -56,39 +49,24 @@ def check_memory(config: ModelConfig) -> None:
         return
     # Position schemes may build lists with an entry per head, so they are counted once the rest is known to fit.
     for candidate in (dataclasses.replace(config, position={"name": "none"}), config):
-        sizes = _sizes(candidate)
-        largest = max(sizes, key=sizes.__getitem__)
-        too_large = sizes[largest] * WEIGHT_BYTES > available  # even a meta tensor of it may overflow
-        counts = {largest: sizes[largest]} if too_large else parameters(candidate)
+        counts = parameters(candidate)
         needed = WEIGHT_BYTES * sum(counts.values())
         if needed > available:
-            keys = _keys(config, max(counts, key=counts.__getitem__))
+            keys = _values(config, PARTS[max(counts, key=counts.__getitem__)])
             raise ConfigError(
                 f"{keys} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
                 f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
             )
 
 
-def _sizes(config: ModelConfig) -> dict[str, int]:
-    """Widths and table sizes of a config, by key."""
-    tables = {f"position.{name}": value for name, value in config.position.items() if name in TABLES}
-    sizes = {name: getattr(config, name) for name in WIDTHS} | tables
-    return {name: value for name, value in sizes.items() if isinstance(value, int)}
-
-
-def _keys(config: ModelConfig, part: str) -> str:
-    """The keys that decide on the size of a part or are one, with their values."""
-    values = dataclasses.asdict(config)
-    values |= {f"position.{name}": value for name, value in config.position.items()}
-    return ", ".join(f"model.{key} {values[key]}" for key in PARTS.get(part, (part,)) if values[key] is not None)
+def _values(config: ModelConfig, keys: Iterable[str]) -> str:
+    """The keys that have a value, with it."""
+    values = dataclasses.asdict(config) | {f"position.{name}": value for name, value in config.position.items()}
+    return ", ".join(f"model.{key} {values[key]}" for key in keys if values.get(key) is not None)
 
 
 def check_batch(task: Task) -> None:
-    """Refuse a batch whose token ids exceed this machine's memory.
-
-    Raises:
-        ConfigError: with the key.
-    """
+    """Refuse a batch whose token ids exceed this machine's memory, with a ConfigError."""
     available = memory_bytes()
     tokens = sum(task.longest) + 2
     needed = task.batch_size * tokens * ID_BYTES
@@ -102,11 +80,8 @@ def check_batch(task: Task) -> None:
 def parameters(config: ModelConfig) -> dict[str, int]:
     """Number of weights by PARTS, extrapolated from a model with at most two layers in each stack."""
     layers = {"encoder": config.n_layers, "decoder": config.decoder_layers}
-    shallow = dataclasses.replace(
-        config,
-        n_layers=min(config.n_layers, 2),
-        n_decoder_layers=None if config.n_decoder_layers is None else min(config.n_decoder_layers, 2),
-    )
+    n_decoder_layers = None if config.n_decoder_layers is None else min(config.n_decoder_layers, 2)
+    shallow = dataclasses.replace(config, n_layers=min(config.n_layers, 2), n_decoder_layers=n_decoder_layers)
     counts = dict.fromkeys(PARTS, 0)
     for name, parameter in on_meta(shallow).named_parameters():
         stack, _, rest = name.partition(".")
@@ -116,7 +91,7 @@ def parameters(config: ModelConfig) -> dict[str, int]:
     return counts
 
 
-def on_meta(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
+def on_meta(config: ModelConfig) -> Transformer:
     """The model of a config on torch's meta device.
 
     Raises:
@@ -124,46 +99,33 @@ def on_meta(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
     """
     try:
         with torch.device("meta"):
-            return build_model(config, vocab_size)
+            return build_model(config)
     except RuntimeError:
         raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
 
 
-def _is_small(config: ModelConfig, sizes: Mapping[str, int]) -> bool:
-    """Whether an upper bound of the model's size is below a GiB."""
-    inner = max(sizes.get("d_ff", 0), 4 * config.d_model, config.n_heads * (config.d_head or config.d_model))
-    layers = 2 * (config.n_layers + (config.n_decoder_layers or 0))
-    rows = sum(value for name, value in sizes.items() if name not in ("d_model", "d_ff", "d_head"))
-    return WEIGHT_BYTES * inner * (config.d_model * 16 * (layers + 1) + 4 * rows) < GIB
-
-
-def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size: int) -> None:
-    """Check that weights belong to a config, before its model is built.
+def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> Transformer:
+    """Build the model of a config with the weights of a checkpoint.
 
     Args:
-        weights: by name, for model.load_state_dict.
         config: of the model.
+        weights: by name, as in the model's state_dict.
         vocab_size: for a config without one.
 
     Raises:
-        ConfigError: a size that the weights cannot have; a weight that is missing, unknown, not finite, not floating
-            point, or of another shape.
+        ConfigError: a config that needs more weights than there are; a weight that is missing, unknown, not finite,
+            not floating point, or of another shape.
     """
-    total = sum(tensor.numel() for tensor in weights.values())
-    config = dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size)
-    sizes = _sizes(config)
-    depths = {"n_layers": config.n_layers, "n_decoder_layers": config.n_decoder_layers or 0}
-    for values, limit in ((sizes, total), (depths, len(weights))):
-        for name, value in values.items():
-            if value > limit:
-                found = f"there are {len(weights)} weights of {total:,} numbers"
-                raise ConfigError(f"its config has model.{name} {value}, but {found}")
-    # The first meta tensor makes torch import its compiler, which takes a second.
-    model = build_model(config) if _is_small(config, sizes) else on_meta(config)
-    needed = sum(parameter.numel() for parameter in model.parameters())
-    distinct = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())
-    if distinct < needed <= total:
-        raise ConfigError(f"its config needs {needed:,} weights, but there are {distinct:,}, several times over")
+    config = resolved_positions(dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size))
+    stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
+    needed, layers = _fewest_weights(config)
+    if needed > stored or layers > len(weights):
+        sizes = _values(config, dict.fromkeys(key for keys in PARTS.values() for key in keys))
+        raise ConfigError(
+            f"its config needs at least {needed:,} numbers in {layers:,} layers ({sizes}), but there are "
+            f"{len(weights):,} weights of {stored:,} numbers"
+        )
+    model = build_model(config)
     expected = model.state_dict()
     for name in [*expected, *weights]:
         if name not in weights or name not in expected:
@@ -175,3 +137,21 @@ def check_weights(weights: Mapping[str, Tensor], config: ModelConfig, vocab_size
             raise ConfigError(f"the weights {name!r} must be floating point, got {tensor.dtype}")
         if bad := int((~tensor.isfinite()).sum()):
             raise ConfigError(f"the weights {name!r} must be finite, got {bad} of {tensor.numel()} that are not")
+    model.load_state_dict(weights)
+    return model
+
+
+def _fewest_weights(config: ModelConfig) -> tuple[int, int]:
+    """Numbers in the largest weights of a config, a lower bound of those in all; and its layers."""
+    decoder = config.decoder_layers if config.architecture == "encoder_decoder" else 0
+    layers, d_model = config.n_layers + decoder, config.d_model
+    d_attention = config.n_heads * (config.d_head or d_model // config.n_heads)
+    d_ff = 4 * d_model if config.d_ff is None else config.d_ff
+    match config.position:
+        case {"name": "learned", "max_len": rows}:
+            table = rows * d_model
+        case {"name": "t5", "buckets": rows}:
+            table = rows * config.n_heads
+        case _:
+            table = 0
+    return (config.vocab_size or 0) * d_model + layers * d_model * (d_attention + d_ff) + max(table, 0), layers

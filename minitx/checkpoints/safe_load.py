@@ -29,6 +29,23 @@ MAX_DEPTH = 50
 """Levels of nested lists; a checkpoint has about ten."""
 
 
+def load(path: Path, map_location: Any) -> Any:
+    """Read the contents of an archive into memory.
+
+    The file is mapped first, so that a tensor with a false size allocates nothing; then tensors of valid sizes are
+    copied.
+
+    Raises:
+        ConfigError: see check; contents that torch cannot read, or that are larger than the file.
+    """
+    pickle_size = check(path)
+    try:
+        contents = torch.load(path, map_location=map_location, weights_only=True, mmap=True)
+    except Exception:  # torch raises a dozen types for damaged, foreign and hostile files
+        raise ConfigError(_damaged(path)) from None
+    return _Copies(path, pickle_size).of(contents)
+
+
 def check(path: Path) -> int:
     """Check an archive without loading it.
 
@@ -39,23 +56,23 @@ def check(path: Path) -> int:
         ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, or a pickle that
             names anything but tensors.
     """
+    size, named = path.stat().st_size, set[str]()
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-            compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-            size, declared = path.stat().st_size, sum(entry.file_size for entry in entries)
-            names: set[str] = set()
-            if not compressed and declared <= size:
-                (pickled,) = (each for each in entries if each.filename.partition("/")[2] == "data.pkl")
-                opcodes = pickletools.genops(archive.read(pickled))
-                names = {str(argument) for code, argument, _ in opcodes if code.name in _GLOBAL_OPCODES}
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise ConfigError(f"{path} is compressed, and could unpack to any size: a minitx checkpoint never is")
+            if sum(entry.file_size for entry in entries) > size:
+                raise ConfigError(f"{path} is damaged: it declares more than its {size:,} bytes")
+            (pickled,) = (entry for entry in entries if entry.filename.partition("/")[2] == "data.pkl")
+            for opcode, argument, _ in pickletools.genops(archive.read(pickled)):
+                if opcode.name in _GLOBAL_OPCODES:
+                    named.add(str(argument))
+    except ConfigError:
+        raise
     except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
         raise ConfigError(_damaged(path)) from None
-    if compressed:
-        raise ConfigError(f"{path} is compressed, and could unpack to any size: a minitx checkpoint never is")
-    if declared > size:
-        raise ConfigError(f"{path} is damaged: it declares more than its {size:,} bytes")
-    if unknown := sorted(names - ALLOWED_GLOBALS):
+    if unknown := sorted(named - ALLOWED_GLOBALS):
         raise ConfigError(
             f"{_damaged(path)}; it names {unknown[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
         )
@@ -66,25 +83,8 @@ def _damaged(path: Path) -> str:
     return f"{path} is damaged, or not a minitx checkpoint: it cannot be read as one"
 
 
-def load(path: Path, map_location: Any) -> Any:
-    """Read the contents of an archive into memory.
-
-    The file is mapped first, so that a tensor with a false size allocates nothing; then tensors of valid sizes are
-    copied.
-
-    Raises:
-        ConfigError: see check; or an error of torch.
-    """
-    pickle_size = check(path)
-    try:
-        contents = torch.load(path, map_location=map_location, weights_only=True, mmap=True)
-    except Exception:  # torch raises a dozen types for damaged, foreign and hostile files
-        raise ConfigError(_damaged(path)) from None
-    return _Copies(path, pickle_size).of(contents)
-
-
 class _Copies:
-    """Copies of tensors that are mapped from a file; tensors that share memory share one copy.
+    """Copies of contents whose tensors are mapped from a file; equal views of its bytes share one copy.
 
     Args:
         path: of the file.
@@ -93,67 +93,49 @@ class _Copies:
 
     def __init__(self, path: Path, max_values: int) -> None:
         self.path = path
-        self.copies: dict[Any, Any] = {}
-        self.kept: list[Any] = []  # keeps alive the objects whose id is a key of `copies`
+        self.tensors: dict[Any, Tensor] = {}
         self.bytes_left = path.stat().st_size
         self.values_left = max_values
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """Copy the tensors in a value; dicts and lists are changed in place."""
+        """Copy a value and the values in it, each as often as it occurs."""
         self.values_left -= 1
         if depth > MAX_DEPTH or self.values_left < 0:
             raise ConfigError(f"{self.path} is damaged: its lists are nested without end")
         if isinstance(value, Tensor):
             return self._copy(value)
-        if not isinstance(value, dict | list | tuple):
-            return value
-        if id(value) not in self.copies:
-            self.kept.append(value)
-            self.copies[id(value)] = value  # a list may hold itself
-            if isinstance(value, tuple):
-                self.copies[id(value)] = type(value)(self.of(part, depth + 1) for part in value)
-            else:
-                for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
-                    value[key] = self.of(part, depth + 1)
-        return self.copies[id(value)]
+        if isinstance(value, dict):
+            return {key: self.of(part, depth + 1) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)([self.of(part, depth + 1) for part in value])
+        return value
 
     def _copy(self, tensor: Tensor) -> Tensor:
         size, storage = tensor.numel() * tensor.element_size(), tensor.untyped_storage()
-        if tensor.layout != torch.strided or size > storage.nbytes():
+        if size > storage.nbytes():
             raise ConfigError(
                 f"{self.path} is damaged: a tensor declares the shape {[*tensor.shape]} of {size:,} bytes, and has "
                 f"{storage.nbytes():,}"
             )
-        key = (storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        if key not in self.copies:
+        view = (storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        if view not in self.tensors:
             self.bytes_left -= size
             if self.bytes_left < 0:
                 raise ConfigError(f"{self.path} is damaged: its tensors declare more than the file has bytes")
-            self.copies[key] = tensor.detach().clone()
-        return self.copies[key]
+            self.tensors[view] = tensor.detach().clone()
+        return self.tensors[view]
 
 
-def check_plain(section: Any, max_values: int) -> None:
-    """Check that a section is plain JSON of limited size.
-
-    Args:
-        section: of a checkpoint.
-        max_values: number of values, each counted wherever it occurs.
+def check_plain(value: Any) -> None:
+    """Check that a value of a checkpoint's minitx section is plain JSON.
 
     Raises:
-        ConfigError: anything but dicts with string keys, lists, strings, numbers, booleans and None; or too many.
+        ConfigError: anything but dicts with string keys, lists, strings, numbers, booleans and None.
     """
-    pending, count = [section], 0
-    while pending:
-        value = pending.pop()
-        count += 1
-        if count > max_values:
-            raise ConfigError(f"its minitx section is nested without end, over {max_values:,} values")
-        if isinstance(value, dict):
-            if invalid := [name for name in value if not isinstance(name, str)]:
-                raise ConfigError(f"its minitx section must have strings for keys, got {invalid[0]!r:.60}")
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
-        elif not isinstance(value, str | int | float | None):
-            raise ConfigError(f"its minitx section must be plain JSON, got a {type(value).__name__}")
+    if not isinstance(value, dict | list | str | int | float | None):
+        raise ConfigError(f"its minitx section must be plain JSON, got a {type(value).__name__}")
+    if isinstance(value, dict) and (invalid := [name for name in value if not isinstance(name, str)]):
+        raise ConfigError(f"its minitx section must have strings for keys, got {invalid[0]!r:.60}")
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            check_plain(part)

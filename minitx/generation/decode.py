@@ -1,22 +1,26 @@
-"""The decoding loop, token by token, for every decoder. It handles ids only, never text.
+"""The decoding loop, token by token, for every decoder, and the compiled step. It handles ids only, never text.
 
 Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from minitx.generation.compiled import CompiledStep
 from minitx.generation.logits_processors import LogitsProcessor
 from minitx.generation.sampling import Sampler, greedy
 
 COMPACT_FROM_ROWS = 8
 """Batch size from which it pays to remove rows that have ended."""
+CAPACITY_UNIT = 64
+"""Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
+MAX_PROGRAMS = 64
+"""The most programs kept for one class of models: one for each model, batch size and capacity."""
 
 
 class DecodableModel(Protocol):
@@ -32,7 +36,7 @@ class DecodableModel(Protocol):
 class DecodeStep(NamedTuple):
     """One more token for each row."""
 
-    ids: Tensor  # [B]; padding for a row that has ended
+    ids: Tensor  # [B], padding after a row's end
     log_probability: Tensor | None  # [B], under the model, before processors and filters; 0 after the end
 
 
@@ -44,15 +48,13 @@ class Decoded(NamedTuple):
 
 
 def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Decoded:
-    """Generate until every row has ended; arguments as for steps."""
-    return collect(list(steps(model, ids, *source, **options)))
-
-
-def collect(steps: Sequence[DecodeStep]) -> Decoded:
-    """Steps as rows."""
-    scores = [step.log_probability for step in steps if step.log_probability is not None]
-    totals = torch.stack(scores, dim=1).cpu().double().sum(dim=1) if scores else None
-    return Decoded(torch.stack([step.ids for step in steps], dim=1), totals)
+    """Generate until every row has ended; see steps for the arguments."""
+    tokens, scores = [], []
+    for step in steps(model, ids, *source, **options):
+        tokens.append(step.ids)
+        if step.log_probability is not None:
+            scores.append(step.log_probability)
+    return Decoded(torch.stack(tokens, dim=1), torch.stack(scores, dim=1).cpu().double().sum(dim=1) if scores else None)
 
 
 def steps(
@@ -72,7 +74,7 @@ def steps(
     """Generate one token per row and step, until every row has ended.
 
     Args:
-        model: with `start` and `step`.
+        model: the decoder.
         ids: the prompt [B, P].
         source: arguments of the model's `start`.
         max_new_tokens: maximum number of steps.
@@ -84,14 +86,8 @@ def steps(
         context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
             context, so a text may exceed the length that the model was trained on. None: no limit.
         scores: whether steps have the log-probability of each token.
-        compiled: compile the step of one token: slow at first, faster afterwards; needs the model's `fix`.
-
-    Raises:
-        ValueError: max_new_tokens or context below 1; a model that cannot be compiled.
+        compiled: compile the step of one token: slow at first, faster afterwards; needs the model's `static_cache`.
     """
-    for name, value in (("max_new_tokens", max_new_tokens), ("context", context)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     ends = [eos] if isinstance(eos, int) else [*eos]
     total = ids.size(0)
     rows = torch.arange(total, device=ids.device)  # those still in the batch
@@ -159,3 +155,49 @@ def _scattered(step: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeSt
         return DecodeStep(ids, None)
     zeros = step.log_probability.new_zeros(total)
     return DecodeStep(ids, zeros.index_copy(0, rows, step.log_probability))
+
+
+class CompiledStep:
+    """The compiled step of a model: one token per row and call.
+
+    Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
+    capacity has its own program, compiled once and kept on disk by torch.
+
+    Args:
+        model: has `step` and `static_cache`.
+        cache: holds the prompt; not changed.
+        total: the most tokens of a row, the prompt's included.
+    """
+
+    def __init__(self, model: Any, cache: Any, total: int) -> None:
+        self._model, self._used, self._total = model, cache.length, _whole_units(total)
+        self._kind: Any = type(model)
+        self._capacity = min(self._total, _whole_units(cache.length + 1))
+        self._cache = model.static_cache(cache, self._capacity)
+        self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
+        if self._used == self._capacity:
+            self._capacity = min(self._total, 2 * self._capacity)
+            self._cache.grow(self._capacity)
+            self._checked = False
+        self._used += 1
+        step = compiled_step(self._kind, ids.device.type)
+        if self._checked:
+            # Nothing has changed since the last call, and checking that takes a tenth of the time.
+            with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
+                return step(self._model, ids, self._cache)
+        self._checked = True
+        with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
+            return step(self._model, ids, self._cache)
+
+
+def _whole_units(tokens: int) -> int:
+    return -(-tokens // CAPACITY_UNIT) * CAPACITY_UNIT
+
+
+@functools.cache
+def compiled_step(kind: Any, device: str) -> Any:
+    """Compile the step of a class of models; on a CPU with a C++ wrapper, because Python would take a visible share."""
+    return torch.compile(kind.step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)

@@ -26,10 +26,9 @@ def combine_processors(
     """All processors in this order; None where no logits would change.
 
     Args:
-        eos: ids that end a text.
+        eos: ids that end a text, but not before min_new_tokens.
         repetition_penalty: see apply_repetition_penalty.
         no_repeat_ngram_size: see without_repeated_ngrams.
-        min_new_tokens: number of tokens before which no text ends.
         never: tokens that are never generated.
         forced: tokens by the number of tokens generated before them.
     """
@@ -45,16 +44,12 @@ def combine_processors(
             logits = without(logits, never)
         if generated < min_new_tokens:
             logits = without(logits, eos)
-        return only(logits, forced[generated]) if forced and generated in forced else logits
+        if forced and generated in forced:
+            logits = torch.full_like(logits, -torch.inf)
+            logits[..., forced[generated]].fill_(0.0)
+        return logits
 
     return process
-
-
-def only(logits: Tensor, token: int) -> Tensor:
-    """Logits that make this token certain."""
-    certain = torch.full_like(logits, -torch.inf)
-    certain[..., token].fill_(0.0)
-    return certain
 
 
 def apply_repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:

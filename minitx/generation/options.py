@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 BEAMS = ("length_penalty", "early_stopping")
@@ -54,18 +53,13 @@ class GenerationOptions:
     """Compile the step of one token: many seconds at first, faster afterwards. Not with num_beams."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (
-            ("max_new_tokens", 1),
-            ("min_new_tokens", 0),
-            ("no_repeat_ngram_size", 0),
-            ("num_beams", 1),
-            ("num_return_sequences", 1),
-            ("top_k", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {value}")
         for name, valid, expected in (
+            ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "at least 1"),
+            ("min_new_tokens", self.min_new_tokens >= 0, "at least 0"),
+            ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "at least 0"),
+            ("num_beams", self.num_beams >= 1, "at least 1"),
+            ("num_return_sequences", self.num_return_sequences >= 1, "at least 1"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
             ("temperature", self.temperature is None or self.temperature > 0, "larger than 0"),
             ("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]"),
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]"),
@@ -74,51 +68,27 @@ class GenerationOptions:
         ):
             if not valid:
                 raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
                 f"min_new_tokens must be at most max_new_tokens, got {self.min_new_tokens} and {self.max_new_tokens}"
             )
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        if self.compile and self.num_beams > 1:
-            raise ValueError(
-                "compile and num_beams exclude each other: a compiled step has a static cache, got num_beams "
-                f"{self.num_beams}"
-            )
-        if self.do_sample and self.num_beams > 1:
-            raise ValueError(
-                "do_sample and num_beams exclude each other: beam search does not sample, got num_beams "
-                f"{self.num_beams}"
-            )
-        for names, needed, given in (
-            (SAMPLING, "do_sample", self.do_sample),
-            (BEAMS, "num_beams above 1", self.num_beams > 1),
+        for name, reason in (
+            ("compile", "a compiled step has a static cache"),
+            ("do_sample", "beam search does not sample"),
         ):
-            without = [name for name in names if getattr(self, name) is not None and not given]
-            if without:
-                why = ": without it the most likely token is always taken" if names is SAMPLING else ""
-                raise ValueError(f"{without[0]} needs {needed}{why}")
+            if getattr(self, name) and self.num_beams > 1:
+                raise ValueError(f"{name} and num_beams exclude each other: {reason}, got num_beams {self.num_beams}")
+        for name in SAMPLING:
+            if getattr(self, name) is not None and not self.do_sample:
+                raise ValueError(f"{name} needs do_sample: without it the most likely token is always taken")
+        for name in BEAMS:
+            if getattr(self, name) is not None and self.num_beams == 1:
+                raise ValueError(f"{name} needs num_beams above 1")
         if not self.do_sample and self.num_return_sequences > self.num_beams:
             raise ValueError(
                 f"num_return_sequences must be at most num_beams without do_sample, got {self.num_return_sequences} "
                 f"and {self.num_beams}"
             )
-
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> GenerationOptions:
-        """The options of a call.
-
-        Raises:
-            TypeError: an unknown option.
-        """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in given:
-            if name not in known:
-                raise TypeError(f"generate() got an unexpected argument {name!r}")
-        return cls(**given)
-
-    def filters(self) -> dict[str, Any]:
-        """The arguments of sampling.sampler."""
-        given = {name: getattr(self, name) for name in SAMPLING[:-1]}
-        return {name: value for name, value in given.items() if value is not None}

@@ -5,7 +5,7 @@ Legend: B batch, R rows of the whole batch, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -30,69 +30,43 @@ def greedy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
 
 
 def sampler(
-    generators: torch.Generator | Sequence[torch.Generator],
-    temperature: float = 1.0,
+    generators: Sequence[torch.Generator],
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> Sampler:
-    """A sampler of the distribution after temperature, top_k, top_p and min_p, in this order.
+    """A sampler of the distribution after temperature, top_k, top_p and min_p, in this order; None disables one.
 
     Args:
-        generators: on the CPU, so that a seed gives the same numbers on every device. One for all rows, or one for each
-            row, so that a row's output does not depend on its batch.
+        generators: one for each row, so that a row's output does not depend on its batch; on the CPU, so that a seed
+            gives the same numbers on every device.
         temperature: divides the logits; below 1 sharper, above 1 flatter.
         top_k: keep the k most likely tokens (Fan et al. 2018).
         top_p: keep the smallest set of most likely tokens with at least this probability (Holtzman et al. 2020).
         min_p: keep tokens at least this share as likely as the most likely one (Nguyen et al. 2024).
-
-    Raises:
-        ValueError: a number out of range.
     """
-    check(temperature, top_k, top_p, min_p)
-    uniforms = None if isinstance(generators, torch.Generator) else Uniforms(generators)
+    chances: Iterator[Tensor] | None = None  # until the first call shows the device
 
     def sample(logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        nonlocal chances
+        if chances is None:
+            chances = uniforms(generators, logits.device)
+        chance = next(chances)
         probabilities = filtered(logits, temperature, top_k, top_p, min_p)
-        if isinstance(generators, torch.Generator):
-            chance = moved(_uniform(generators, (len(logits), 1), logits.device), logits.device)
-        else:
-            assert uniforms is not None
-            chance = uniforms.next(logits.device)
-            chance = chance if rows is None else chance[rows]
-        return token_at(probabilities, chance)
+        return token_at(probabilities, chance if rows is None else chance[rows])
 
     return sample
 
 
-class Uniforms:
-    """Random numbers in [0, 1), a sequence of its own for each row.
-
-    Args:
-        generators: one for each row.
-    """
-
-    def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        self.generators = generators
-        self._table = torch.empty(len(generators), 0)
-        self._column = 0
-
-    def next(self, device: torch.device) -> Tensor:
-        """One number for each row, [R, 1]."""
-        if self._column == self._table.size(1):
-            rows = [_uniform(own, (NUMBERS_AT_ONCE,), device) for own in self.generators]
-            self._table, self._column = moved(torch.stack(rows), device), 0
-        self._column += 1
-        return self._table[:, self._column - 1 : self._column]
-
-
-def _uniform(generator: torch.Generator, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Random numbers in [0, 1) on the CPU, in the widest floating-point type of a device."""
+def uniforms(generators: Sequence[torch.Generator], device: torch.device) -> Iterator[Tensor]:
+    """Random numbers in [0, 1), without end: one [R, 1] for each row at a time, from the row's own generator."""
     dtype = widest_float(device)
-    # Rounding must not give 1, which is past the last token.
-    return (
-        torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)
-    )
+    while True:
+        rows = [torch.rand(NUMBERS_AT_ONCE, generator=own, dtype=torch.float64) for own in generators]
+        # Rounding must not give 1, which is past the last token.
+        table = torch.stack(rows).to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)
+        yield from moved(table, device).split(1, dim=1)
 
 
 def token_at(probabilities: Tensor, chance: Tensor) -> Tensor:
@@ -104,13 +78,13 @@ def token_at(probabilities: Tensor, chance: Tensor) -> Tensor:
 
 def filtered(
     logits: Tensor,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> Tensor:
     """The probabilities [B, V] after temperature and filters; see sampler."""
-    logits = logits.float() / temperature
+    logits = logits.float() if temperature is None else logits.float() / temperature
     if top_k is not None and top_k < logits.size(-1):
         minimum = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < minimum, -torch.inf)
@@ -123,19 +97,3 @@ def filtered(
         minimum = min_p * probabilities.amax(dim=-1, keepdim=True)
         logits = logits.masked_fill(probabilities < minimum, -torch.inf)
     return logits.softmax(dim=-1)
-
-
-def check(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
-    """Refuse numbers out of range.
-
-    Raises:
-        ValueError: with the name, the expected range and the value.
-    """
-    for name, value, valid, expected in (
-        ("temperature", temperature, temperature > 0, "larger than 0"),
-        ("top_k", top_k, top_k is None or top_k >= 1, "at least 1"),
-        ("top_p", top_p, top_p is None or 0 < top_p <= 1, "in (0, 1]"),
-        ("min_p", min_p, min_p is None or 0 <= min_p <= 1, "in [0, 1]"),
-    ):
-        if not valid:
-            raise ValueError(f"{name} must be {expected}, got {value}")

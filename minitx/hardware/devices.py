@@ -66,15 +66,6 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
     return pinned(tensor, device).to(device, non_blocking=torch.device(device).type == "cuda")
 
 
-def synchronize(device: torch.device | str) -> None:
-    """Wait until a device has done what it was given."""
-    kind = torch.device(device).type
-    if kind == "cuda":
-        torch.cuda.synchronize(device)
-    elif kind == "mps":
-        torch.mps.synchronize()
-
-
 def machine() -> dict[str, Any]:
     """The device in words, versions and the date, as plain JSON types."""
     best = best_device()
@@ -92,6 +83,10 @@ def machine() -> dict[str, Any]:
 
 
 def finished_at(device: torch.device | str) -> float:
-    """The clock in seconds, once the device has done what it was given: a GPU still works when Python is further."""
-    synchronize(device)
+    """The clock in seconds, read when the device has finished its work: a GPU computes while Python continues."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize(device)
+    elif kind == "mps":
+        torch.mps.synchronize()
     return time.perf_counter()

@@ -5,14 +5,14 @@ Legend: B batch, S source tokens, T target tokens, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import check_weights
+from minitx.checkpoints.memory_checks import load_model
 from minitx.config.errors import ConfigError
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
@@ -22,20 +22,13 @@ from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.hardware.devices import best_device
-from minitx.inference.text_generation import Generation, PositionwiseGenerator, TextGenerator
+from minitx.inference.text_generation import Generation, TextGenerator, fill_positions
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps, record_steps, stepwise_maps
-from minitx.models.builder import build_model
 from minitx.models.transformers import EncoderOnly, Transformer
 
 
 class Predictor:
-    """A model with its tokenizer, config and task.
-
-    Args:
-        model: in evaluation mode.
-        tokenizer: of the model.
-        config: of the run that trained it.
-    """
+    """A model in evaluation mode with its tokenizer, the config of the run that trained it, and its task."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, config: Config) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -68,9 +61,7 @@ class Predictor:
             prompt: a text, or several.
             stream: return an iterator over pieces of text, as they become final (one prompt only).
             return_attention: return the text and the AttentionMaps of its generation (one prompt only).
-            options: of GenerationOptions: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, seed,
-                repetition_penalty, no_repeat_ngram_size, min_new_tokens, num_beams, length_penalty, early_stopping,
-                num_return_sequences, stop.
+            options: the fields of GenerationOptions.
 
         Returns:
             A text for a text, a list for a list; lists of texts instead of texts with num_return_sequences above 1.
@@ -80,36 +71,38 @@ class Predictor:
                 model's positions, options that do not fit.
             TypeError: an unknown option.
         """
-        chosen = GenerationOptions.of(options)
-        single = isinstance(prompt, str)
-        if (stream or return_attention) and not single:
-            raise ConfigError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
-        prompts = [self._encode(text) for text in ([prompt] if isinstance(prompt, str) else prompt)]
-        generator = self._generator()
-        if stream:
-            return generator.stream(prompts[0], chosen)
-        if return_attention:
+        chosen = GenerationOptions(**options)
+        if stream or return_attention:
+            name = "stream" if stream else "return_attention"
+            if not isinstance(prompt, str):
+                raise ConfigError(f"{name}=True takes one prompt, got a list")
+            if chosen.num_beams > 1 or chosen.num_return_sequences > 1:
+                raise ConfigError(f"{name} is for one text: leave num_beams and num_return_sequences at 1")
+            generator, ids = self._generator(), self._encode(prompt)
+            if stream:
+                return generator.stream(ids, chosen)
             with record_steps(self.model) as steps:
-                generation = generator.follow(prompts[0], chosen)
-            return generation.text, stepwise_maps(steps, generator.labels(prompts[0], generation))
-        texts = [[generation.text for generation in several] for several in generator.generate(prompts, chosen)]
+                generation = generator.follow(ids, chosen)
+            return generation.text, stepwise_maps(steps, generator.labels(ids, generation))
+        generations = self.generations(_listed(prompt), chosen)
+        texts = [[generation.text for generation in several] for several in generations]
         answers = texts if chosen.num_return_sequences > 1 else [several[0] for several in texts]
-        return answers[0] if single else answers
+        return answers[0] if isinstance(prompt, str) else answers
 
     def generations(self, prompts: list[str] | list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
-        """The results of generate with token ids, log-probability and the reason for the end.
+        """The results of generate with their ids, log-probability and the reason for the end.
 
-        Args:
-            prompts: texts, or the ids of texts, which may contain `<unk>`.
-            options: of generation.
+        Prompts are texts, or the ids of texts, which may contain `<unk>`.
         """
         ids = [self._encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
+            return fill_positions(self.model, self.tokenizer, self.task, ids)
         return self._generator().generate(ids, options)
 
-    def _generator(self) -> Any:
-        """The generator for the model's architecture."""
+    def _generator(self) -> TextGenerator:
         if isinstance(self.model, EncoderOnly):
-            return PositionwiseGenerator(self.model, self.tokenizer, self.task)
+            message = "an encoder_only model predicts all positions at once: it takes no options and has no stream"
+            raise ConfigError(message)
         return TextGenerator(self.model, self.tokenizer, self.task, self.config.model)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
@@ -119,15 +112,14 @@ class Predictor:
             text: the question or the text; several make a batch.
             target: the answer; by default the model's own.
         """
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = _listed(text)
         if not texts:
             raise ConfigError("there is no text to attend to")
         if self.task.kind == "stream" and target is not None:
             raise ConfigError("a language model has no separate target: put all into the text")
         if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
             target = self.generate(texts)
-        targets = [target] if isinstance(target, str) else None if target is None else list(target)
-        batch = self._batch(texts, targets)
+        batch = self._batch(texts, None if target is None else _listed(target))
         return attention_maps(self.model, batch.model_inputs(), labels(batch, self.tokenizer))
 
     @overload
@@ -142,8 +134,7 @@ class Predictor:
             text: the question, the beginning of a text, or a text with `<mask>` in it.
             target: the answer, which includes its end; the continuation; or the whole text, scored at each `<mask>`.
         """
-        texts = [text] if isinstance(text, str) else list(text)
-        targets = [target] if isinstance(target, str) else list(target)
+        texts, targets = _listed(text), _listed(target)
         if not texts and not targets:
             return []
         batch = self._batch(texts, targets)
@@ -156,8 +147,8 @@ class Predictor:
         return totals[0] if isinstance(text, str) else totals
 
     def _encode(self, text: str) -> list[int]:
-        tokenizer, masked = self.tokenizer, self.task.kind == "masked"
-        ids = tokenizer.encode_masked(text) if masked else tokenizer.encode_question(text)
+        masked = self.task.kind == "masked"
+        ids = self.tokenizer.encode_masked(text) if masked else self.tokenizer.encode_question(text)
         if not ids:
             raise ConfigError("the prompt is empty: give at least one token")
         return ids
@@ -171,6 +162,10 @@ class Predictor:
         by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
         answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]
         return framed(sources, answers, self.task.kind, self.architecture, self.tokenizer.special, self.device)
+
+
+def _listed(texts: str | Iterable[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def load(path: str | Path, device: str = "auto") -> Predictor:
@@ -195,10 +190,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     try:
         config = config_from_dict(contents["minitx"]["config"])
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-        weights = checkpoint.weights(contents)
-        check_weights(weights, config.model, tokenizer.vocab_size)
-        model = build_model(config.model, tokenizer.vocab_size)
-        model.load_state_dict(weights)
+        model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
         return Predictor(model.to(device).eval(), tokenizer, config)
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import check_weights
+from minitx.checkpoints.memory_checks import load_model
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
 from minitx.config.schema import Config, config_from_dict
@@ -185,7 +185,7 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
         data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)
         config = dataclasses.replace(config, data=data, model=model)
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-        check_weights(checkpoint.weights(contents), model, tokenizer.vocab_size)
+        load_model(model, checkpoint.weights(contents), tokenizer.vocab_size)  # its errors are all that is needed
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None

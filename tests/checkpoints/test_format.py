@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -44,19 +43,13 @@ def test_what_is_written_is_read(good: Path) -> None:
     assert torch.equal(read["state_dict"]["model.weight"], contents()["state_dict"]["model.weight"])
 
 
-def test_a_missing_folder_is_made(tmp_path: Path) -> None:
-    checkpoint.write(contents(), tmp_path / "runs" / "x" / "v0" / "last.ckpt")
-    assert checkpoint.read(tmp_path / "runs" / "x" / "v0" / "last.ckpt")["global_step"] == 7
-
-
-def test_writing_replaces_what_was_there_and_leaves_nothing_else(good: Path) -> None:
-    checkpoint.write(contents(global_step=8), good)
-    assert checkpoint.read(good)["global_step"] == 8
-    assert list(good.parent.iterdir()) == [good]
-
-
-def test_others_may_read_the_file(good: Path) -> None:
-    assert good.stat().st_mode & 0o444 == 0o444
+def test_writing_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "x" / "v0" / "last.ckpt"
+    for step in (7, 8):
+        checkpoint.write(contents(global_step=step), path)
+        assert checkpoint.read(path)["global_step"] == step
+        assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mode & 0o444 == 0o444, "others may read it"
 
 
 class Unpicklable:
@@ -156,30 +149,20 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         checkpoint.read(tmp_path)
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.ckpt").touch()
-    refused(tmp_path / "empty.ckpt")
-
-
 def test_a_truncated_file_is_refused_wherever_it_was_cut(good: Path) -> None:
     whole = good.read_bytes()
-    places = {*range(1, len(whole), max(1, len(whole) // 60)), *range(len(whole) - 25, len(whole))}
+    places = {0, *range(1, len(whole), max(1, len(whole) // 40)), *range(len(whole) - 25, len(whole))}
     for place in sorted(places):
         good.write_bytes(whole[:place])
         refused(good)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_random_bytes_are_refused(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "random.ckpt"
-    path.write_bytes(random.Random(seed).randbytes(10 ** (seed % 5)))
-    refused(path)
-
-
-def test_a_file_overwritten_at_its_beginning_is_refused(good: Path) -> None:
+def test_random_bytes_are_refused(good: Path, tmp_path: Path) -> None:
     whole = good.read_bytes()
-    good.write_bytes(bytes(len(whole) // 2) + whole[len(whole) // 2 :])
-    refused(good)
+    for content in (*(random.Random(size).randbytes(10**size) for size in range(5)), bytes(len(whole) // 2)):
+        for rest in (b"", whole[len(content) :]):
+            (tmp_path / "random.ckpt").write_bytes(content + rest if content != whole[: len(content)] else content)
+            refused(tmp_path / "random.ckpt")
 
 
 @pytest.mark.parametrize(
@@ -201,37 +184,8 @@ def test_a_foreign_torch_file_is_refused(tmp_path: Path, thing: Any) -> None:
 
 
 def test_a_file_with_pickled_classes_is_refused(tmp_path: Path) -> None:
-    refused(save(nn.Linear(2, 2), tmp_path / "module.ckpt"))
-    refused(save(contents(extra=nn.Linear(2, 2)), tmp_path / "mixed.ckpt"))
-    refused(save(contents(extra=Path("x")), tmp_path / "path.ckpt"))
-
-
-class Hostile:
-    """Unpickled, it makes a file: what an attacker would do with any command."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.marker),)
-
-
-@pytest.mark.parametrize("how", ["torch", "torch_legacy", "pickle"])
-def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, how: str) -> None:
-    marker, path = tmp_path / "was here", tmp_path / "hostile.ckpt"
-    thing = contents(extra=Hostile(marker))
-    if how == "pickle":
-        path.write_bytes(pickle.dumps(thing, protocol=2))
-    else:
-        torch.save(thing, path, _use_new_zipfile_serialization=how == "torch")
-    refused(path)
-    assert not marker.exists()
-    # It would have run if it had been trusted, so the test above proves something.
-    if how == "pickle":
-        pickle.loads(path.read_bytes())
-    else:
-        torch.load(path, weights_only=False)
-    assert marker.exists()
+    for thing in (nn.Linear(2, 2), contents(extra=nn.Linear(2, 2)), contents(extra=Path("x"))):
+        refused(save(thing, tmp_path / "classes.ckpt"))
 
 
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -240,15 +194,11 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
     assert f"format {checkpoint.FORMAT + 1}" in sentence
 
 
-@pytest.mark.parametrize("section", ["config", "tokenizer", "state_dict"])
-def test_a_missing_section_is_named(tmp_path: Path, section: str) -> None:
+def test_missing_sections_are_named(tmp_path: Path) -> None:
     thing = contents()
-    del (thing if section == "state_dict" else thing["minitx"])[section]
-    refused(save(thing, tmp_path / "partial.ckpt"), f"it has no {section}")
-
-
-def test_two_missing_sections_are_both_named(tmp_path: Path) -> None:
-    refused(save(contents(minitx={"format": 1}), tmp_path / "partial.ckpt"), "no config and no tokenizer")
+    for section, names in ((None, "state_dict"), ("config", "config"), ("tokenizer", "config and no tokenizer")):
+        del (thing["minitx"] if section else thing)[section or "state_dict"]
+        refused(save(thing, tmp_path / "partial.ckpt"), f"it has no {names}")
 
 
 def test_anybody_can_read_a_checkpoint_with_torch_alone(good: Path) -> None:
@@ -308,13 +258,13 @@ def test_a_run_folder_means_its_newest_version(run: Callable, names: list, asked
         assert checkpoint.find(folder, asked) == folder / f"{expected}.ckpt"
 
 
-def test_one_version_may_be_asked_for(run: Callable) -> None:
+def test_one_version_of_a_run_is_found(run: Callable) -> None:
     folder = run("v0/best", "v1/best", "v2/last")
     assert checkpoint.find(folder / "v0") == folder / "v0" / "best.ckpt"
     assert checkpoint.find(folder / "v2") == folder / "v2" / "last.ckpt"
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_a_path_without_anything_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no checkpoint and no run folder at .*typo"):
         checkpoint.find(tmp_path / "typo")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import io
 import os
 import pickle
 import random
 import resource
-import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from asking import Asked
 
 import minitx
 from minitx.checkpoints import format as checkpoint
-from predictors import SYMBOLS, trained
+from predictors import trained
 
 OTHER_TYPES = [None, 3, -1, 1.5, True, "x", [], {}, [1, 2], {"a": 1}, torch.zeros(2), float("nan"), 10**40, "\ud800"]
 
@@ -60,16 +58,6 @@ def test_flipped_bits(good: Path) -> None:
 @pytest.mark.parametrize("seed", range(2, 7))
 def test_thousands_of_flipped_bits(good: Path, seed: int) -> None:
     flips(good, 1000, seed).check()
-
-
-def test_a_file_cut_at_every_kilobyte(good: Path) -> None:
-    whole, asked = good.read_bytes(), Asked()
-    path = good.parent / "cut.ckpt"
-    for end in range(0, len(whole), 1024):
-        path.write_bytes(whole[:end])
-        asked.call(lambda: use(path), f"cut at {end}")
-    asked.check(fine=False)
-    assert asked.came.total() == len(whole) // 1024 + 1
 
 
 def places(tree: Any, path: tuple = ()) -> list[tuple]:
@@ -150,8 +138,8 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "positions": (changed(position={"name": "learned", "max_len": 10**10}), "model.position.max_len"),
     "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
     "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
-    "layers on the same memory": (shared, "several times over"),
-    "another width": (changed(d_model=32), "must have the shape"),
+    "layers on the same memory": (shared, "numbers in 100 layers"),
+    "another width": (changed(d_model=8), "must have the shape"),
     "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
     "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have an unknown 'more'"),
@@ -209,8 +197,8 @@ def test_a_packed_archive_is_refused_unread(good: Path) -> None:
         checkpoint.read(path)
     bomb = good.parent / "bomb.ckpt"
     with zipfile.ZipFile(bomb, "w", compression=zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", bytes(2**28))
-    assert bomb.stat().st_size < 2**20
+        archive.writestr("archive/data.pkl", bytes(2**24))
+    assert bomb.stat().st_size < 2**16
     with pytest.raises(ValueError, match="is compressed"):
         checkpoint.read(bomb)
 
@@ -243,37 +231,25 @@ class Calls:
 
 
 def hostile(canary: Path) -> dict[str, Any]:
-    touch = f"touch '{canary}'"
-    code = f"open({str(canary)!r}, 'w').close()"
     return {
-        "os.system": Calls(os.system, touch),
-        "subprocess": Calls(subprocess.check_call, ["touch", str(canary)]),
-        "eval": Calls(builtins.eval, code),
-        "exec": Calls(builtins.exec, code),
-        "open": Calls(builtins.open, str(canary), "w"),
+        "os.system": Calls(os.system, f"touch '{canary}'"),
+        "exec": Calls(builtins.exec, f"open({str(canary)!r}, 'w').close()"),
         "getattr": Calls(getattr, Calls(__import__, "os"), "system"),
         "pathlib": Calls(Path.touch, canary),
-        "torch.hub": Calls(torch.hub.load, str(canary.parent), "x"),
         "torch.save": Calls(torch.save, 1, str(canary)),
         "torch.load": Calls(torch.load, str(canary)),
-        "pickle.loads": Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))),
+        "pickle.loads": Calls(pickle.loads, pickle.dumps(Calls(os.system, f"touch '{canary}'"))),
         "a large bytearray": Calls(bytearray, 10**13),
-        "io.open": Calls(io.open, str(canary), "w"),
     }
 
 
-@pytest.mark.parametrize("place", ["beside", "in the config", "in the weights"])
+@pytest.mark.parametrize("section", [(), ("minitx", "config"), ("state_dict",)], ids=str)
 @pytest.mark.parametrize("how", ["torch", "legacy", "pickle"])
-def test_hostile_pickles_run_nothing(tmp_path: Path, place: str, how: str) -> None:
+def test_hostile_pickles_run_nothing(tmp_path: Path, section: tuple[str, ...], how: str) -> None:
     canary, path, asked = tmp_path / "canary", tmp_path / "hostile.ckpt", Asked()
     for what, thing in hostile(canary).items():
         contents = trained("decoder_only", n_layers=1)
-        part = {
-            "beside": contents,
-            "in the config": contents["minitx"]["config"],
-            "in the weights": contents["state_dict"],
-        }
-        part[place]["hostile"] = thing
+        replaced(contents, (*section, "hostile"), thing)
         if how == "pickle":
             path.write_bytes(pickle.dumps(contents))
         else:
@@ -282,6 +258,8 @@ def test_hostile_pickles_run_nothing(tmp_path: Path, place: str, how: str) -> No
         assert not canary.exists(), what
     asked.check(fine=False)
     assert asked.came.total() == len(hostile(canary))
+    pickle.loads(pickle.dumps(hostile(canary)["os.system"]))
+    assert canary.exists(), "trusted, it would have run"
 
 
 def test_a_config_that_names_something_to_call_runs_nothing(tmp_path: Path) -> None:
@@ -313,7 +291,3 @@ def test_lists_that_hold_themselves_or_unfold_without_end(tmp_path: Path) -> Non
             torch.save(contents, path)
             asked.call(lambda: use(path), part)
     asked.check(fine=False)
-
-
-def test_the_alphabet_is_the_one_that_the_sizes_above_were_written_for() -> None:
-    assert SYMBOLS.vocab_size == 13

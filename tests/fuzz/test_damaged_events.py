@@ -7,7 +7,6 @@ import random
 import struct
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +78,8 @@ def damaged(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
         if number % 3 == 0:
             del content[chance.randrange(len(content)) :]
         look(tmp_path / f"{seed}_{number}", bytes(content), asked, f"{number} of seed {seed}")
+    assert not asked.others, asked.others[:2]
+    assert asked.came[FINE] > count
     return asked
 
 
@@ -115,20 +116,17 @@ def signed(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
 
 
 def test_damaged_event_files(events: bytes, tmp_path: Path) -> None:
-    asked = damaged(events, tmp_path, 40, 1)
-    assert not asked.others, asked.others[:2]
-    assert asked.came[FINE] > 40
+    damaged(events, tmp_path, 25, 1)
 
 
 def test_event_files_that_are_wrong_on_purpose(events: bytes, tmp_path: Path) -> None:
-    signed(events, tmp_path, 60, 1).check()
+    signed(events, tmp_path, 30, 1).check()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 4))
 def test_thousands_of_damaged_event_files(events: bytes, tmp_path: Path, seed: int) -> None:
-    asked = damaged(events, tmp_path, 1000, seed)
-    assert not asked.others, asked.others[:2]
+    damaged(events, tmp_path, 1000, seed)
     signed(events, tmp_path, 1000, seed).check()
 
 
@@ -145,23 +143,7 @@ def test_any_question_is_answered(events: bytes, tmp_path: Path, route: str) -> 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "events.out.tfevents.1.x").write_bytes(events)
     board, chance = Board(tmp_path), random.Random(1)
-    strange: list[Any] = [
-        "",
-        "x",
-        "../..",
-        "%00",
-        "\0",
-        "-1",
-        "1e9",
-        "9" * 50,
-        "<script>",
-        "é",
-        "run",
-        TAG,
-        "0",
-        "{}",
-        "٣",
-    ]
+    strange = ["", "x", "../..", "%00", "\0", "-1", "1e9", "9" * 50, "<script>", "é", "run", TAG, "0", "{}", "٣"]
     for _ in range(40):
         query = {name: chance.choice(strange) for name in ("run", "tag", "step", "item") if chance.random() < 0.8}
         answer = board.get(route, gzipped=False, **query)

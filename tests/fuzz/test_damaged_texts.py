@@ -43,7 +43,7 @@ WHOLE: dict[str, Callable[[], bytes]] = {
     "nothing": lambda: b"",
     "zero bytes": lambda: bytes(300),
     "CRLF": lambda: b"one line\r\nanother\r\rthird\n\r" * 30,
-    "no line break": lambda: b"one line of text " * 5000,
+    "no line break": lambda: b"one line of text " * 1000,
     "a mark in front": lambda: b"\xef\xbb\xbf" + b"one line of text\n" * 40,
     "UTF-16": lambda: ("one line of text\n" * 40).encode("utf-16"),
     "a lone surrogate": lambda: b"text \xed\xa0\x80 text" * 20,
@@ -99,7 +99,7 @@ def texts(folder: Path, count: int, seed: int) -> Asked:
 
 
 def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
-    texts(tmp_path, 120, 1).check()
+    texts(tmp_path, 60, 1).check()
 
 
 @pytest.mark.slow
@@ -108,32 +108,34 @@ def test_any_thousands_of_files_are_read_or_refused(tmp_path: Path, seed: int) -
     texts(tmp_path, 1000, seed).check()
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_every_kind_of_text_under_every_ending(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_kind_of_text_under_every_ending(tmp_path: Path, ending: str) -> None:
     asked = Asked()
-    for ending in ENDINGS:
-        path = tmp_path / f"file{ending}"
-        path.write_bytes(WHOLE[name]())
+    for number, (name, whole) in enumerate(WHOLE.items()):
+        path = tmp_path / f"file{number}{ending}"
+        path.write_bytes(whole())
         asked.call(lambda: use(path, "char", "auto"), f"{name} as {ending}")  # noqa: B023
-    assert not asked.others, asked.others[0]
+    asked.check()
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("side", ["train.de", "train.tsv", "train.csv", "train.jsonl"])
-def test_parallel_text_is_read_or_refused(tmp_path: Path, name: str, side: str) -> None:
+def test_parallel_text_is_read_or_refused(tmp_path: Path) -> None:
     asked = Asked()
-    (tmp_path / side).write_bytes(WHOLE[name]())
     (tmp_path / "train.en").write_bytes(b"one line of text\n" * 40)
-    training = "train" if side == "train.de" else side
+    for name in ("held_out.en", "held_out.de"):
+        (tmp_path / name).write_bytes(b"another line\n")
 
-    def read() -> None:
+    def read(training: str) -> None:
         task = TASKS["translation"](
-            path=str(tmp_path), training=training, validation="", test="", source="de", target="en"
-        )
+            path=str(tmp_path), training=training, validation="held_out", test="held_out", source="de", target="en",
+            batch_size=2,
+        )  # fmt: skip
         task.batch(generator(1), 2)
 
-    asked.call(read, f"{name} as {side}")
-    assert not asked.others, asked.others[0]
+    for side in ("train.de", "train.tsv", "train.csv", "train.jsonl"):
+        for name, whole in WHOLE.items():
+            (tmp_path / side).write_bytes(whole())
+            asked.call(lambda: read(side.removesuffix(".de")), f"{name} as {side}")  # noqa: B023
+    asked.check()
 
 
 def test_a_folder_a_pipe_and_a_loop_are_refused(tmp_path: Path) -> None:

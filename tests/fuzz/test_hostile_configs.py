@@ -11,7 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-import yaml
 from asking import FINE, REFUSED, Asked
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -121,13 +120,13 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, monkeypatch: pytest
     assert not Path("canary").exists()
 
 
-@pytest.mark.parametrize("key", ["data.length", "model.position", "run.name", "log.attention", "trainer"])
-def test_the_command_line_calls_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_the_command_line_calls_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = Asked()
-    for value in (CALL, json.dumps(yaml.safe_load(CALL)), "!!python/object/apply:os.system ['touch canary']"):
-        for words in ([f"--{key}={value}"], [f"--{key}.class_path=os.system"]):
-            asked.line("describe", "--data.name=reverse", "--model.d_model=8", *words)
+    for key in ("data.length", "model.position", "run.name", "log.attention", "trainer"):
+        for option in (f"{key}={CALL}", f"{key}=!!python/object/apply:os.system ['touch canary']"):
+            asked.line("describe", "--data.name=reverse", "--model.d_model=8", f"--{option}")
+    asked.line("describe", "--data.name=reverse", "--data.length.class_path=os.system")
     assert not asked.others, asked.others[0]
     assert not Path("canary").exists()
 
@@ -244,7 +243,7 @@ def try_configs(count: int, start: int) -> Asked:
 
 
 def test_every_config_steps_or_is_refused() -> None:
-    try_configs(60, 1).check()
+    try_configs(30, 1).check()
 
 
 @pytest.mark.slow
@@ -311,7 +310,7 @@ def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_any_words_get_an_answer(small_run: str) -> None:
-    lines(small_run, 80, 1).check()
+    lines(small_run, 40, 1).check()
 
 
 @pytest.mark.slow

@@ -34,13 +34,9 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
         assert safe or name not in RUNNING, f"line {call.lineno}: {name}"
         shell = [word for word in call.keywords if word.arg == "shell"]
         assert not shell, f"line {call.lineno}: through a shell"
-    imported = {
-        name.name
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Import)
-        for name in node.names
-    }
-    imported |= {str(node.module) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
+    nodes = [*ast.walk(ast.parse(file.read_text()))]
+    imported = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not imported & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
 

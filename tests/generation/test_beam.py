@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.beam import Beams, _Search, beam_search
+from minitx.generation.beam import Beams, _Candidates, _Search, beam_search
 from minitx.generation.decode import COMPACT_FROM_ROWS, generate
 from minitx.generation.logits_processors import combine_processors
 
@@ -307,7 +307,7 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
         tokens = torch.randint(0, 2, (batch, beams), generator=torch.Generator().manual_seed(step))
         logs = -torch.arange(beams).float().expand(batch, -1)
         before = bookkeeping.read.tolist()
-        rows, since = bookkeeping.advance(logs, logs, torch.tensor(parents), tokens)
+        rows, since = bookkeeping.advance(_Candidates(logs, logs, torch.tensor(parents), tokens))
         expected = [[own * beams + parent for parent in row] for own, row in enumerate(parents)]
         assert rows.tolist() == [row for several in expected for row in several]
         honest = min(shared(before[new], before[old]) for new, old in enumerate(rows.tolist()))
@@ -330,12 +330,12 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
 def test_beams_that_go_on_from_themselves_copy_nothing() -> None:
     search_of_two = _Search(torch.tensor([[5, 6]]), None, 2, 9, PAD)
     logs = torch.tensor([[0.0, -1.0]])
-    _, since = search_of_two.advance(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]]))
+    _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]])))
     assert since == 2
     for size in (3, 4):
-        _, since = search_of_two.advance(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]]))
+        _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]])))
         assert since == size
-    _, since = search_of_two.advance(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]]))
+    _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]])))
     assert since == 2, "they parted after the prompt"
 
 

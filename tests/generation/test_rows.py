@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, DecodeStep, generate, steps
 from minitx.generation.logits_processors import combine_processors
-from minitx.generation.sampling import NUMBERS_AT_ONCE, Uniforms, filtered, sampler, token_at
+from minitx.generation.sampling import NUMBERS_AT_ONCE, sampler
 
 VOCABULARY, PAD, EOS = 12, 0, 2
 
@@ -210,63 +210,3 @@ def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], rando
     alone = {number: draws(number)[0] for number in numbers}
     random.shuffle(numbers)
     assert draws(*numbers) == [alone[number] for number in numbers]
-
-
-def test_numbers_of_rows_are_those_of_their_generators_in_order() -> None:
-    uniforms = Uniforms(seeds(5, 6))
-    device = torch.device("cpu")
-    columns = torch.cat([uniforms.next(device) for _ in range(2 * NUMBERS_AT_ONCE + 3)], dim=1)
-    for row, generator in zip(columns, seeds(5, 6), strict=True):
-        blocks = [torch.rand(NUMBERS_AT_ONCE, generator=generator, dtype=torch.float64) for _ in range(3)]
-        assert torch.equal(row, torch.cat(blocks)[: len(row)])
-    assert ((columns >= 0) & (columns < 1)).all()
-
-
-def statistic(counts: Tensor, probabilities: Tensor) -> tuple[float, float]:
-    """Pearson's chi-square, and six standard deviations above what it is on average."""
-    possible = probabilities > 0
-    expected = probabilities[possible].double() * counts.sum()
-    freedom = int(possible.sum()) - 1
-    return float(((counts[possible] - expected) ** 2 / expected).sum()), freedom + 6 * math.sqrt(2 * freedom)
-
-
-@pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.7, "temperature": 1.5}, {"min_p": 0.2}], ids=str)
-def test_rows_with_their_own_numbers_follow_the_filtered_distribution(options: dict[str, Any]) -> None:
-    """Across rows at one step, and along one row over many steps."""
-    logits = torch.tensor([[1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -torch.inf]])
-    probabilities = filtered(logits, **options)[0]
-    across = sampler(seeds(*range(3000)), **options)
-    along = sampler(seeds(1), **options)
-    for said in (
-        across(logits.expand(3000, -1), torch.arange(3000)),
-        across(logits.expand(3000, -1), torch.arange(3000)),
-        torch.cat([along(logits, torch.tensor([0])) for _ in range(3000)]),
-    ):
-        counts = said.bincount(minlength=10)
-        assert counts[probabilities == 0].sum() == 0, "what is impossible is never token_at"
-        found, bound = statistic(counts, probabilities)
-        assert found < bound
-
-
-@example([0.0, 1.0], 0.0)
-@given(
-    st.lists(st.floats(0, 1).map(lambda share: share if share > 0.3 else 0.0), min_size=1, max_size=9).filter(any),
-    st.floats(0, 1, exclude_max=True),
-)
-@settings(max_examples=100)
-def test_the_token_at_which_the_sum_passes_the_chance(shares: list[float], chance: float) -> None:
-    probabilities = torch.tensor([shares]) / sum(shares)
-    token = int(token_at(probabilities, torch.tensor([[chance]], dtype=torch.float64)))
-    assert probabilities[0, token] > 0, "what is impossible is never token_at, at the edges of its neighbours either"
-    summed = probabilities[0].double().cumsum(dim=0)
-    before = float(summed[token - 1]) if token else 0.0
-    assert before <= chance * float(summed[-1]) < float(summed[token])
-
-
-def test_no_chance_samples_an_impossible_token() -> None:
-    probabilities = torch.tensor([[0.25, 0.75, 0.0, 0.0]])
-    almost = torch.tensor([[1 - 2.0**-53]], dtype=torch.float64)
-    assert token_at(probabilities, almost).tolist() == [1]
-    assert token_at(probabilities, torch.zeros(1, 1, dtype=torch.float64)).tolist() == [0]
-    # Chance 0 with first tokens of probability 0.
-    assert token_at(probabilities.flip(1), torch.zeros(1, 1, dtype=torch.float64)).tolist() == [2]

@@ -1,134 +1,110 @@
+"""Filters and samplers: what remains possible, how often it comes, and that a row's numbers are its own."""
+
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.sampling import filtered, greedy, sampler
+from minitx.generation.sampling import NUMBERS_AT_ONCE, filtered, greedy, sampler, token_at, uniforms
 
-LOGITS = st.lists(st.integers(-60, 60), min_size=2, max_size=12, unique=True).map(lambda row: [x / 10 for x in row])
+LOGITS = st.lists(st.integers(-60, 60), min_size=2, max_size=12, unique=True).map(lambda row: torch.tensor([row]) / 10)
+TEN = torch.tensor([[1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -torch.inf]])
 
 
-@given(LOGITS)
+def seeds(*numbers: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(number) for number in numbers]
+
+
+@given(LOGITS, st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}]))
 @settings(deadline=None)
-def test_nothing_is_ever_filtered_away_altogether(row: list[float]) -> None:
-    logits = torch.tensor([row])
-    for options in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 0.01}):
-        probabilities = filtered(logits, **options)[0]  # type: ignore[arg-type]
-        assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-5)
-        assert probabilities.argmax() == logits[0].argmax()
+def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, options: dict[str, Any]) -> None:
+    probabilities = filtered(logits, **options)
+    assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert sampler(seeds(1), **options)(logits).equal(greedy(logits))
+    assert greedy(logits).item() == logits[0].tolist().index(logits.max())
 
 
-@pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"top_k": 99}, {"min_p": 0.0}, {"top_p": 1.0}])
-def test_filters_at_their_limit_filter_nothing(options: dict) -> None:
-    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0, 4.0]])
-    assert torch.allclose(filtered(logits, **options), logits.softmax(dim=-1))
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"top_k": 99}, {"min_p": 0.0}, {"top_p": 1.0}], ids=str)
+def test_filters_at_their_limit_filter_nothing(options: dict[str, Any]) -> None:
+    assert torch.equal(filtered(TEN, **options), TEN.softmax(dim=-1))
 
 
-def test_the_most_likely_tokens_go_together_however_many_are_level() -> None:
-    probabilities = filtered(torch.tensor([[1.0, 1.0, 1.0, 1.0]]), top_p=0.5)[0]
-    assert (probabilities > 0).sum() == 2, "two of four are the smallest set with half of the probability"
+def test_equal_tokens_are_filtered_to_the_smallest_set() -> None:
+    assert (filtered(torch.ones(1, 4), top_p=0.5) > 0).sum() == 2
 
 
-def test_a_masked_token_is_never_drawn() -> None:
-    logits = torch.tensor([[0.0, -torch.inf, 1.0]])
-    for options in ({}, {"top_k": 3}, {"top_p": 1.0}, {"min_p": 0.0}):
-        assert filtered(logits, **options)[0, 1] == 0  # type: ignore[arg-type]
-
-
-def test_half_precision_logits_are_filtered_in_full() -> None:
-    logits = torch.randn(2, 50, generator=torch.Generator().manual_seed(1)).bfloat16()
-    options = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}
+def test_logits_of_half_precision_are_filtered_in_full_and_not_changed() -> None:
+    logits = torch.randn(2, 50, generator=seeds(1)[0]).bfloat16()
+    before, options = logits.clone(), {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.1}
     assert filtered(logits, **options).dtype == torch.float32  # type: ignore[arg-type]
     assert torch.equal(filtered(logits, **options), filtered(logits.float(), **options))  # type: ignore[arg-type]
-
-
-def test_the_logits_are_not_changed() -> None:
-    logits = torch.randn(3, 9)
-    before = logits.clone()
-    filtered(logits, top_k=2, top_p=0.5, min_p=0.5)
     assert torch.equal(logits, before)
 
 
-# ---- drawing ---------------------------------------------------------------------------------------------------------
-
-TEN = torch.tensor([1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -0.2])
+# ---- sampling --------------------------------------------------------------------------------------------------------
 
 
-def statistic(counts: Tensor, probabilities: Tensor) -> float:
-    """Pearson's chi-square: the sum of (observed - expected)^2 / expected over what can occur."""
+def chi_square(counts: Tensor, probabilities: Tensor) -> tuple[float, float]:
+    """Pearson's statistic, and six standard deviations above its mean."""
     possible = probabilities > 0
     expected = probabilities[possible].double() * counts.sum()
-    return float(((counts[possible].double() - expected) ** 2 / expected).sum())
-
-
-def bound(probabilities: Tensor) -> float:
-    """Six standard deviations above the mean of the chi-square distribution with that many degrees of freedom."""
-    freedom = int((probabilities > 0).sum()) - 1
-    return freedom + 6 * math.sqrt(2 * freedom)
+    freedom = int(possible.sum()) - 1
+    return float(((counts[possible] - expected) ** 2 / expected).sum()), freedom + 6 * math.sqrt(2 * freedom)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"temperature": 0.6}, {"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.3}, {"temperature": 2.0, "top_k": 7}],
+    "options", [{}, {"top_k": 4}, {"top_p": 0.7, "temperature": 1.5}, {"min_p": 0.2}, {"temperature": 0.6}], ids=str
 )
-def test_samples_follow_the_filtered_distribution(options: dict) -> None:
-    choose = sampler(torch.Generator().manual_seed(3), **options)
-    drawn = choose(TEN.expand(20_000, -1))
-    probabilities = filtered(TEN[None], **options)[0]
-    counts = drawn.bincount(minlength=10)
-    assert counts[probabilities == 0].sum() == 0
-    assert statistic(counts, probabilities) < bound(probabilities)
-    if options:  # and the test would notice: they do not follow the unfiltered one
-        assert statistic(counts, TEN.softmax(dim=-1)) > 10 * bound(TEN.softmax(dim=-1))
+def test_samples_follow_the_filtered_distribution(options: dict[str, Any]) -> None:
+    """Across rows at one step, and along one row over many steps."""
+    probabilities, count = filtered(TEN, **options)[0], 2000
+    across, along = sampler(seeds(*range(count)), **options), sampler(seeds(1), **options)
+    for sampled in (
+        across(TEN.expand(count, -1)),
+        torch.cat([along(TEN, torch.tensor([0])) for _ in range(count)]),
+    ):
+        counts = sampled.bincount(minlength=10)
+        assert counts[probabilities == 0].sum() == 0
+        statistic, bound = chi_square(counts, probabilities)
+        assert statistic < bound
+        if options:  # the statistic distinguishes them from unfiltered samples
+            statistic, bound = chi_square(counts, TEN[0].softmax(dim=-1))
+            assert statistic > bound
 
 
-def test_rows_of_a_batch_are_drawn_from_their_own_distribution() -> None:
-    rows = torch.full((3, 5), -torch.inf)
-    rows[torch.arange(3), torch.tensor([4, 0, 2])] = 0.0
-    assert sampler(torch.Generator().manual_seed(1))(rows).tolist() == [4, 0, 2]
+def test_each_row_is_sampled_from_its_own_distribution_with_its_own_numbers() -> None:
+    certain = torch.full((3, 5), -torch.inf)
+    certain[torch.arange(3), torch.tensor([4, 0, 2])] = 0.0
+    assert sampler(seeds(1, 2, 3))(certain).tolist() == [4, 0, 2]
+    whole = sampler(seeds(*range(9)))(torch.zeros(9, 50))
+    remaining = torch.tensor([2, 7])
+    assert sampler(seeds(*range(9)))(torch.zeros(2, 50), remaining).equal(whole[remaining])
 
 
-def test_greedy_takes_the_largest() -> None:
-    logits = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
-    assert greedy(logits).tolist() == [max(range(11), key=row.__getitem__) for row in logits.tolist()]
+def test_numbers_of_rows_are_those_of_their_generators_in_order() -> None:
+    steps = 2 * NUMBERS_AT_ONCE + 3
+    columns = torch.cat([*itertools.islice(uniforms(seeds(5, 6), torch.device("cpu")), steps)], dim=1)
+    for row, generator in zip(columns, seeds(5, 6), strict=True):
+        assert torch.equal(row, torch.rand(3 * NUMBERS_AT_ONCE, generator=generator, dtype=torch.float64)[:steps])
 
 
-@given(LOGITS)
-@settings(deadline=None)
-def test_one_candidate_left_is_greedy(row: list[float]) -> None:
-    logits = torch.tensor([row])
-    for options in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
-        assert sampler(torch.Generator(), **options)(logits).tolist() == greedy(logits).tolist()  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", 0.0),
-        ("temperature", -1.0),
-        ("temperature", math.nan),
-        ("top_k", 0),
-        ("top_k", -2),
-        ("top_p", 0.0),
-        ("top_p", 1.1),
-        ("top_p", math.nan),
-        ("min_p", -0.1),
-        ("min_p", 1.5),
-    ],
+@example([0.0, 0.0, 0.75, 0.25], 0.0)
+@example([0.25, 0.75, 0.0, 0.0], 1 - 2.0**-53)
+@given(
+    st.lists(st.floats(0, 1).map(lambda share: share if share > 0.3 else 0.0), min_size=1, max_size=9).filter(any),
+    st.floats(0, 1, exclude_max=True),
 )
-def test_numbers_out_of_range_are_refused_before_anything_is_drawn(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must be") as caught:
-        sampler(torch.Generator(), **{name: value})  # type: ignore[arg-type]
-    assert str(value) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options", [{"top_k": 1}, {"top_p": 1.0}, {"min_p": 0.0}, {"min_p": 1.0}, {"temperature": 1e-3}]
-)
-def test_the_ends_of_the_ranges_are_allowed(options: dict) -> None:
-    assert 0 <= sampler(torch.Generator(), **options)(TEN[None]).item() < 10
+@settings(max_examples=100)
+def test_a_token_is_the_one_at_which_the_sum_exceeds_the_chance(shares: list[float], chance: float) -> None:
+    probabilities = torch.tensor([shares]) / sum(shares)
+    token = int(token_at(probabilities, torch.tensor([[chance]], dtype=torch.float64)))
+    assert probabilities[0, token] > 0
+    summed = [0.0, *probabilities[0].double().cumsum(dim=0).tolist()]
+    assert summed[token] <= chance * summed[-1] < summed[token + 1]

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from minitx.generation import compiled, decode
+from minitx.generation import decode
 from minitx.nn import POSITIONS
 from small_models import close, draw, every_decoder, every_numbering, keep_of
 
@@ -87,7 +87,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
-    compiled.program.cache_clear()
+    decode.compiled_step.cache_clear()
     return seen
 
 
@@ -105,7 +105,7 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "CAPACITY_UNIT", 4)
+    monkeypatch.setattr(decode, "CAPACITY_UNIT", 4)
     models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "none")]
     options = {"max_new_tokens": 6, "eos": -1, "pad": 0}
     prompts = [draw(rows, 3) for rows in (1, 2)]
@@ -117,7 +117,7 @@ def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeyp
 
 
 def test_texts_that_grow_in_turn_do_not_mix(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "CAPACITY_UNIT", 4)
+    monkeypatch.setattr(decode, "CAPACITY_UNIT", 4)
     models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi")]
     prompts, options = [draw(1, 3), draw(1, 6)], {"max_new_tokens": 6, "eos": -1, "pad": 0}
     alone = [decode.generate(model, ids, **options).ids for model, ids in zip(models, prompts, strict=True)]

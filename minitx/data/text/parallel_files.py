@@ -103,7 +103,7 @@ def _objects(file: Path, source: str, target: str, key: str) -> Sentences:
     for number, line in enumerate(_lines(file, key), start=1):
         try:
             entry = json.loads(line) if line.strip() else {source: "", target: ""}
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             entry = None
         if not isinstance(entry, dict) or not all(isinstance(entry.get(side), str) for side in (source, target)):
             expected = f"is not an object with the texts {source} and {target}"

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -68,8 +67,6 @@ class FullDisk:
 
         refuse(os, "fsync")
         refuse(Path, "open")
-        if number == errno.EROFS:
-            refuse(tempfile, "mkstemp")
 
     def fill(self) -> None:
         self.full = True
