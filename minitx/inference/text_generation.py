@@ -173,7 +173,7 @@ class TextGenerator:
             cut = None if cut is None else cut - limit
         else:
             prompts = [prompt for prompt in prompts for _ in range(options.num_return_sequences)]
-            flat = [generator for several in generators for generator in several]
+            flat = [each for several in generators for each in several]
             filters = options.temperature, options.top_k, options.top_p, options.min_p
             choose = sampler(flat, *filters) if options.do_sample else greedy
             own = {"sampler": choose, "context": self.context, "compiled": options.compile}

@@ -1,4 +1,4 @@
-"""Rows of a batch: those that have ended leave it, each draws its own random numbers, and nobody notices the others."""
+"""Rows of a batch: those that have ended leave it, each has its own random numbers, and none depends on the others."""
 
 from __future__ import annotations
 
@@ -100,58 +100,29 @@ def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> 
             assert 4 * (crowd - running) < crowd, "a quarter of a crowd that has ended is carried along no longer"
 
 
-def test_the_chooser_is_told_which_rows_are_left_and_penalties_see_their_history() -> None:
+def test_rows_that_remain_keep_their_number_their_history_and_its_padding() -> None:
     rows = script(*[1] * COMPACT_FROM_ROWS, 4, 5, longest=6)
-    told: list[list[int]] = []
+    lengths = [1 + row % 3 for row in range(len(rows))]
+    keep = torch.arange(3) >= 3 - torch.tensor(lengths)[:, None]
+    ids = torch.where(keep, 3 + torch.arange(len(rows))[:, None] % 9, PAD)
+    remaining: list[list[int]] = []
+    histories: list[tuple[Tensor, Tensor]] = []
 
-    def choose(logits: Tensor, left: Tensor | None = None) -> Tensor:
-        assert left is not None
-        assert len(left) == len(logits)
-        told.append(left.tolist())
+    def choose(logits: Tensor, left: Tensor) -> Tensor:
+        remaining.append(left.tolist())
         return logits.argmax(dim=-1)
 
-    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
-        seen.append(history.tolist())
+    def process(logits: Tensor, history: Tensor, kept: Tensor, generated: int) -> Tensor:
+        histories.append((history, kept))
         return logits
 
-    seen: list[list[list[int]]] = []
-    run(Reading(rows), 6, sampler=choose, logits_processor=adjust)
-    assert told[0] == list(range(COMPACT_FROM_ROWS + 2))
-    assert told[1:] == [[COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1]] * 4
-    for step, histories in enumerate(seen[1:], start=1):
-        assert [history[1:] for history in histories][:1] == [rows[COMPACT_FROM_ROWS][:step]] or step == 5
-        assert histories[1][1:] == rows[COMPACT_FROM_ROWS + 1][:step]
-
-
-def test_padding_of_those_who_stay_is_still_padding_when_others_leave() -> None:
-    """Ragged prompts with a penalty: history and keep of the rows that are left are theirs."""
-    rows = script(*[1] * COMPACT_FROM_ROWS, 4, 5, longest=6)
-    lengths = torch.tensor([1 + row % 3 for row in range(len(rows))])
-    keep = torch.arange(3) >= 3 - lengths[:, None]
-    ids = torch.where(keep, 3 + torch.arange(len(rows))[:, None] % 9, PAD)
-    seen: list[tuple[Tensor, Tensor | None]] = []
-
-    def process(logits: Tensor, history: Tensor, kept: Tensor | None, generated: int) -> Tensor:
-        seen.append((history, kept))
-        return logits
-
-    generate(
-        Reading(rows),
-        ids,
-        max_new_tokens=5,
-        eos=EOS,
-        pad=PAD,
-        keep=keep,
-        logits_processor=process,  # type: ignore[arg-type]
-    )
-    for step, (history, kept) in enumerate(seen):
-        left = [COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1] if step else range(len(rows))
-        assert kept is not None
-        for place, row in enumerate(left):
-            real = history[place][kept[place]].tolist()
-            assert real == [3 + row % 9] * int(lengths[row]) + (
-                rows[row][:step] if step < 5 or row % 2 else real[-step:]
-            )
+    model: Any = Reading(rows)
+    options: Any = {"sampler": choose, "logits_processor": process}
+    generate(model, ids, max_new_tokens=5, eos=EOS, pad=PAD, keep=keep, **options)
+    assert remaining == [[*range(len(rows))]] + [[COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1]] * 4
+    for step, (history, kept) in enumerate(histories):
+        for place, row in enumerate(remaining[step]):
+            assert history[place][kept[place]].tolist() == [3 + row % 9] * lengths[row] + rows[row][:step]
 
 
 def test_the_source_of_those_who_leave_goes_with_them() -> None:
