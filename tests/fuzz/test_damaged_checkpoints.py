@@ -122,10 +122,10 @@ def claimed(contents: dict) -> None:
 
 
 def shared(contents: dict) -> None:
-    """A hundred layers on the memory of one."""
-    contents["minitx"]["config"]["model"]["n_layers"] = 100
+    """Ten layers on the memory of one."""
+    contents["minitx"]["config"]["model"]["n_layers"] = 10
     one = {name: tensor for name, tensor in contents["state_dict"].items() if ".layers.0." in name}
-    for layer in range(1, 100):
+    for layer in range(1, 10):
         contents["state_dict"].update({name.replace(".0.", f".{layer}."): tensor for name, tensor in one.items()})
 
 
@@ -138,7 +138,7 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "positions": (changed(position={"name": "learned", "max_len": 10**10}), "model.position.max_len"),
     "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
     "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
-    "layers on the same memory": (shared, "numbers in 100 layers"),
+    "layers on the same memory": (shared, "numbers in 10 layers"),
     "another width": (changed(d_model=8), "must have the shape"),
     "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
