@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 from minitx.cli.arguments import output
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
+from minitx.config.schema import config_from_dict
 from minitx.sweeps import grid
 
 
@@ -28,7 +29,7 @@ def train_arguments(parser: Parser) -> None:
 
 def train(parsed: Namespace) -> None:
     """Train a model: --config FILE, and --section.key value to change a key."""
-    _check(parsed.values)
+    _check(parsed)
     from minitx.training.api import train_config
 
     train_config(parsed.values, parsed.resume, parsed.init_from)
@@ -42,7 +43,7 @@ def describe_arguments(parser: Parser) -> None:
 
 def describe(parsed: Namespace) -> None:
     """Print a config's size, cost and learning rate, without training."""
-    _check(parsed.values)
+    _check(parsed)
     from minitx.training.describe import describe
     from minitx.training.resolve import resolve
 
@@ -65,7 +66,7 @@ def sweep_arguments(parser: Parser) -> None:
 
 def sweep(parsed: Namespace) -> None:
     """Train a grid of settings, each with several seeds: --set KEY=A,B."""
-    _check(parsed.values)
+    _check(parsed)
     settings = grid.parse(parsed.set or [])
     from minitx.sweeps.plan import plan
     from minitx.sweeps.sweep import sweep
@@ -76,8 +77,11 @@ def sweep(parsed: Namespace) -> None:
         raise SystemExit(1)
 
 
-def _check(values: Mapping[str, Any]) -> None:
-    """Refuse a missing or mistyped config before torch is imported."""
-    check_config(values)
-    if not values.get("data"):
+def _check(parsed: Namespace) -> None:
+    """Refuse a missing or mistyped config before torch is imported; print it if that is all the user wants."""
+    check_config(parsed.values)
+    if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
+    if parsed.print_config:
+        print(yaml.safe_dump(config_from_dict(parsed.values).to_dict(), sort_keys=False), end="")
+        raise SystemExit

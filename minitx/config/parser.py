@@ -68,6 +68,7 @@ def config_parser(**kwargs: Any) -> Parser:
     usage = f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ..."
     parser = Parser(configured=True, usage=usage, **kwargs)
     parser.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
+    parser.add_argument("--print_config", action="store_true", help="print the config with all its defaults, and stop")
     docs, groups = field_docs(Config), {}
     for key, field in keys(Config):
         if dataclasses.is_dataclass(field.annotation):
@@ -117,12 +118,13 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
     Raises:
         ConfigError: a key without a value, or a file that cannot be read.
     """
+    sections = "|".join(field.name for field in dataclasses.fields(Config))  # --model "{d_model: 32}" sets several keys
     others: list[str] = []
     values: Values = {}
     pending: dict[str, str] = {}  # keys set since the last file
     waiting = iter(words)
     for word in waiting:
-        found = re.fullmatch(r"--(config|data|[a-z]+(?:\.\w+)+)(?:=(.*))?", word, re.DOTALL)
+        found = re.fullmatch(rf"--(config|{sections}|[a-z]+(?:\.\w+)+)(?:=(.*))?", word, re.DOTALL)
         if found is None:
             others.append(word)
             continue

@@ -17,6 +17,7 @@ from PIL import Image
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
+from minitx.config.parser import config_from_words
 
 ROOT = Path(__file__).parents[2]
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
@@ -262,3 +263,12 @@ def test_only_mistakes_of_a_user_lose_their_traceback(
         monkeypatch.setenv("MINITX_TRACEBACK", "1")
         with pytest.raises(type(error)):
             main(["evaluate", "x.ckpt"])
+
+
+def test_the_printed_config_is_the_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="^None$"):
+        main(["train", "--data.name", "reverse", "--model.d_model", "32", "--print_config"])
+    file = tmp_path / "printed.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert config_from_words(["--config", str(file)]).model.d_model == 32
+    assert not (tmp_path / "runs").exists()

@@ -227,3 +227,9 @@ def test_the_nearest_name_or_all_of_them() -> None:
     assert did_you_mean("qqq", ["b", "a"]) == "known are: a, b"
     with pytest.raises(ConfigError, match=r"^the config: expected keys and values, got "):
         config_from_dict([1])  # type: ignore[arg-type]
+
+
+def test_a_section_may_be_given_as_a_mapping() -> None:
+    words = ["--data", "{name: reverse, symbols: 4}", "--model", "{d_model: 32, d_ff: 48}", "--model.d_ff", "64"]
+    config = config_from_words(words)
+    assert (config.data["symbols"], config.model.d_model, config.model.d_ff) == (4, 32, 64)
