@@ -129,6 +129,12 @@ def shared(contents: dict) -> None:
         contents["state_dict"].update({name.replace(".0.", f".{layer}."): tensor for name, tensor in one.items()})
 
 
+def views(contents: dict) -> None:
+    """A hundred views of one table: each is as large as it says, but copies of all would not be."""
+    table = torch.zeros(10_000)
+    contents["state_dict"].update({f"view {start}": table[start:] for start in range(100)})
+
+
 SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "width": (changed(d_model=10**6), "model.d_model 1000000"),
     "depth": (changed(n_layers=10**6), "model.n_layers 1000000"),
@@ -139,6 +145,7 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
     "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
     "layers on the same memory": (shared, "numbers in 10 layers"),
+    "views of the same memory": (views, "its tensors declare more than the file has bytes"),
     "another width": (changed(d_model=8), "must have the shape"),
     "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),

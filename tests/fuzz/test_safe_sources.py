@@ -64,7 +64,7 @@ def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(archive, "load", lambda path, where: asked.append(path) or {})
     (tmp_path / "x.ckpt").touch()
     with pytest.raises(ValueError, match="no minitx section"):
-        AtomicCheckpointIO(TolerantFiles(tmp_path)).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
+        AtomicCheckpointIO(TolerantFiles(tmp_path), None).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
     assert asked == [tmp_path / "x.ckpt"]
 
 
