@@ -10,7 +10,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
-from minitx.nn import Cache, DecoderStack, EncoderStack, Head, NoPositions, Stack, StaticCache, TokenEmbedding, masks
+from minitx.nn import (
+    Cache,
+    DecoderStack,
+    EncoderStack,
+    Head,
+    NoPositions,
+    Stack,
+    StaticCache,
+    TokenEmbedding,
+    masks,
+    scaled_dot_product_attention,
+)
 
 
 class _Decoding(nn.Module):
@@ -40,6 +51,17 @@ class _Decoding(nn.Module):
         if cache is not None:
             cache.advance(ids.size(1))
         return x
+
+    @property
+    def repeats_itself(self) -> bool:
+        """Whether steps do nothing besides their torch calls: no hooks, no recorded attention, no compiled layer."""
+        return not any(
+            part._forward_hooks
+            or part._forward_pre_hooks
+            or part._compiled_call_impl is not None
+            or getattr(part, "attention", scaled_dot_product_attention) is not scaled_dot_product_attention
+            for part in self.modules()
+        )
 
     def static_cache(self, cache: Cache, capacity: int) -> StaticCache:
         """Copy a cache that holds the prompt into one of fixed shape for `capacity` tokens, for a compiled step.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,26 @@ class Cache:
         """Count `tokens` new tokens as read by every layer. The model calls it once per forward."""
         self.length += tokens
 
+    def steps_alike(self) -> tuple[int, tuple[Any, ...]]:
+        """Count the next tokens that the layers take by one rule, one token a step; and tell this rule from others."""
+        first = self.layers[0]
+        edges = [first.window + near for near in (-1, 0, 1)] if first.window is not None else []
+        alike = min(edge - first.used for edge in (first.buffers[0].size(2), *edges) if edge >= first.used)
+        passed = [edge <= first.used for edge in edges]
+        return alike, (first.dropped, first.buffers[0].shape[:2], first.buffers[0].dtype, self.keep is None, *passed)
+
+    def tensors(self) -> list[Tensor | None]:
+        """The tensors that a step of one token reads or changes in place."""
+        layers = [part for layer in self.layers.values() for part in (*layer.buffers, *layer.memory)]
+        return [self.memory, self.memory_keep, *layers]
+
+    def follow(self, ids: Tensor, keep: Tensor | None, pos: Tensor) -> None:
+        """Take over the outcome of a step of one token that has changed the tensors without this object."""
+        self.ids, self.keep, self.pos = ids, keep, pos
+        self.length += 1
+        for layer in self.layers.values():
+            layer.used += 1
+
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch [N], in this order; a row may appear more than once."""
         for name in ("memory", "memory_keep", "ids", "keep"):  # append recomputes pos
@@ -80,6 +101,7 @@ class LayerCache:
         self.buffers: list[Tensor] = []  # keys and values, each [B, G, capacity, K]; empty before the first token
         self.used = 0  # tokens in the buffers
         self.dropped = 0  # tokens before them, which no window reaches any more
+        self.window: int | None = None  # of the latest call of extend
         self.memory: Sequence[Tensor] = ()  # keys and values of the memory, once cross_kv has computed them
 
     def extend(self, k: Tensor, v: Tensor, window: int | None = None) -> list[Tensor]:
@@ -87,7 +109,7 @@ class LayerCache:
 
         With a window: only those of the latest tokens that some new token may attend to.
         """
-        tokens = k.size(2)
+        tokens, self.window = k.size(2), window
         if not self.buffers or self.used + tokens > self.buffers[0].size(2):
             self._free_capacity(k, v, window)
         start, self.used = self.used, self.used + tokens

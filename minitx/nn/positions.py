@@ -131,7 +131,7 @@ class SinusoidalPositions(SinusoidBase):
 class LearnedPositions(NoPositions):
     """A trained vector for each position, added to the embeddings (Gehring et al. 2017; GPT-2, BERT).
 
-    max_len is the size of the table. Larger ids raise a ValueError on a CPU; elsewhere that check would stall it.
+    max_len is the size of the table. Larger ids raise a ValueError on a CPU.
     """
 
     absolute = True
@@ -143,13 +143,13 @@ class LearnedPositions(NoPositions):
         self.table = nn.Embedding(max_len, d_model)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        checked = pos.device.type == "cpu" and not torch.compiler.is_compiling()
-        if checked and pos.numel() and int(pos.max()) >= self.max_len:
+        try:
+            return x + self.table(pos).to(x.dtype)
+        except IndexError:  # raised on a CPU; a GPU ends the process
             raise ValueError(
                 f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions: "
                 f"model.position.max_len is {self.max_len}"
-            )
-        return x + self.table(pos).to(x.dtype)
+            ) from None
 
 
 @register("rope")
@@ -209,13 +209,15 @@ class RotaryPositions(SinusoidBase):
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> tuple[Tensor, Tensor]:
         angles = self.angles(q_pos)[:, None]
-        return angles.cos(), angles.sin()  # each fp32 [B, 1, T, R / 2]
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)  # each fp32 [B, 1, T, R]
 
     def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        cos, sin = (part.to(x.dtype) for part in prepared)
-        half = self.frequencies.size(0)
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+        cos, sin = prepared[0].to(x.dtype), prepared[1].to(x.dtype)
+        size = cos.size(-1)
+        if size == x.size(-1):
+            return x * cos + x.roll(size // 2, dims=-1) * sin
+        return torch.cat((self.rotate(x[..., :size], prepared), x[..., size:]), dim=-1)
 
 
 @register("alibi")

@@ -1,0 +1,201 @@
+"""A decoding step as a flat list of torch calls: recorded from the model's own step, replayed for each further token.
+
+With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
+for each token. A replayed step has the calls that compute and nothing else. Two consecutive steps are recorded. An
+integer that differs between them is a length, which keeps growing; if anything else differs, the step is not replayed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+
+READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
+"""Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
+MIN_STEPS = 4
+"""Steps alike from which recording two of them pays."""
+MAX_PROGRAMS = 64
+"""Programs kept for one model."""
+
+Program = Callable[..., tuple[Any, ...]]
+"""From the cache's length, new ids, the cache's ids, keep and buffers to logits and the cache's ids, keep and position ids."""
+
+
+class Call(NamedTuple):
+    """A call of a torch function."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+class Recorder(TorchFunctionMode):
+    """Records the calls within its block that make a tensor or change one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.reads = False
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function and record it."""
+        result = function(*args, **(kwargs or {}))
+        self.reads |= function.__name__ in READS
+        parts = result if isinstance(result, list | tuple) else [result]
+        made = any(isinstance(part, Tensor) and not any(part is arg for arg in args) for part in parts)
+        if made or _in_place(function):
+            self.calls.append(Call(function, args, kwargs or {}, result))
+        return result
+
+
+def _in_place(function: Any) -> bool:
+    name: str = function.__name__
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+class Recording:
+    """One step of a model for one new token per row, with its calls."""
+
+    def __init__(self, model: Any, cache: Any, ids: Tensor) -> None:
+        self.length = cache.length
+        self.inputs = [ids, cache.ids, cache.keep, *cache.tensors()]
+        with Recorder() as recorder:
+            self.logits: Tensor = model.step(ids, cache)
+        self.calls, self.reads = recorder.calls, recorder.reads
+        self.outputs = [self.logits, cache.ids, cache.keep, cache.pos]
+
+
+class ReplayedStep:
+    """A model's step of one token per row. Programs are kept for each model, and serve all its generations.
+
+    Args:
+        model: has `step`, and no hooks while this object is used.
+        cache: holds the prompt. Its rows may be reordered between two calls, but not selected.
+    """
+
+    _programs: WeakKeyDictionary[nn.Module, dict[Hashable, Program | None]] = WeakKeyDictionary()
+
+    def __init__(self, model: Any, cache: Any) -> None:
+        self._model, self._cache = model, cache
+        self._known = self._programs.setdefault(model, {})
+        self._weights = tuple(map(id, (*model.parameters(), *model.buffers())))
+        self._until = -1  # length of the cache up to which the following hold
+        self._key: Hashable = None
+        self._tensors: list[Tensor | None] = []
+        self._first: Recording | None = None
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
+        cache = self._cache
+        if cache.length >= self._until:
+            alike, rule = cache.steps_alike()
+            self._until, self._tensors, self._first = cache.length + alike, cache.tensors(), None
+            self._key = self._weights, ids.device, ids.size(0), rule
+        replay = self._known.get(self._key)
+        if replay is not None and cache.length < self._until:
+            logits, *after = replay(cache.length, ids, cache.ids, cache.keep, *self._tensors)
+            cache.follow(*after)
+            return logits
+        if self._key in self._known or (self._first is None and self._until - cache.length < MIN_STEPS):
+            logits = self._model.step(ids, cache)
+            return logits
+        recording = Recording(self._model, cache, ids)
+        if self._first is not None:
+            if len(self._known) >= MAX_PROGRAMS:
+                self._known.clear()
+            self._known[self._key] = program(self._first, recording)
+        self._first = recording
+        return recording.logits
+
+
+def program(first: Recording, second: Recording) -> Program | None:
+    """The function of which both recordings are instances; None if they differ in more than lengths."""
+    if first.reads or second.reads or len(first.calls) != len(second.calls):
+        return None
+    writer = _GraphWriter(second.length - first.length, first.length)
+    writer.inputs(first.inputs, second.inputs)
+    try:
+        for one, two in zip(first.calls, second.calls, strict=True):
+            writer.call(one, two)
+        return writer.finish(first.outputs, second.outputs)
+    except _Different:
+        return None
+
+
+class _Different(Exception):
+    """Two recordings are not instances of one function."""
+
+
+class _GraphWriter:
+    """Writes the calls that two recordings share as a graph of torch.fx, in which lengths are variables."""
+
+    def __init__(self, step: int, length: int) -> None:
+        self.step, self.first_length = step, length
+        self.graph = fx.Graph()
+        self.length = self.graph.placeholder("length")
+        self.nodes: dict[int, fx.Node] = {}  # by the id of the first recording's tensor
+        self.twins: dict[int, int] = {}  # its counterpart in the second
+        self.constants: list[Tensor] = []
+
+    def inputs(self, one: Sequence[Any], two: Sequence[Any]) -> None:
+        """Name the tensors that the function is called with."""
+        for index, pair in enumerate(zip(one, two, strict=True)):
+            self.name(*pair, self.graph.placeholder(f"input{index}"))
+
+    def name(self, one: Any, two: Any, node: fx.Node) -> None:
+        """Let a node stand for a result of the two recordings, and for its parts."""
+        if isinstance(one, Tensor):
+            self.nodes[id(one)], self.twins[id(one)] = node, id(two)
+        elif isinstance(one, list | tuple):
+            for index, pair in enumerate(zip(one, two, strict=True)):
+                self.name(*pair, self.graph.call_function(operator.getitem, (node, index)))
+
+    def call(self, one: Call, two: Call) -> None:
+        """Append a call."""
+        if one.function != two.function or one.kwargs.keys() != two.kwargs.keys():
+            raise _Different
+        args = self.argument(one.args, two.args)
+        kwargs = {key: self.argument(value, two.kwargs[key]) for key, value in one.kwargs.items()}
+        function = one.function
+        if function.__name__ == "__get__":  # of a property
+            function, args = getattr, (args[0], one.function.__self__.__name__)  # type: ignore[attr-defined]
+        node = self.graph.call_function(function, args, kwargs)
+        if not _in_place(function):
+            self.name(one.result, two.result, node)
+
+    def argument(self, one: Any, two: Any) -> Any:
+        """The node or the constant for an argument of both recordings."""
+        if isinstance(one, list | tuple) and isinstance(two, list | tuple) and len(one) == len(two):
+            parts = [self.argument(*pair) for pair in zip(one, two, strict=True)]
+            return parts if isinstance(one, list) else tuple(parts)
+        if isinstance(one, slice) and isinstance(two, slice):
+            return slice(*self.argument([one.start, one.stop, one.step], [two.start, two.stop, two.step]))
+        if isinstance(one, Tensor):
+            if one is two and id(one) not in self.nodes:  # a weight
+                with self.graph.inserting_before(self.length):
+                    self.name(one, two, self.graph.placeholder(f"constant{len(self.constants)}"))
+                self.constants.append(one)
+            if self.twins.get(id(one)) == id(two):
+                return self.nodes[id(one)]
+        elif type(one) is type(two) is int and abs(two - one) == self.step:
+            grows = two > one
+            function, constant = (
+                (operator.add, one - self.first_length) if grows else (operator.sub, one + self.first_length)
+            )
+            return self.graph.call_function(function, (self.length, constant) if grows else (constant, self.length))
+        elif one == two:
+            return one
+        raise _Different
+
+    def finish(self, one: Sequence[Any], two: Sequence[Any]) -> Program:
+        """The function, which returns these values."""
+        self.graph.output(tuple(self.argument(one, two)))
+        self.graph.eliminate_dead_code(lambda node: node.op != "call_function" or _in_place(node.target))
+        return partial(fx.GraphModule(nn.Module(), self.graph).forward, *self.constants)

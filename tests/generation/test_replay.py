@@ -1,0 +1,125 @@
+"""A replayed step computes what the model's own step computes, bit for bit."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import build_tiny
+from minitx import record_attention
+from minitx.generation.replay import ReplayedStep
+from minitx.nn import POSITIONS
+from minitx.nn.position_ids import POSITION_IDS
+
+PROMPT, ROWS, STEPS = 6, 3, 34  # the buffers grow once
+
+
+def started(model: Any, padded: bool) -> Any:
+    """A cache with a prompt in it."""
+    ids, keep = torch.randint(11, (ROWS, PROMPT)), torch.ones(ROWS, PROMPT, dtype=torch.bool)
+    keep[1, :2] = not padded
+    cache = model.start(ids, keep) if hasattr(model, "encoder") else model.start()
+    if hasattr(model, "encoder"):
+        model.step(ids[:, :1], cache)
+    else:
+        model.step(ids, cache, keep if padded else None)
+    return cache
+
+
+def programs(model: Any) -> list[Any]:
+    return list(ReplayedStep._programs[model].values())
+
+
+def check_equal(model: Any, padded: bool = False, steps: int = STEPS) -> None:
+    with torch.inference_mode():
+        torch.manual_seed(1)
+        ours = started(model, padded)
+        torch.manual_seed(1)
+        replayed = ReplayedStep(model, started(model, padded))
+        for _ in range(steps):
+            ids = torch.randint(11, (ROWS, 1))
+            assert torch.equal(model.step(ids, ours), replayed(ids))
+
+
+@pytest.mark.parametrize("numbering", sorted(POSITION_IDS))
+@pytest.mark.parametrize("position", sorted(POSITIONS))
+@pytest.mark.parametrize(
+    ("architecture", "padded"), [("decoder_only", False), ("decoder_only", True), ("encoder_decoder", True)]
+)
+def test_equal_to_the_step(architecture: str, position: str, numbering: str, padded: bool) -> None:
+    model = build_tiny(architecture, position, numbering)
+    check_equal(model, padded)
+    (program,) = programs(model)  # one for all capacities
+    assert program is not None
+
+
+@pytest.mark.parametrize("position", sorted(POSITIONS))
+@pytest.mark.parametrize("window", [2, 20, 40])
+def test_equal_with_a_window(position: str, window: int) -> None:
+    model = build_tiny("decoder_only", position, window=window)
+    check_equal(model, steps=120)
+    assert any(programs(model))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"norm": "rmsnorm", "activation": "swiglu", "n_kv_heads": 2, "qk_norm": True}, {"softcap": 3.0}]
+)
+def test_equal_with_other_parts(changes: dict[str, Any]) -> None:
+    model = build_tiny("decoder_only", "rope", **changes)
+    check_equal(model)
+    assert all(programs(model))
+
+
+def test_rows_are_reordered_between_steps() -> None:
+    model, rows = build_tiny("decoder_only", "rope"), torch.tensor([2, 2, 0])
+    with torch.inference_mode():
+        torch.manual_seed(1)
+        cache = started(model, False)
+        torch.manual_seed(1)
+        other = started(model, False)
+        replayed = ReplayedStep(model, other)
+        for _ in range(10):
+            ids = torch.randint(11, (ROWS, 1))
+            assert torch.equal(model.step(ids, cache), replayed(ids))
+            cache.reorder(rows, 0)
+            other.reorder(rows, 0)
+
+
+def test_weights_may_change() -> None:
+    """In place, as in training; and replaced."""
+    model = build_tiny("decoder_only", "rope")
+    check_equal(model, steps=8)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    check_equal(model, steps=8)
+    model.load_state_dict({name: 0.5 * value for name, value in model.state_dict().items()}, assign=True)
+    check_equal(model, steps=8)
+    check_equal(model.double(), steps=8)
+
+
+def test_code_that_reads_numbers_is_not_replayed() -> None:
+    class Reading(torch.nn.Module):
+        def start(self) -> Any:
+            return self.inner.start()
+
+        def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
+            logits = self.inner.step(ids, cache, keep)
+            return -logits if int(ids[0, 0]) == 3 else logits
+
+    model = Reading()
+    model.inner = build_tiny("decoder_only", "rope")
+    check_equal(model, steps=20)
+    assert programs(model) == [None]
+
+
+def test_hooks_and_recordings_are_seen() -> None:
+    model = build_tiny("decoder_only", "rope")
+    assert model.repeats_itself
+    with record_attention(model):
+        assert not model.repeats_itself
+    handle = model.decoder.layers[0].register_forward_hook(lambda *_: None)
+    assert not model.repeats_itself
+    handle.remove()
+    assert model.repeats_itself
