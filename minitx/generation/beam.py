@@ -16,6 +16,7 @@ from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, remaining_rows
 from minitx.generation.logits_processors import LogitsProcessor
+from minitx.generation.replay import ReplayedStep
 from minitx.hardware.devices import moved
 
 MISSING_SCORE = -1.0e9
@@ -67,6 +68,7 @@ def beam_search(
         logits = model.step(ids, cache, keep)[:, -1]  # once for all beams of a prompt
         cache.select(search.items.repeat_interleave(num_beams))
         logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]
+        step = ReplayedStep(model, cache)
         for count in range(max_new_tokens):
             last = count + 1 == max_new_tokens
             own = logs = logits.float().log_softmax(dim=-1)
@@ -89,7 +91,7 @@ def beam_search(
             cache.reorder(rows, since)
             if len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
                 cache.select(search.drop(remaining_rows(settled, done)))
-            logits = model.step(search.read[:, -1:], cache)[:, -1]
+            logits = step(search.read[:, -1:])[:, -1]
         found = search.result()
         return found._replace(ids=found.ids[..., : max(int(found.lengths.max()), 1)])
 

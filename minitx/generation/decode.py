@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from minitx.generation.logits_processors import LogitsProcessor
+from minitx.generation.replay import ReplayedStep
 from minitx.generation.sampling import Sampler, greedy
 
 COMPACT_FROM_ROWS = 8
@@ -96,20 +97,22 @@ def steps(
     history, history_keep = ids, keep  # all tokens so far
     capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
-    program: CompiledStep | None = None
+    program: CompiledStep | ReplayedStep | None = None
     held = 0  # tokens in the cache
     done = 0  # rows in the batch that have ended
     for count in range(max_new_tokens):
         with torch.inference_mode():
-            if cache is None:
-                cache = model.start(*source)
-            elif context is not None and held >= context:
-                cache, held, program = model.start(*source), 0, None
+            if context is not None and held >= context:
+                cache, held, program = None, 0, None
                 ids = history[:, -max(context // 2, 1) :]
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
-            logits = (program(ids) if program is not None else model.step(ids, cache, keep))[:, -1]
-            if compiled and program is None:
-                program = CompiledStep(model, cache, capacity)
+            if cache is None:
+                cache = model.start(*source)
+                logits = model.step(ids, cache, keep)[:, -1]
+            else:
+                if program is None:
+                    program = CompiledStep(model, cache, capacity) if compiled else ReplayedStep(model, cache)
+                logits = program(ids)[:, -1]
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
             new = sampler(processed, rows)

@@ -5,14 +5,13 @@ for each token. A replayed step has the calls that compute and nothing else. Two
 integer that differs between them is a length, which keeps growing; if anything else differs, the step is not replayed.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
@@ -24,7 +23,7 @@ MAX_PROGRAMS = 64
 """Programs kept for one model."""
 
 Program = Callable[..., tuple[Any, ...]]
-"""From the cache's length, new ids, the cache's ids, keep and buffers to logits and the cache's ids, keep and position ids."""
+"""From a cache's length, new ids, the cache's ids, keep and tensors to logits and the cache's new ids, keep and pos."""
 
 
 class Call(NamedTuple):
@@ -76,17 +75,20 @@ class ReplayedStep:
     """A model's step of one token per row. Programs are kept for each model, and serve all its generations.
 
     Args:
-        model: has `step`, and no hooks while this object is used.
-        cache: holds the prompt. Its rows may be reordered between two calls, but not selected.
+        model: has `step`. It is replayed if it has `repeats_itself`, which must not change while this object is used.
+        cache: holds the prompt.
     """
 
-    _programs: WeakKeyDictionary[nn.Module, dict[Hashable, Program | None]] = WeakKeyDictionary()
+    _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Hashable, Program | None]]] = WeakKeyDictionary()
 
     def __init__(self, model: Any, cache: Any) -> None:
         self._model, self._cache = model, cache
-        self._known = self._programs.setdefault(model, {})
-        self._weights = tuple(map(id, (*model.parameters(), *model.buffers())))
-        self._until = -1  # length of the cache up to which the following hold
+        self._replays = getattr(model, "repeats_itself", False)
+        if self._replays:
+            self._known = self._programs.setdefault(model, {})
+            self._weights = tuple(map(id, (*model.parameters(), *model.buffers())))
+        self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
+        self._until = 0  # length of the cache
         self._key: Hashable = None
         self._tensors: list[Tensor | None] = []
         self._first: Recording | None = None
@@ -94,28 +96,30 @@ class ReplayedStep:
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]."""
         cache = self._cache
-        if cache.length >= self._until:
+        if not self._replays or torch.is_autocast_enabled(ids.device.type):
+            return self._model.step(ids, cache)  # type: ignore[no-any-return]
+        if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
+            self._buffers, self._first = cache.layers[0].buffers, None
             alike, rule = cache.steps_alike()
-            self._until, self._tensors, self._first = cache.length + alike, cache.tensors(), None
+            self._until, self._tensors = cache.length + alike, cache.tensors()
             self._key = self._weights, ids.device, ids.size(0), rule
-        replay = self._known.get(self._key)
-        if replay is not None and cache.length < self._until:
-            logits, *after = replay(cache.length, ids, cache.ids, cache.keep, *self._tensors)
+        program = self._known.get(self._key)
+        if program is not None and cache.length < self._until:
+            logits, *after = program(cache.length, ids, cache.ids, cache.keep, *self._tensors)
             cache.follow(*after)
             return logits
         if self._key in self._known or (self._first is None and self._until - cache.length < MIN_STEPS):
-            logits = self._model.step(ids, cache)
-            return logits
+            return self._model.step(ids, cache)  # type: ignore[no-any-return]
         recording = Recording(self._model, cache, ids)
         if self._first is not None:
             if len(self._known) >= MAX_PROGRAMS:
                 self._known.clear()
-            self._known[self._key] = program(self._first, recording)
+            self._known[self._key] = written(self._first, recording)
         self._first = recording
         return recording.logits
 
 
-def program(first: Recording, second: Recording) -> Program | None:
+def written(first: Recording, second: Recording) -> Program | None:
     """The function of which both recordings are instances; None if they differ in more than lengths."""
     if first.reads or second.reads or len(first.calls) != len(second.calls):
         return None

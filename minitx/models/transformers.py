@@ -54,8 +54,8 @@ class _Decoding(nn.Module):
 
     @property
     def repeats_itself(self) -> bool:
-        """Whether steps do nothing besides their torch calls: no hooks, no recorded attention, no compiled layer."""
-        return not any(
+        """Whether a step is its torch calls and nothing else: no hooks, no recorded attention, no compiled layer."""
+        return not self.training and not any(
             part._forward_hooks
             or part._forward_pre_hooks
             or part._compiled_call_impl is not None

@@ -167,7 +167,8 @@ class RotaryPositions(SinusoidBase):
             original_max_len / low_freq_factor stretched in full, below original_max_len / high_freq_factor not at all,
             those between in proportion (Llama 3.1; Dubey et al. 2024).
         factor: by how much to stretch.
-        low_freq_factor, high_freq_factor: for llama3.
+        low_freq_factor: for llama3.
+        high_freq_factor: for llama3.
         original_max_len: for llama3, the length that the model was first trained with.
     """
 

@@ -101,6 +101,8 @@ def test_weights_may_change() -> None:
 
 def test_code_that_reads_numbers_is_not_replayed() -> None:
     class Reading(torch.nn.Module):
+        repeats_itself = True
+
         def start(self) -> Any:
             return self.inner.start()
 
