@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
@@ -96,8 +95,8 @@ class ReplayedStep:
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]."""
         cache = self._cache
-        if not self._replays or torch.is_autocast_enabled(ids.device.type):
-            return self._model.step(ids, cache)  # type: ignore[no-any-return]
+        if not self._replays:
+            return self._model.step(ids, cache)
         if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
             self._buffers, self._first = cache.layers[0].buffers, None
             alike, rule = cache.steps_alike()
@@ -109,7 +108,7 @@ class ReplayedStep:
             cache.follow(*after)
             return logits
         if self._key in self._known or (self._first is None and self._until - cache.length < MIN_STEPS):
-            return self._model.step(ids, cache)  # type: ignore[no-any-return]
+            return self._model.step(ids, cache)
         recording = Recording(self._model, cache, ids)
         if self._first is not None:
             if len(self._known) >= MAX_PROGRAMS:

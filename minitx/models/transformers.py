@@ -22,6 +22,7 @@ from minitx.nn import (
     masks,
     scaled_dot_product_attention,
 )
+from minitx.nn.multi_head import uses_autocast
 
 
 class _Decoding(nn.Module):
@@ -54,13 +55,17 @@ class _Decoding(nn.Module):
 
     @property
     def repeats_itself(self) -> bool:
-        """Whether a step is its torch calls and nothing else: no hooks, no recorded attention, no compiled layer."""
-        return not self.training and not any(
-            part._forward_hooks
-            or part._forward_pre_hooks
-            or part._compiled_call_impl is not None
-            or getattr(part, "attention", scaled_dot_product_attention) is not scaled_dot_product_attention
-            for part in self.modules()
+        """Whether a step is its torch calls and nothing else: no hook, recorded attention, compiled part, autocast."""
+        return (
+            not self.training
+            and not uses_autocast(self.embedding.table.weight)
+            and not any(
+                part._forward_hooks
+                or part._forward_pre_hooks
+                or part._compiled_call_impl is not None
+                or getattr(part, "attention", scaled_dot_product_attention) is not scaled_dot_product_attention
+                for part in self.modules()
+            )
         )
 
     def static_cache(self, cache: Cache, capacity: int) -> StaticCache:

@@ -116,10 +116,12 @@ def test_code_that_reads_numbers_is_not_replayed() -> None:
     assert programs(model) == [None]
 
 
-def test_hooks_and_recordings_are_seen() -> None:
+def test_hooks_recordings_and_autocast_are_seen() -> None:
     model = build_tiny("decoder_only", "rope")
     assert model.repeats_itself
     with record_attention(model):
+        assert not model.repeats_itself
+    with torch.autocast("cpu", torch.bfloat16):
         assert not model.repeats_itself
     handle = model.decoder.layers[0].register_forward_hook(lambda *_: None)
     assert not model.repeats_itself
