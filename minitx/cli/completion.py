@@ -19,7 +19,7 @@ def script(shell: str, parsers: Mapping[str, Parser]) -> str:
     """The completion script of a shell.
 
     Args:
-        shell: bash, zsh or tcsh.
+        shell: one of shtab.SUPPORTED_SHELLS.
         parsers: of each command.
     """
     tree = argparse.ArgumentParser(prog="minitx", description="mini-transformers")

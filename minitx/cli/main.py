@@ -93,7 +93,9 @@ def _list(parsed: Namespace) -> None:
 
 
 def _completion_arguments(parser: Parser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    import shtab
+
+    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
 
 
 def _completion(parsed: Namespace) -> None:

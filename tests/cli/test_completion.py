@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shtab import SUPPORTED_SHELLS
 
 from minitx.cli.main import COMMANDS, main
 from minitx.data.tasks import TASKS
 from minitx.nn import POSITIONS
 
-SHELLS = ("bash", "zsh", "tcsh")
 ASK = """
 source {script}
 COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()
@@ -25,7 +25,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with minitx.bash and the others."""
     folder = tmp_path_factory.mktemp("completion")
-    for shell in SHELLS:
+    for shell in SUPPORTED_SHELLS:
         with (folder / f"minitx.{shell}").open("w") as file, pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdout", file)
             main(["completion", shell])
@@ -54,7 +54,7 @@ def test_completion_in_bash(words: str, expected: set[str], scripts: Path) -> No
     assert expected <= found if "--config" in words else found == expected
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", SUPPORTED_SHELLS)
 def test_a_script_that_its_shell_can_read(shell: str, scripts: Path) -> None:
     text = (scripts / f"minitx.{shell}").read_text()
     assert "position_ids" in text
