@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import build_tiny
 from minitx import record_attention
 from minitx.generation.replay import ReplayedStep
 from minitx.nn import POSITIONS
 from minitx.nn.position_ids import POSITION_IDS
+from small_models import build_tiny
 
 PROMPT, ROWS, STEPS = 6, 3, 34  # the buffers grow once
 

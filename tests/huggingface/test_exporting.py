@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import minitx
-from conftest import roughen_weights
 from huggingface.hf_models import TEXT, check_logits, check_text
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
@@ -18,6 +17,7 @@ from minitx.data.text.tokenizer_training import BPETokenizer
 from minitx.huggingface.exporting import HF_USES
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
+from small_models import roughen_weights
 
 transformers = pytest.importorskip("transformers")
 
