@@ -1,7 +1,5 @@
 """Shared by the suite: the device, the seed, small models (small_models.py), figures and a browser."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

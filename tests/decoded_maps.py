@@ -1,7 +1,5 @@
 """Attention maps decoded in Python: the reverse of map_format.encode. In the package, only the page decodes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fenced blocks of the documentation, and the commands in console blocks."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

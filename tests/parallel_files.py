@@ -1,7 +1,5 @@
 """Files in two made-up languages that translate into each other word by word."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

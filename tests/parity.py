@@ -6,8 +6,6 @@ multiplies its table by sqrt(D), theirs do not: the table is divided by it. Our 
 fp32, in bf16 too, which is set in their configs; our LayerNorm takes 1e-5.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Predictors with random weights that write something, for the tests of what is built upon them."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

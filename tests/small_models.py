@@ -1,7 +1,5 @@
 """Small models whose every weight counts, torch's modules with our weights, and what tests of models have in common."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any, TypeVar

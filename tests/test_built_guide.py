@@ -1,7 +1,5 @@
 """The built documentation: no warnings, no request to another host, no page wider than a phone (mkdocs, chromium)."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

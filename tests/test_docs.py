@@ -1,7 +1,5 @@
 """The documentation is true: its code and commands run, its links and figures exist."""
 
-from __future__ import annotations
-
 import doctest
 import importlib.util
 import re

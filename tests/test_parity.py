@@ -3,8 +3,6 @@
 In fp32 throughout; in float64 theirs go through fp32 here and there, in norms and angles.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

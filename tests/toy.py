@@ -1,7 +1,5 @@
 """The answer of each toy task, in plain Python on the symbols."""
 
-from __future__ import annotations
-
 import calendar
 import datetime
 import itertools

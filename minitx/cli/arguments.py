@@ -1,7 +1,5 @@
 """Arguments that several commands share."""
 
-from __future__ import annotations
-
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shell completion: shtab writes a script from the parsers of all commands."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 
@@ -16,12 +14,7 @@ FILES = ("checkpoint", "out", "json", "plot", "logdir", "path")
 
 
 def script(shell: str, parsers: Mapping[str, Parser]) -> str:
-    """The completion script of a shell.
-
-    Args:
-        shell: one of shtab.SUPPORTED_SHELLS.
-        parsers: of each command.
-    """
+    """The completion script of a shell, one of shtab.SUPPORTED_SHELLS, from the parser of each command."""
     tree = argparse.ArgumentParser(prog="minitx", description="mini-transformers")
     commands = tree.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, parser in parsers.items():

@@ -1,7 +1,5 @@
 """`minitx import` and `minitx export`. Torch is imported after the arguments are checked."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from minitx.cli.arguments import output

@@ -1,7 +1,5 @@
 """`minitx train`, `describe` and `sweep`: commands that take a config, which is checked before torch is imported."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from pathlib import Path

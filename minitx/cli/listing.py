@@ -1,7 +1,5 @@
 """`minitx list`: tasks, corpora, tokenizers, position schemes and bundled configs."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Arguments are parsed before torch is imported, so that help and typos answer at 
 stderr with exit code 2; MINITX_TRACEBACK=1 shows their traceback.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,38 +1,29 @@
 """The options of registered classes, read from their source: a mistake in an open section is found without torch."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any
 
+import annotated_types
+
+from minitx.config import schema
 from minitx.config.errors import all_results
 from minitx.config.registry import check_options
-from minitx.config.schema import Options, config_from_dict
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/positions.py", "model.position_ids": "nn/position_ids.py"}
 """The files that register the classes of each open section."""
 CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")
 """Constructor arguments that are no options."""
-NAMES: dict[str, Any] = {
-    "Options": Options,
-    "Literal": Literal,
-    **{each.__name__: each for each in (int, float, str, bool, tuple, list)},
-}
-"""Names in annotations of options; any other, known to its module alone, is not checked."""
 
 
 def check_config(values: Mapping[str, Any]) -> None:
-    """Check a whole config, its open sections included, without importing a registered class.
-
-    Raises:
-        ConfigError: with a line for each mistake.
-    """
-    all_results(partial(config_from_dict, values), *(partial(_check_section, section, values) for section in SOURCES))
+    """Check a whole config, its open sections included, without importing a registered class."""
+    sections = (partial(_check_section, section, values) for section in SOURCES)
+    all_results(partial(schema.config_from_dict, values), *sections)
 
 
 def _check_section(section: str, values: Any) -> None:
@@ -74,20 +65,13 @@ def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[st
         }
     for name, annotation in annotations.items():
         if name not in CONTEXT and annotation and not ast.unparse(annotation).startswith("ClassVar"):
-            found[name] = (_type(annotation), None)
+            found[name] = (_type(ast.unparse(annotation)), None)
     return found
 
 
-def _type(annotation: Any) -> Any:
-    """The type that an annotation in source means."""
-    match annotation:
-        case ast.Name(name):
-            return NAMES.get(name, Any)
-        case ast.Constant(value):  # None, a member of a Literal, or the dots of a tuple
-            return value
-        case ast.BinOp(left, _, right):
-            return Union[_type(left), _type(right)]  # noqa: UP007 (members are values)
-        case ast.Subscript(ast.Name(name), inner) if name in NAMES:
-            return NAMES[name][tuple(map(_type, inner.elts)) if isinstance(inner, ast.Tuple) else _type(inner)]
-        case _:
-            return Any
+def _type(annotation: str) -> Any:
+    """The type that an annotation means; Any where it has a name that its module alone knows, which is not checked."""
+    try:
+        return eval(annotation, {**vars(annotated_types), **vars(schema)})
+    except NameError:
+        return Any

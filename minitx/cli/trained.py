@@ -1,7 +1,5 @@
 """`minitx evaluate`, `generate`, `attend` and `ablate`: commands that take a checkpoint."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
@@ -19,18 +17,13 @@ from minitx.generation.options import GenerationOptions
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
 
-
 OPTIONS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 BEAM_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
 """The options of generation that `evaluate` takes, for tasks with text metrics."""
 
 
 def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
-    """The options of generation on the command line.
-
-    Raises:
-        ConfigError: a number out of its range, or contradicting options.
-    """
+    """The options of generation on the command line."""
     try:
         return GenerationOptions(**{name: getattr(parsed, name) for name in names})
     except ValueError as error:  # generation does not import ConfigError
@@ -108,7 +101,7 @@ def _prompts() -> Iterator[str]:
             return
 
 
-def _answer(predictor: Predictor, text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
+def _answer(predictor: "Predictor", text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
     """Print the generations of one prompt."""
     # A continuation is printed after its prompt.
     prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""

@@ -4,8 +4,6 @@
 exception keeps its traceback, so that a bug is never mistaken for bad input.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,11 +27,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def all_results(*parts: Callable[[], Any]) -> list[Any]:
-    """Call every part, and raise the mistakes of all of them together.
-
-    Raises:
-        ConfigError: with the lines of every part that raised one.
-    """
+    """Call every part, and raise the mistakes of all of them in one ConfigError."""
     found, mistakes = [], []
     for part in parts:
         try:

@@ -4,8 +4,6 @@ The words of a command line are read in their order: `--config FILE` merges a fi
 `--section.key VALUE` sets one key. Everything else on the line is argparse's.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses
@@ -29,9 +27,7 @@ Values = dict[str, Any]
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError instead of leaving the process, and takes options anywhere.
 
-    Args:
-        configured: also take `--config FILE` and `--section.key VALUE`, collected in `values` of what is parsed.
-        kwargs: argparse's own.
+    A configured one also takes `--config FILE` and `--section.key VALUE`, collected in `values` of what is parsed.
     """
 
     def __init__(self, configured: bool = False, **kwargs: Any) -> None:
@@ -40,11 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.configured = configured
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse the command line.
-
-        Raises:
-            ConfigError: an unknown argument, or a value that does not fit.
-        """
+        """Parse the command line; raises ConfigError for an unknown argument, or a value that does not fit."""
         words = sys.argv[1:] if args is None else list(args)
         words, values = read_config(words) if self.configured else (words, {})
         parsed, strange = self.parse_known_intermixed_args(words, namespace)
@@ -73,7 +65,7 @@ def config_parser(**kwargs: Any) -> Parser:
     for key, field in keys(Config):
         if dataclasses.is_dataclass(field.annotation):
             groups[key] = parser.add_argument_group(key)
-            docs |= {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
+            docs = docs | {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
             continue
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
         default = shown(field.get_default(call_default_factory=True))
@@ -83,6 +75,7 @@ def config_parser(**kwargs: Any) -> Parser:
     return parser
 
 
+@cache
 def field_docs(kind: Any) -> dict[str, str]:
     """The docstring of every field of a dataclass, by name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
@@ -113,11 +106,7 @@ def _truth_or_text(text: str) -> bool | str:
 
 
 def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
-    """Split the words of a command line into those that are not about a config, and the values of those that are.
-
-    Raises:
-        ConfigError: a key without a value, or a file that cannot be read.
-    """
+    """Split the words of a command line into those that are not about a config, and the values of those that are."""
     sections = "|".join(field.name for field in dataclasses.fields(Config))  # --model "{d_model: 32}" sets several keys
     others: list[str] = []
     values: Values = {}
@@ -164,9 +153,5 @@ def _texts() -> frozenset[str]:
 
 
 def config_from_words(words: Sequence[str]) -> Config:
-    """The Config of a command line: `--config FILE` and `--section.key value`, nothing else.
-
-    Raises:
-        ConfigError: with a line for each mistake.
-    """
+    """The Config of a command line: `--config FILE` and `--section.key value`, nothing else."""
     return config_from_dict(config_parser().parse_args(words).values)

@@ -1,7 +1,5 @@
 """Open sections of a config: a registered `name` and the options of that class, checked and built. No torch here."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections import UserDict
@@ -22,8 +20,7 @@ T = TypeVar("T")
 class LazyRegistry(UserDict[str, Any]):
     """Registered classes by name; the module that registers a class is imported when the class is first asked for.
 
-    Args:
-        modules: for each module, the names that it registers and their classes.
+    `modules` has the names that each module registers, and their classes.
     """
 
     def __init__(self, modules: Mapping[str, Mapping[str, str]]) -> None:
@@ -45,9 +42,6 @@ def resolve(registry: Mapping[str, Any], options: Options, section: str, given: 
         options: the section.
         section: its dotted key, for messages.
         given: constructor arguments that do not come from the section.
-
-    Raises:
-        ConfigError: no name, an unknown name, or a line for each option that is unknown or does not fit.
     """
     return check_options(options, section, registry, lambda name: parameters(registry[name], frozenset(given)))
 
@@ -55,17 +49,7 @@ def resolve(registry: Mapping[str, Any], options: Options, section: str, given: 
 def check_options(
     options: Options, section: str, names: Iterable[str], known: Callable[[str], Mapping[str, tuple[Any, Any]]]
 ) -> Options:
-    """Check an open section against the options of the class that it names, and fill in their defaults.
-
-    Args:
-        options: the section.
-        section: its dotted key, for messages.
-        names: of all classes.
-        known: annotation and default of each option of the class of a name.
-
-    Raises:
-        ConfigError: see resolve.
-    """
+    """Check an open section as in resolve; `known` gives annotation and default of each option of a named class."""
     name = options.get("name")
     if name is None:
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(names))}")
@@ -90,9 +74,7 @@ def build(registry: Mapping[str, type[T]], options: Options, section: str, **giv
 def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tuple[Any, Any]]:
     """The options of a registered class: annotation and default by name, `...` without a default; none for a function.
 
-    Args:
-        kind: the class.
-        given: constructor arguments that are no options.
+    `given` are constructor arguments that are no options.
     """
     if not inspect.isclass(kind):
         return {}

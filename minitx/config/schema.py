@@ -4,8 +4,6 @@ Three sections are open, because users may register more of them: `data`, `model
 hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 

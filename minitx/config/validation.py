@@ -4,8 +4,6 @@ Values are validated as strict JSON: a list becomes a tuple and an integer a flo
 Every error carries its location, so a sentence is built from the field's own JSON schema, never from pydantic's text.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator, Mapping
@@ -37,16 +35,7 @@ LIMITS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at 
 
 
 def validate(kind: Any, values: Mapping[str, Any], section: str = "") -> Any:
-    """Check plain values and build the object they describe.
-
-    Args:
-        kind: a pydantic dataclass or model.
-        values: JSON types by name.
-        section: dotted key of the values, for messages.
-
-    Raises:
-        ConfigError: with a line for each mistake.
-    """
+    """Check the JSON types of a section (its dotted key is for messages), and build the dataclass or model `kind`."""
     with errors_as_sentences(kind, values, section):
         return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
 
@@ -80,10 +69,8 @@ def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[
         if name not in fields_of(kind):  # a member of a union, or a place in a list
             break
         key, field = f"{key}.{name}".lstrip("."), fields_of(kind)[name]
-        kind, value = (
-            field.annotation,
-            value.get(name, error["input"]) if isinstance(value, Mapping) else error["input"],
-        )
+        value = value.get(name, error["input"]) if isinstance(value, Mapping) else error["input"]
+        kind = field.annotation
     else:
         if error["type"] == "missing":
             return key, f"{key} is missing: expected {expected(field)}"
@@ -149,15 +136,7 @@ def shown(value: Any) -> str:
 
 
 def check_plain(values: Any, source: str) -> None:
-    """Check that values are plain JSON types of limited number and depth.
-
-    Args:
-        values: of a config, or of a part of one.
-        source: where they come from, for messages.
-
-    Raises:
-        ConfigError: another type, a key that is not a string, or too many values.
-    """
+    """Check that values, which come from `source`, are plain JSON types of limited number and depth."""
     pending, count = [("", values, 0)], 0
     while pending:
         key, value, depth = pending.pop()

@@ -3,8 +3,6 @@
 A config is a file, or one of the bundled configs by name, so that `--config reverse` works in any installation.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -64,11 +62,7 @@ def parse(text: str) -> Any:
 
 
 def read(name: str) -> dict[str, Any]:
-    """The values in a YAML file, given by its path or by the name of a bundled config.
-
-    Raises:
-        ConfigError: no such file, or no YAML file of sections.
-    """
+    """The values in a YAML file, given by its path or by the name of a bundled config."""
     path = Path(name).expanduser()
     if not path.is_file():
         known = bundled()
@@ -76,10 +70,10 @@ def read(name: str) -> dict[str, Any]:
             near = "" if set("/.") & set(name) else f", nor a config of that name: {did_you_mean(name, known)}"
             raise ConfigError(f"--config: there is no file {name}{near}")
         path = known[name]
+    if path.stat().st_size > MAX_BYTES:
+        raise ConfigError(f"--config: {path} must be a YAML file of at most {MAX_BYTES:,} bytes, got a larger one")
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        values = None if len(content) > MAX_BYTES else yaml.load(content.decode(), Loader)
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
     except RecursionError:
@@ -89,8 +83,6 @@ def read(name: str) -> dict[str, Any]:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             problem = f"line {error.problem_mark.line + 1}: {error.problem}"
         raise ConfigError(f"--config: {path} must be YAML, got {problem}") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"--config: {path} must be a YAML file of at most {MAX_BYTES:,} bytes, got a larger one")
     check_plain(values, f"--config: {path}")
     if not isinstance(values, dict):
         raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")

@@ -10,23 +10,17 @@ from minitx.data.text.parallel_files import Sentences
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 
-MAX_ROWS = 500
-"""Rows generated in one batch, beams included."""
+MAX_ROWS = 500  # generated in one batch, beams included
 
 
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str], lowercase: bool = False
 ) -> dict[str, Any]:
-    """Scores from 0 to 100 of a corpus, each text against one reference.
+    """Scores from 0 to 100 of a corpus by name, each text against one reference, and `signatures`, that of each score.
 
     Args:
-        hypotheses: outputs of the model.
-        references: one for each hypothesis.
         metrics: any of bleu and chrf; with bleu also bleu_lowercase.
         lowercase: compare in lower case, for models whose output is lowercase; there is no bleu_lowercase then.
-
-    Returns:
-        Each score by its name, and `signatures`, the signature of each.
     """
     from sacrebleu.metrics import BLEU, CHRF
 

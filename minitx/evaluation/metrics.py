@@ -6,8 +6,6 @@ with the reference. Token accuracy and loss are teacher-forced: each token is pr
 Legend: N examples, T target tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -25,8 +23,7 @@ from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 
-EXAMPLES_AT_ONCE = 500
-"""Batch size of evaluation."""
+EXAMPLES_AT_ONCE = 500  # batch size of evaluation
 
 
 @contextmanager
@@ -50,7 +47,7 @@ class Scores:
     correct: int = 0
     loss: float = 0.0
 
-    def __add__(self, other: Scores) -> Scores:
+    def __add__(self, other: "Scores") -> "Scores":
         exact = None if self.exact is None and other.exact is None else (self.exact or 0) + (other.exact or 0)
         tokens, correct = self.tokens + other.tokens, self.correct + other.correct
         return Scores(self.examples + other.examples, exact, tokens, correct, self.loss + other.loss)

@@ -40,15 +40,14 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     A window of one block starts every `stride` tokens. In each but the first, only the last `stride` tokens count,
     which have a context of at least block - stride tokens. A stride of one block is evaluation in blocks; a stride of 1
     gives every token the longest context of the model.
-
-    Raises:
-        ConfigError: a stride below 1 or above the block, or blocks that are not consecutive.
     """
     block = stream.ids.size(1) - 1
     if not 1 <= stride <= block:
         raise ConfigError(f"--stride must lie between 1 and data.block, which is {block}; got {stride}")
     if not torch.equal(stream.ids[1:, 0], stream.ids[:-1, -1]):
-        raise ConfigError("--stride needs one running text; these blocks are not consecutive")
+        raise ConfigError(
+            f"--stride needs every block of the text; data.test_size, {len(stream.ids)}, is smaller than their number"
+        )
     ids = torch.cat((stream.ids[0, :1], stream.ids[:, 1:].flatten()))
     length = int((ids != special.pad).sum())
     ids = F.pad(ids[:length], (0, block + 1), value=special.pad)

@@ -14,10 +14,8 @@ from minitx.evaluation.perplexity import strided, text_figures
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import max_positions
-from minitx.plotting.curves import Curve, accuracy_by_length
 
-EXAMPLES_PER_LENGTH = 500
-"""Maximum number of examples of each length."""
+EXAMPLES_PER_LENGTH = 500  # at most
 
 
 def evaluation_report(
@@ -37,9 +35,6 @@ def evaluation_report(
         path: another text for a language model; other pairs in one file for translation.
         stride: for a language model: tokens between overlapping windows, see perplexity.strided.
         options: of generation, for tasks whose answers are scored as texts (BLEU); greedy by default.
-
-    Raises:
-        ConfigError: an unknown split; lengths, a path, a stride or options that do not apply to the task.
     """
     requested = None if lengths is None else length_range(lengths, predictor.task)
     if path is not None:
@@ -71,11 +66,7 @@ def evaluation_report(
 
 
 def on_file(predictor: Predictor, path: str) -> Predictor:
-    """The same predictor with its task on another file.
-
-    Raises:
-        ConfigError: a task without files.
-    """
+    """The same predictor with its task on another file."""
     task = predictor.task.on_file(path)
     if task is None:
         raise _unsuitable(predictor.task, "--path is for language models and translation")
@@ -104,11 +95,7 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
 
 
 def length_range(lengths: str, task: Task) -> range:
-    """Parse "from:to", both included.
-
-    Raises:
-        ConfigError: another format, or a task without questions of several lengths.
-    """
+    """Parse "from:to", both included, for a task with questions of several lengths."""
     first, separator, last = lengths.partition(":")
     if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
         raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
@@ -118,11 +105,7 @@ def length_range(lengths: str, task: Task) -> range:
 
 
 def held_out_split(task: Task, split: str | None) -> Split:
-    """Check the name of a held-out split; by default the task's final split.
-
-    Raises:
-        ConfigError: neither test nor validation.
-    """
+    """Check the name of a held-out split; by default the task's final split."""
     if split is None:
         return task.final_split
     if split not in SPLITS or split == "training":
@@ -181,6 +164,8 @@ def table(report: dict[str, Any]) -> str:
 
 def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> None:
     """Plot the accuracies of a report by length."""
+    from minitx.plotting.curves import Curve, accuracy_by_length
+
     by_length, names = report["by_length"], ("exact_match", "token_accuracy")
     curves = [Curve(_title(name), [*by_length], [[part[name]] for part in by_length.values()]) for name in names]
     title = f"{predictor.config.run.name}: accuracy by length"

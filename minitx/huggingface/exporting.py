@@ -21,10 +21,8 @@ from minitx.huggingface.tokenizer_files import generation_settings, special_ids,
 from minitx.inference.predictor import Predictor, load
 from minitx.models.transformers import max_positions
 
-MIN_TABLE_POSITIONS = 1024
-"""Minimum length of a table that replaces sinusoids."""
-STREAM_TOKENS = 200
-"""Default max_new_tokens of models of running text."""
+MIN_TABLE_POSITIONS = 1024  # of a table that replaces sinusoids
+STREAM_TOKENS = 200  # default max_new_tokens of models of running text
 HF_USES = {
     "decoder_only": ("text-generation", "AutoModelForCausalLM"),
     "encoder_only": ("fill-mask", "AutoModelForMaskedLM"),
@@ -48,9 +46,6 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
 
     Args:
         to: hf, a folder that transformers loads; safetensors, weights under their minitx names and the config.
-
-    Raises:
-        ConfigError: a folder that is not empty, or a model that no family can express, with its settings.
     """
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
@@ -87,11 +82,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
 
 
 def choose(predictor: Predictor, max_length: int) -> tuple[Family, ModelConfig, Weights]:
-    """The first family that can express a model, and the config and weights of the model rewritten for it.
-
-    Raises:
-        ConfigError: no family can; with the settings that each family of this architecture lacks.
-    """
+    """The first family that can express a model, and the config and weights of the model rewritten for it."""
     model = predictor.model
     config = resolved(dataclasses.replace(predictor.config.model, vocab_size=model.head.out_features))
     reasons = []

@@ -12,16 +12,9 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 
-PATTERNS = ["*.json", "*.safetensors"]
-"""Files to download."""
-
 
 def local_folder(source: str) -> Path:
-    """The folder of a path, or of a name on the hub after its download.
-
-    Raises:
-        ConfigError: neither a folder nor a model on the hub.
-    """
+    """The folder of a path, or of a name on the hub after its download."""
     path = Path(source)
     if path.is_dir():
         return path
@@ -30,7 +23,7 @@ def local_folder(source: str) -> Path:
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=PATTERNS))
+        return Path(huggingface_hub.snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
     except Exception as error:  # missing, private and unreachable models have no common class
         reason = next(iter(str(error).strip().splitlines()), "")
         raise ConfigError(
@@ -39,11 +32,7 @@ def local_folder(source: str) -> Path:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """The object in a JSON file; empty if the file is missing.
-
-    Raises:
-        ConfigError: a file without a JSON object.
-    """
+    """The object in a JSON file; empty if the file is missing."""
     path = folder / name
     if not path.is_file():
         return {}
@@ -62,11 +51,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of the files in its index, in fp32; names get the prefix if all lack it.
-
-    Raises:
-        ConfigError: missing or damaged files.
-    """
+    """The tensors of model.safetensors, or of the files in its index, in fp32; names get the prefix if all lack it."""
     index = read_json(folder, "model.safetensors.index.json")
     weights: dict[str, Tensor] = {}
     for name in sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]:

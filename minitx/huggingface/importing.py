@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,19 +16,11 @@ from minitx.huggingface.hub_files import local_folder, read_json, read_weights
 from minitx.huggingface.tokenizer_files import read_tokenizer
 
 
-class Imported(NamedTuple):
-    """A description of an imported model."""
-
-    family: str
-    config: ModelConfig
-    parameters: int
-
-
-def import_model(source: str, out: str | Path) -> Imported:
+def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
     """Read a Hugging Face model, from a folder or the hub, and write it as a checkpoint.
 
-    Raises:
-        ConfigError: a missing or damaged file, an unknown family, or a setting that minitx lacks.
+    Returns:
+        The model_type, the config and the number of parameters.
     """
     folder = local_folder(source)
     if not (hf := read_json(folder, "config.json")):
@@ -52,7 +43,7 @@ def import_model(source: str, out: str | Path) -> Imported:
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
     checkpoint.write({"minitx": header, "state_dict": state}, out)
     distinct = {tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}
-    return Imported(name, config, sum(distinct.values()))
+    return name, config, sum(distinct.values())
 
 
 def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -63,7 +54,7 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
         config = dataclasses.replace(config, tie_embeddings=torch.equal(weights[head], weights[table]))
     parameters = _parameters(config)
     links = family.links(parameters, resolved(config))
-    needed = {link.hf_name for link in links} | family.added.keys()
+    needed = {hf_name for hf_name, *_ in links} | family.added.keys()
     if missing := needed - weights.keys():
         raise ConfigError(f"the weights have no {_listed(missing)}, which {family.model} has")
     for copy, original in family.copies.items():

@@ -13,11 +13,7 @@ NONE = -1
 
 
 def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -> Tokenizer:
-    """Read a tokenizer with the special tokens that its model was trained with; config is the config.json.
-
-    Raises:
-        ConfigError: no tokenizer.json, a damaged one, or no special token that the architecture requires.
-    """
+    """Read a tokenizer with the special tokens that its model was trained with; config is the config.json."""
     backend = read_json(folder, "tokenizer.json")
     if not backend:
         raise ConfigError(f"{folder} has no tokenizer.json: save it as a fast tokenizer (save_pretrained writes one)")

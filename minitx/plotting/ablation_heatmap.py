@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from minitx.interpret.ablation import AblatedHeads, Ablation
 from minitx.plotting.panels import INK, QUIET, new_figure, save, style_axes, style_colorbar
 
-MAX_ANNOTATED_HEADS = 8
-"""Up to this many heads in a layer, each cell has its number and pattern."""
+MAX_ANNOTATED_HEADS = 8  # up to this many in a layer, each cell has its number and pattern
 TITLES = {"loss": "loss gained, nats per token", "exact_match": "exact match lost, percentage points"}
 
 
 def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
     """Plot the damage without each head into a PNG file, a grid for each kind of attention and metric."""
-    import numpy as np
-
     kinds: dict[str, list[AblatedHeads]] = {}
     for row in ablation.heads:
         kinds.setdefault(row.heads[0].kind, []).append(row)

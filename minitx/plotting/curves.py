@@ -1,18 +1,16 @@
 """Accuracy against length, with bands over seeds."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from minitx.plotting.panels import COLOURS, INK, QUIET, SHADE, new_figure, save, style_axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MARKERS = "osD^vPX*"
 DASHES = ("-", "--", ":", "-.")  # curves after the first eight repeat the colours with other dashes
@@ -35,8 +33,6 @@ def accuracy_by_length(
     The first curve is on top, the lengths in training (shortest, longest) are shaded, and `legend` is the title of the
     legend. The path is returned.
     """
-    from matplotlib.ticker import MaxNLocator
-
     figure = new_figure(8.6, 4.6, dpi=160)
     axes = figure.add_subplot()
     lengths = [length for curve in curves for length in curve.lengths]

@@ -1,11 +1,11 @@
 """minitx.curves: the logged scalars of a run as numbers and plots: losses, accuracies, head statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from minitx.checkpoints.format import versions
 from minitx.config.errors import ConfigError, did_you_mean
@@ -35,7 +35,7 @@ class Curves:
             raise ConfigError(f"{self.run} has no curve {name!r}; {did_you_mean(name, self.points)}")
         return self.points[name]
 
-    def of(self, *patterns: str) -> Curves:
+    def of(self, *patterns: str) -> "Curves":
         """The curves whose names match one of the patterns: `*` matches anything, `?` one character.
 
         Raises:
@@ -75,8 +75,6 @@ def curves(path: str | Path) -> Curves:
     Raises:
         ConfigError: no such folder, or nothing logged there.
     """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     path = Path(path)
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {path}")

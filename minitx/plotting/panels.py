@@ -3,37 +3,30 @@
 matplotlib is used without pyplot, so that no global state is left.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from minitx.checkpoints.atomic_files import written_whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colorbar import Colorbar
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, distinguishable for the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
 INK, QUIET, SHADE = "#222222", "#666666", "#EEF1F4"
 COLUMNS = 4
-PANEL_INCHES = (3.4, 2.9)
-"""Width and height of one panel."""
+PANEL_INCHES = (3.4, 2.9)  # width and height
 
 
 def new_figure(width: float, height: float, dpi: int = 130, title: str | None = None) -> Figure:
     """An empty figure of this size in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     if title is not None:
@@ -120,8 +113,6 @@ def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
 
 
 def _heat(figure: Figure, axes: Axes, panel: Heat) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     values = np.ma.masked_invalid(panel.values)
     largest = float(abs(values).max()) if values.count() else 0.0
     low, high = (-largest, largest) if panel.colours == "RdBu_r" and largest else (None, None)

@@ -16,17 +16,13 @@ RESERVED = {
     "run.folder": "a sweep chooses the folders of its runs itself",
     "config": "the files are the same for all runs",
 }
-MAX_FOLDER_CHARACTERS = 100
-"""Longer names of folders are cut and completed by a hash."""
+MAX_FOLDER_CHARACTERS = 100  # longer names are cut and completed by a hash
 
 
 def parse(texts: Sequence[str]) -> dict[str, list[str]]:
     """Parse ["key=a,b", ...] into the values of each key, in the given order.
 
     Commas within brackets or quotes do not separate values: `data.length=[1,8],[1,16]` has two.
-
-    Raises:
-        ConfigError: a missing key or value, a repeated key or value, or a key that the sweep sets itself.
     """
     grid: dict[str, list[str]] = {}
     for text in texts:

@@ -38,9 +38,6 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
         grid: the values of each key, from grid.parse.
         seeds: number of seeds; they are 1, 2, ...
         lengths: "from:to", the lengths at which each run is also measured.
-
-    Raises:
-        ConfigError: an invalid setting of any run, with the key to change.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")

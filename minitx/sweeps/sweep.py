@@ -25,7 +25,6 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
         The recorded rows in the plan's order, and a sentence for each run that failed.
 
     Raises:
-        ConfigError: jobs below 1.
         SystemExit: 143 after SIGTERM, once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
     """
     if jobs < 1:

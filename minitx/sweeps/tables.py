@@ -3,8 +3,6 @@
 Standard deviations are those of a sample (n - 1); a single seed has none.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import statistics
@@ -33,7 +31,7 @@ class Summary:
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Summary:
+    def of(cls, values: Iterable[float]) -> "Summary":
         """Summarize at least one value."""
         values = tuple(values)
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, values)
@@ -99,8 +97,9 @@ def markdown(keys: Sequence[str], table: Sequence[Line], trained: tuple[int, int
 
 
 def _over(line: Line, lengths: Sequence[int]) -> str:
-    """Exact match over lengths of equal weight: the mean over lengths of each seed, then over seeds."""
-    found = [line.by_length[n]["exact_match"].values for n in lengths if "exact_match" in line.by_length.get(n, {})]
+    """Exact match over the lengths that all seeds have: the mean over lengths of each seed, then over seeds."""
+    shares = [line.by_length[n]["exact_match"].values for n in lengths if "exact_match" in line.by_length.get(n, {})]
+    found = [values for values in shares if len(values) == len(line.seeds)]
     means = [statistics.fmean(values) for values in zip(*found, strict=True)]
     return shown("exact_match", Summary.of(means)) if means else ""
 

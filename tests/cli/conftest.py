@@ -1,7 +1,5 @@
 """Trained models that the commands share; none of them changes one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

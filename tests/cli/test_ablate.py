@@ -1,7 +1,5 @@
 """minitx ablate: table, heat map and JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,10 +1,7 @@
 """minitx generate in pipes and at a terminal."""
 
-from __future__ import annotations
-
 import io
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -169,7 +166,7 @@ def test_ctrl_c_keeps_the_text(
     def interrupted(self: Predictor, text: str, **options: object) -> Iterator[str]:
         for count, piece in enumerate(stream(self, text, **options)):
             if count == 5:
-                signal.raise_signal(signal.SIGINT)
+                raise KeyboardInterrupt
             yield piece
 
     monkeypatch.setattr(Predictor, "generate", interrupted)

@@ -1,7 +1,5 @@
 """Options read from source agree with the classes themselves, and all mistakes of a config are reported at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

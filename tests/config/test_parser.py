@@ -1,7 +1,5 @@
 """From files and the command line to a Config: what wins, and one sentence for each mistake."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

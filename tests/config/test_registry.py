@@ -1,7 +1,5 @@
 """Open sections: a registered name and the options of its class, checked as typed sections are."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

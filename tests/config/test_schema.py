@@ -1,7 +1,5 @@
 """The schema of a config: every key has a meaning, its default is a value it takes, and its range is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

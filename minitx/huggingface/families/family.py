@@ -25,14 +25,6 @@ class Conversion(NamedTuple):
 UNCHANGED = Conversion(lambda tensor: tensor, lambda tensor: tensor)
 
 
-class Link(NamedTuple):
-    """A tensor of Hugging Face, and the weights of minitx with its content: several are its columns, in this order."""
-
-    hf_name: str
-    names: list[str]
-    conversion: Conversion
-
-
 def in_layers(name: str, hf_name: str, modules: Mapping[str, str]) -> dict[str, str]:
     """A table of the modules in numbered layers; # stands for the number."""
     return {f"{name}.#.{module}": f"{hf_name}.#.{hf_module}" for module, hf_module in modules.items()}
@@ -62,11 +54,7 @@ class Family:
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
-        """The ModelConfig of a config.json.
-
-        Raises:
-            ConfigError: an unsupported setting, with its name.
-        """
+        """The ModelConfig of a config.json; raises ConfigError with the name of an unsupported setting."""
         for key, value in self.required.items():
             if hf.get(key, value) != value:
                 raise ConfigError(f"{key} {hf[key]} is not supported; minitx imports {self.model_type} with {value}")
@@ -79,11 +67,7 @@ class Family:
         return ModelConfig(**{**self.fixed, **settings, "position": self._position(hf), **self._extra_settings(hf)})
 
     def to_hf(self, config: ModelConfig, max_length: int) -> dict[str, Any]:
-        """The config.json of a resolved ModelConfig.
-
-        Raises:
-            ConfigError: every setting that the family lacks, with its name.
-        """
+        """The config.json of a resolved ModelConfig; raises ConfigError with every setting that the family lacks."""
         if lacking := self._unsupported(config):
             raise ConfigError(", ".join(lacking))
         activation = {name: hf_name for hf_name, name in self.activations.items()}[config.activation]
@@ -140,12 +124,12 @@ class Family:
         """How a weight is converted."""
         return UNCHANGED
 
-    def links(self, names: Iterable[str], config: ModelConfig) -> list[Link]:
-        """The correspondence of all weights of a model, given their names and the resolved config."""
+    def links(self, names: Iterable[str], config: ModelConfig) -> list[tuple[str, list[str], Conversion]]:
+        """Each tensor of Hugging Face with the weights of a resolved config that it holds, as columns in this order."""
         groups: dict[str, list[str]] = {}
         for name in names:
             groups.setdefault(self.hf_name(name, config), []).append(name)
-        return [Link(hf_name, group, self._conversion(group[0], config)) for hf_name, group in groups.items()]
+        return [(hf_name, group, self._conversion(group[0], config)) for hf_name, group in groups.items()]
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
