@@ -1,8 +1,8 @@
 """Models of transformers with random weights, and ours with the same. For test_parity.py.
 
 Each family is a row of FAMILIES: their model, our config for it, and a function from their weights to ours, through
-which gradients pass. The families that `minitx import` reads are compared in tests/huggingface too. Our embedding
-multiplies its table by sqrt(D), theirs do not: the table is divided by it. Our RMSNorm takes the machine epsilon of
+which gradients pass; for BERT and T5 it is that of `minitx import`. Our embedding multiplies its table by sqrt(D),
+theirs do not: the table is divided by it. Our RMSNorm takes the machine epsilon of
 fp32, in bf16 too, which is set in their configs; our LayerNorm takes 1e-5.
 """
 
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from minitx.config.schema import ModelConfig
+from minitx.huggingface import importing
+from minitx.huggingface.families import FAMILIES as IMPORTED
 from minitx.models.builder import build_model
 
 Weights = Mapping[str, Tensor]
@@ -55,52 +57,11 @@ def llama_weights(theirs: Weights, config: ModelConfig) -> Weights:
     return ours
 
 
-def bert_weights(theirs: Weights, config: ModelConfig) -> Weights:
-    # Every token is of type 0 here: a constant, which the table of positions takes in.
-    positions = theirs["embeddings.position_embeddings.weight"] + theirs["embeddings.token_type_embeddings.weight"][0]
-    ours = {
-        "embedding.table.weight": theirs["embeddings.word_embeddings.weight"] / math.sqrt(config.d_model),
-        "encoder.position.table.weight": positions,
-        **rename(theirs, {"embeddings.LayerNorm": "encoder.embedding_norm"}),
-    }
-    names = {
-        "attention.self.query": "self_attn.q_proj", "attention.self.key": "self_attn.k_proj",
-        "attention.self.value": "self_attn.v_proj", "attention.output.dense": "self_attn.o_proj",
-        "attention.output.LayerNorm": "add_norm_attn.norm", "output.LayerNorm": "add_norm_ffn.norm",
-        "intermediate.dense": "ffn.up_proj", "output.dense": "ffn.down_proj",
-    }  # fmt: skip
-    for i in range(config.n_layers):
-        ours |= rename(theirs, names, f"encoder.layer.{i}.", f"encoder.layers.{i}.")
-    return ours
-
-
-def t5_weights(theirs: Weights, config: ModelConfig) -> Weights:
-    # One matrix W serves table and head. T5 multiplies the input of its head by 1 / sqrt(D): our tied W / sqrt(D).
-    ours = {"embedding.table.weight": theirs["shared.weight"] / math.sqrt(config.d_model)}
-    attention = {"0.SelfAttention": "self_attn"}
-    ours |= t5_stack(theirs, "encoder", config.n_layers, attention, {"0": "attn", "1": "ffn"})
-    attention |= {"1.EncDecAttention": "cross_attn"}
-    ours |= t5_stack(theirs, "decoder", config.decoder_layers, attention, {"0": "self", "1": "cross", "2": "ffn"})
-    scale = math.sqrt(config.d_head)  # T5 does not divide its scores by it; ours does, so the queries compensate
-    return {name: part * scale if name.endswith("q_proj.weight") else part for name, part in ours.items()}
-
-
-def t5_stack(
-    theirs: Weights, stack: str, layers: int, attentions: Mapping[str, str], sublayers: Mapping[str, str]
-) -> dict[str, Tensor]:
-    """attentions and sublayers: their names, which begin with a number, to ours."""
-    # Their first layer holds the table of buckets, and its bias serves the other layers too.
-    table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
-    ours = rename(theirs, {table: f"{stack}.position.table", f"{stack}.final_layer_norm": f"{stack}.norm"})
-    ffn = f"{len(attentions)}.DenseReluDense"
-    names = {
-        **{f"{number}.layer_norm": f"add_norm_{sublayer}.norm" for number, sublayer in sublayers.items()},
-        **{f"{old}.{part}": f"{new}.{part}_proj" for old, new in attentions.items() for part in "qkvo"},
-        f"{ffn}.wi": "ffn.up_proj", f"{ffn}.wo": "ffn.down_proj",
-    }  # fmt: skip
-    for i in range(layers):
-        ours |= rename(theirs, names, f"{stack}.block.{i}.layer.", f"{stack}.layers.{i}.")
-    return ours
+def imported_weights(theirs: Weights, config: ModelConfig) -> Weights:
+    """By the conversion of `minitx import`, through which gradients pass too."""
+    family = IMPORTED["bert" if config.architecture == "encoder_only" else "t5"]
+    converted = importing._convert(family, config, dict(theirs))[1]
+    return {name: converted[name] for name in importing._parameters(config)}  # each under its first name
 
 
 def mpt_weights(theirs: Weights, config: ModelConfig) -> Weights:
@@ -140,14 +101,15 @@ QWEN3 = replace(
     GPT, n_kv_heads=1, norm="rmsnorm", activation="swiglu", bias=False, qk_norm=True, d_head=16,
     position={"name": "rope", "base": 500.0, "scaling": "linear", "factor": 4.0},
 )  # fmt: skip
-BERT = replace(
-    OURS, architecture="encoder_only", position={"name": "learned", "max_len": 48},
-    norm_first=False, embedding_norm=True,
-)  # fmt: skip
-T5 = replace(
-    OURS, n_decoder_layers=2, position={"name": "t5", "buckets": 8, "max_distance": 10},  # so short that all are met
-    norm="rmsnorm", activation="relu", bias=False, tie_embeddings=True, d_head=16,
-)  # fmt: skip
+BERT = {
+    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": 3, "intermediate_size": FF,
+    "max_position_embeddings": 48, "layer_norm_eps": 1e-5, "vocab_size": VOCAB,
+}  # fmt: skip
+T5 = {
+    # Not a deeper decoder: their generate makes a cache for as many layers as the encoder has.
+    "d_model": D, "num_heads": H, "d_ff": FF, "num_layers": 3, "num_decoder_layers": 2, "d_kv": 16, "vocab_size": VOCAB,
+    "layer_norm_epsilon": EPS, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,  # all occur
+}  # fmt: skip
 
 FAMILIES = {
     "qwen3": Family(
@@ -159,23 +121,8 @@ FAMILIES = {
         },
         QWEN3, llama_weights,
     ),
-    "bert": Family(
-        "BertModel", "BertConfig",
-        {
-            "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": 3, "intermediate_size": FF,
-            "max_position_embeddings": 48, "layer_norm_eps": 1e-5,
-        },
-        BERT, bert_weights,
-    ),
-    "t5": Family(
-        "T5ForConditionalGeneration", "T5Config",
-        {
-            # Not a deeper decoder: their generate makes a cache for as many layers as the encoder has.
-            "d_model": D, "num_heads": H, "d_ff": FF, "num_layers": 3, "num_decoder_layers": 2, "d_kv": 16,
-            "layer_norm_epsilon": EPS, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,
-        },
-        T5, t5_weights,
-    ),
+    "bert": Family("BertForMaskedLM", "BertConfig", BERT, IMPORTED["bert"].from_hf(BERT), imported_weights),
+    "t5": Family("T5ForConditionalGeneration", "T5Config", T5, IMPORTED["t5"].from_hf(T5), imported_weights),
     "mpt": Family(
         "MptForCausalLM", "MptConfig",
         {"d_model": D, "n_heads": H, "n_layers": 3, "max_seq_len": 48, "tie_word_embeddings": False},
@@ -191,12 +138,10 @@ def build_once(name: str) -> tuple[Any, Any]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = getattr(transformers, family.config)(
-            vocab_size=VOCAB, bos_token_id=None, eos_token_id=None, pad_token_id=None, **family.options
+            **{"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **family.options}
         )
         config._attn_implementation = "eager"  # not the kernel that ours calls
         theirs, ours = getattr(transformers, family.model)(config).eval(), build_model(family.ours).eval()
-    if name == "bert":  # hidden states are compared: their heads have more layers
-        theirs.pooler, ours.head = None, nn.Identity()
     draw_weights(theirs)
     copy_weights(family.weights(dict(theirs.named_parameters()), family.ours), ours)
     return theirs, ours
