@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 import torch
 import yaml
@@ -24,9 +25,10 @@ from minitx.nn import POSITIONS, positions
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
+EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem != "cost"]  # which measures seconds; with the slow tests
 SHORT = [
     "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.accelerator", "cpu",
-    "--data.validation_size", "4", "--data.test_size", "4",
+    "--data.validation_size", "4", "--data.test_size", "4", "--data.batch_size", "8",
     "--log.attention.pictures", "false", "--log.every_n_steps", "1",
 ]  # fmt: skip
 MAX_PERCENT_DIFFERENCE = 12.0
@@ -91,6 +93,7 @@ def project(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> I
     shutil.copytree(trained / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(matplotlib.rcParams, "savefig.dpi", 10)
     registered = dict(TASKS)
     yield tmp_path
     TASKS.clear()  # a page may add one
@@ -107,7 +110,7 @@ def test_python_runs(page: Path, project: Path) -> None:
             exec(compile(block.text, page.name, "exec"), names)
 
 
-@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=named)
+@pytest.mark.parametrize("page", EVERYDAY_PAGES, ids=named)
 def test_the_page_runs_from_top_to_bottom(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
     monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out: (None, []))

@@ -272,11 +272,15 @@ CONFIG = [module_name(file) for file in below("config")]
 LIGHT = ["minitx", *CONFIG, "minitx.cli.main", "minitx.cli.conversion", *TENSORBOARD]
 
 
-def test_light_modules_load_no_torch() -> None:
-    heavy = {"torch", "lightning", "datasets", "safetensors", "huggingface_hub"}
-    code = f"import sys, {', '.join(LIGHT)}; sys.exit(' '.join({heavy} & set(sys.modules)) or 0)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+def test_light_modules_load_no_torch_and_a_task_loads_no_other() -> None:
+    light = f"import sys, {', '.join(LIGHT)}\nprint(*sys.modules)\n"
+    task = "from minitx.data.tasks import TASKS\nTASKS['reverse']\nprint(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", light + task], capture_output=True, text=True, check=True)
+    before, loaded = (line.split() for line in result.stdout.splitlines())
+    assert not {"torch", "lightning", "datasets", "safetensors", "huggingface_hub"} & {*before}
+    tasks = {name for name in loaded if in_part(name, "data.tasks")}
+    assert tasks == {f"{OURS}.data.tasks", f"{OURS}.data.tasks.base", f"{OURS}.data.tasks.sequences"}
+    assert not {name for name in loaded if in_part(name, "data.text")}
 
 
 def test_public_names_are_there() -> None:
@@ -298,14 +302,6 @@ def test_the_table_of_tasks_and_their_classes_agree() -> None:
     core = {"minitx.data.tasks.sequences"}  # imported with the package
     assert TASKS.modules == {name: module for name, (module, _) in registered.items() if module not in core}
     assert set(TASKS.classes) == {kind for module, kind in registered.values() if module not in core}
-
-
-def test_a_task_loads_no_other() -> None:
-    code = "import sys\nfrom minitx.data.tasks import TASKS\nTASKS['reverse']\nprint(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    tasks = {name for name in loaded if in_part(name, "data.tasks")}
-    assert tasks == {f"{OURS}.data.tasks", f"{OURS}.data.tasks.base", f"{OURS}.data.tasks.sequences"}
-    assert not {name for name in loaded if in_part(name, "data.text")}
 
 
 EXTRAS = sorted({part_of(file) for file in FILES if not is_core(file) and file.parent != PACKAGE})
@@ -336,7 +332,7 @@ assert len(predictor.attend("1 2 3").encoder) == 1
 
 def train_without(extras: list[str], folder: Path) -> None:
     """Train, resume and generate with a copy of the package that lacks these extras."""
-    shutil.copytree(PACKAGE, folder / OURS, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder / OURS)
     for file in FILES:
         if part_of(file) in extras and not is_core(file) and file.parent != PACKAGE:
             (folder / OURS / relative(file)).unlink()
@@ -345,6 +341,7 @@ def train_without(extras: list[str], folder: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_core_works_without_all_extras(tmp_path: Path) -> None:
     train_without(EXTRAS, tmp_path)
 

@@ -178,6 +178,7 @@ def test_ctrl_c_keeps_the_text(
     assert capsys.readouterr() == (f"abc{expected}\n", "")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe(endless: str) -> None:
     """As in minitx generate ... | head -1: no traceback, and it ends."""
     words = [sys.executable, "-m", "minitx", "generate", endless, "abc", "--stream", "--max_new_tokens", "1000000000"]
