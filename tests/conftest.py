@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from chromium import CHROMIUM, QUIET
+from minitx.cli.main import main
 from minitx.models.transformers import Transformer
 from minitx.nn import NoPositions
 from small_models import AllHooks, Module, build_tiny, roughen_weights, torch_twin
@@ -90,6 +91,23 @@ def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     monkeypatch.setattr(Figure, "savefig", remember)
     return figures
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """refused(*words): the sentence of a command on stderr, the only output, after exit code 2."""
+
+    def ask(*words: str) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main(list(words))
+        captured = capsys.readouterr()
+        assert (stopped.value.code, captured.out) == (2, ""), captured
+        assert captured.err.startswith("minitx: ")
+        assert captured.err.count("\n") == 1, captured.err
+        return captured.err
+
+    return ask
 
 
 @pytest.fixture(scope="module")

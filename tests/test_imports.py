@@ -330,23 +330,14 @@ assert len(predictor.attend("1 2 3").encoder) == 1
 """
 
 
-def train_without(extras: list[str], folder: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("extras", [EXTRAS, *([extra] for extra in EXTRAS)], ids=str)
+def test_core_works_without_extras(extras: list[str], tmp_path: Path) -> None:
     """Train, resume and generate with a copy of the package that lacks these extras."""
-    shutil.copytree(PACKAGE, folder / OURS)
+    shutil.copytree(PACKAGE, tmp_path / OURS)
     for file in FILES:
         if part_of(file) in extras and not is_core(file) and file.parent != PACKAGE:
-            (folder / OURS / relative(file)).unlink()
-    code = TRAIN.format(root=str(folder))
-    result = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+            (tmp_path / OURS / relative(file)).unlink()
+    code = TRAIN.format(root=str(tmp_path))
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.slow
-def test_core_works_without_all_extras(tmp_path: Path) -> None:
-    train_without(EXTRAS, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_core_works_without_an_extra(extra: str, tmp_path: Path) -> None:
-    train_without([extra], tmp_path)

@@ -7,7 +7,6 @@ from minitx.config.parser import Parser
 
 
 def import_arguments(parser: Parser) -> None:
-    """Add a Hugging Face model and a checkpoint."""
     source = "a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
     parser.add_argument("source", help=source)
     parser.add_argument("--out", type=output(), required=True, help="the checkpoint to write")
@@ -26,7 +25,6 @@ def import_model(parsed: Namespace) -> None:
 
 
 def export_arguments(parser: Parser) -> None:
-    """Add a checkpoint, a format and a folder."""
     parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
     formats = "hf: a folder that transformers loads; safetensors: weights under the names of minitx, and the config"
     parser.add_argument("--to", choices=("hf", "safetensors"), default="hf", help=formats)

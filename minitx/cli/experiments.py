@@ -15,7 +15,6 @@ from minitx.sweeps import grid
 
 
 def train_arguments(parser: Parser) -> None:
-    """Add the checkpoint to start from; a configured parser has every key already."""
     parser.add_argument("--resume", action="store_true", help="continue the newest run of this name")
     parser.add_argument(
         "--init_from",
@@ -34,7 +33,6 @@ def train(parsed: Namespace) -> None:
 
 
 def describe_arguments(parser: Parser) -> None:
-    """Add the file of the plot."""
     text = "plot positions and learning rate into this .png file"
     parser.add_argument("--plot", metavar="FILE", type=output(".png"), help=text)
 
@@ -54,7 +52,6 @@ def describe(parsed: Namespace) -> None:
 
 
 def sweep_arguments(parser: Parser) -> None:
-    """Add the grid, the seeds and what to make of the runs."""
     parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,...: values to try; once for each key")
     parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N")
     parser.add_argument("--lengths", help="for example 1:40: also by length of the question")

@@ -31,7 +31,6 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def evaluate_arguments(parser: Parser) -> None:
-    """Add a model, the data to evaluate it on, and what to write."""
     add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
@@ -62,7 +61,6 @@ def evaluate(parsed: Namespace) -> None:
 
 
 def generate_arguments(parser: Parser) -> None:
-    """Add a model, prompts and the options of generation."""
     add_checkpoint(parser)
     parser.add_argument("texts", nargs="*", default=[], help="prompts; without any, lines from stdin")
     add_options(parser, GenerationOptions, OPTIONS)
@@ -123,7 +121,6 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, strea
 
 
 def attend_arguments(parser: Parser) -> None:
-    """Add a model, a text, its target and what to write."""
     add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
     parser.add_argument("--target", help="the answer to attend to; default: the model's own")
@@ -157,7 +154,6 @@ def attend(parsed: Namespace) -> None:
 
 
 def ablate_arguments(parser: Parser) -> None:
-    """Add a model, the data to evaluate it on, heads and what to write."""
     add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")

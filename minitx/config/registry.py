@@ -37,11 +37,7 @@ class LazyRegistry(UserDict[str, Any]):
 def resolve(registry: Mapping[str, Any], options: Options, section: str, given: Iterable[str] = ()) -> Options:
     """Check an open section against the constructor of the class that it names, and fill in its defaults.
 
-    Args:
-        registry: classes by name.
-        options: the section.
-        section: its dotted key, for messages.
-        given: constructor arguments that do not come from the section.
+    `section` is its dotted key, for messages; `given` are constructor arguments that do not come from it.
     """
     return check_options(options, section, registry, lambda name: parameters(registry[name], frozenset(given)))
 

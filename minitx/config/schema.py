@@ -15,8 +15,7 @@ from minitx.config.validation import check_plain, errors_as_sentences, validate
 Options = dict[str, Any]
 """An open section: `name`, and the options of the class registered under it."""
 
-MAX_COUNT = 2**40
-"""More steps than any run takes."""
+MAX_COUNT = 2**40  # more steps than any run takes
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -41,8 +40,7 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
                 validated(self, *args, **kwargs)
 
         kind.__init__ = __init__
-        checked: type[Section] = kind
-        return checked
+        return kind
 
     return decorate
 
@@ -299,8 +297,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, as in config.yaml and in a checkpoint."""
-        plain: dict[str, Any] = TypeAdapter(Config).dump_python(self, mode="json")
-        return plain
+        return TypeAdapter(Config).dump_python(self, mode="json")
 
 
 OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
@@ -314,19 +311,15 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
         ConfigError: with a line for each key or value that does not fit.
     """
     check_plain(values, "the config")
-    config: Config = validate(Config, values)
-    return config
+    return validate(Config, values)
 
 
 def merged(before: Any, after: Any, section: str = "") -> Any:
     """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
         return after
-    if (
-        section.startswith(OPEN_SECTIONS)
-        and {"name"} <= before.keys() & after.keys()
-        and before["name"] != after["name"]
-    ):
+    named = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
+    if named and before["name"] != after["name"]:
         return dict(after)
     changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
     return {**before, **changed}

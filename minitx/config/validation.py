@@ -15,12 +15,9 @@ from pydantic.fields import FieldInfo
 
 from minitx.config.errors import ConfigError, did_you_mean
 
-MAX_VALUES = 20_000
-"""Maximum number of values in a config, each counted wherever it occurs: an alias may repeat millions."""
-MAX_DEPTH = 20
-"""Maximum nesting of sections; a config has four levels."""
-MAX_SHOWN_LIMIT = 2**30
-"""A larger limit only guards against a slip of the keyboard: in a sentence about another mistake it is noise."""
+MAX_VALUES = 20_000  # in a config, each counted wherever it occurs: an alias may repeat millions
+MAX_DEPTH = 20  # of sections; a config has four levels
+MAX_SHOWN_LIMIT = 2**30  # a larger limit only guards against a slip of the keyboard, and is left out of sentences
 
 TYPES = {
     "integer": ("an integer", "integers"),

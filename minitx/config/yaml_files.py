@@ -13,8 +13,7 @@ import yaml
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.validation import check_plain
 
-MAX_BYTES = 2**20
-"""Maximum size of a config file; an experiment takes about two thousand."""
+MAX_BYTES = 2**20  # of a config file; an experiment takes about two thousand
 
 _PACKAGE = Path(__file__).parents[1]
 

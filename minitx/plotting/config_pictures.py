@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minitx.config.schema import Config
 from minitx.interpret.position_signals import PositionSignal, position_signals
 from minitx.plotting.panels import Heat, Lines, sheet
 from minitx.training.optim import sampled
@@ -20,17 +19,14 @@ def draw(run: ResolvedRun, path: Path) -> Path:
     """Plot a config's learning rate and the positions of its initialized model into a PNG file; return its path."""
     config, task, model = run.config, run.task, run.model
     length = min(MAX_POSITIONS, max(2, *task.reach))
-    panels: list[Heat | Lines] = [learning_rate(config)]
+    curve = sampled(config.optimizer.schedule, config.trainer.max_steps, LEARNING_RATE_POINTS)
+    rates = [config.optimizer.lr * ratio for _, ratio in curve]
+    panels: list[Heat | Lines] = [
+        Lines("learning rate", [step + 1 for step, _ in curve], [("", rates)], "optimizer step")
+    ]
     for stack, signal in position_signals(model, length).items():
         panels += _panels(stack, signal)
     return sheet(path, f"{config.run.name}: {config.model.position['name']} positions, the first {length}", panels)
-
-
-def learning_rate(config: Config) -> Lines:
-    """The learning rate over the optimizer steps of the run."""
-    curve = sampled(config.optimizer.schedule, config.trainer.max_steps, LEARNING_RATE_POINTS)
-    rates = [config.optimizer.lr * ratio for _, ratio in curve]
-    return Lines("learning rate", [step + 1 for step, _ in curve], [("", rates)], "optimizer step")
 
 
 def _panels(stack: str, signal: PositionSignal) -> list[Heat | Lines]:

