@@ -247,7 +247,7 @@ def test_data_imports_no_model() -> None:
         ("huggingface_hub", ["huggingface/hub_files.py"]),
         ("pydantic", ["config"]),
         ("argparse", ["config/parser.py", "cli", "tensorboard/plugin_loader.py"]),
-        ("shtab", ["cli/completion.py"]),
+        ("shtab", ["cli"]),
         ("matplotlib", ["plotting", "interpret/images.py"]),
     ],
 )
