@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import ModelConfig
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.examples import positions
 from minitx.data.tasks import Task
 from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
@@ -21,7 +22,8 @@ from minitx.models.transformers import Transformer
 GIB = 2**30
 WEIGHT_BYTES = 4
 """fp32, in which weights are initialized."""
-ID_BYTES = 8
+ACTIVATION_BYTES = 2
+"""bf16 or fp16, the narrowest format of training."""
 PARTS = {
     "embedding and head": ("vocab_size", "d_model"),
     "positions": ("position.name", "position.max_len", "position.buckets", "d_model", "n_heads"),
@@ -65,11 +67,17 @@ def _values(config: ModelConfig, keys: Iterable[str]) -> str:
     return ", ".join(f"model.{key} {values[key]}" for key in keys if values.get(key) is not None)
 
 
-def check_batch(task: Task) -> None:
-    """Refuse a batch whose token ids exceed this machine's memory, with a ConfigError."""
-    available = memory_bytes()
-    tokens = sum(task.longest) + 2
-    needed = task.batch_size * tokens * ID_BYTES
+def check_batch(task: Task, config: Config) -> None:
+    """Refuse a batch whose activations exceed the memory of this machine and of its GPU, with a ConfigError.
+
+    For the backward, each layer keeps at least its input, the input's norm, the queries and the attended values.
+    """
+    available, model = memory_bytes(), config.model
+    if available is not None and torch.cuda.is_available():
+        available = max(available, torch.cuda.get_device_properties(0).total_memory)
+    tokens = positions(model.architecture, task.longest)
+    kept = min(model.n_layers, model.decoder_layers) * (1 if config.trainer.recompute_activations else 4)
+    needed = task.batch_size * tokens * kept * model.d_model * ACTIVATION_BYTES
     if available is not None and needed > available:
         raise ConfigError(
             f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import Options
@@ -51,13 +51,23 @@ def check_options(
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(names))}")
     if not isinstance(name, str) or name not in names:
         raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
-    model = create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **known(name))  # type: ignore[call-overload]
+    values = {key: value for key, value in options.items() if key != "name"}
     try:
-        own = validate(model, {key: value for key, value in options.items() if key != "name"}, section)
+        own = validate(_model(name, known(name)), values, section)
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None
     return {"name": name, **vars(own)}
+
+
+def check_fields(built: Any, section: str) -> None:
+    """Check the fields of an instance of a registered dataclass against their annotations, as resolve does."""
+    kind: Any = type(built)
+    validate(_model(kind.__name__, parameters(kind)), vars(built), section)
+
+
+def _model(name: str, options: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    return create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **options)  # type: ignore[call-overload]
 
 
 def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:
@@ -75,7 +85,7 @@ def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tupl
     if not inspect.isclass(kind):
         return {}
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    hints = get_type_hints(kind if fields else kind.__init__)
+    hints = get_type_hints(kind if fields else kind.__init__, include_extras=True)
     made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
     return {
         each.name: (hints[each.name], made.get(each.name, ... if each.default is each.empty else each.default))

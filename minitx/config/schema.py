@@ -17,7 +17,11 @@ Options = dict[str, Any]
 
 MAX_COUNT = 2**40  # more steps than any run takes
 
+MAX_SIZE = 2**20
+"""More symbols, tokens or examples than any task needs at once; a slip of the keyboard would fill the memory."""
+
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]

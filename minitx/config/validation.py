@@ -17,7 +17,7 @@ from minitx.config.errors import ConfigError, did_you_mean
 
 MAX_VALUES = 20_000  # in a config, each counted wherever it occurs: an alias may repeat millions
 MAX_DEPTH = 20  # of sections; a config has four levels
-MAX_SHOWN_LIMIT = 2**30  # a larger limit only guards against a slip of the keyboard, and is left out of sentences
+MAX_SHOWN_LIMIT = 2**20  # a larger limit only guards against a slip of the keyboard, and is left out of sentences
 
 TYPES = {
     "integer": ("an integer", "integers"),

@@ -3,8 +3,6 @@
 Legend: N examples, S source tokens, T target tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self

@@ -3,8 +3,6 @@
 Legend: N examples, S source symbols, T target symbols, P prompt tokens, W tokens of the longest joined row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple, Self

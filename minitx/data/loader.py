@@ -1,7 +1,5 @@
 """Training batches and held-out examples by number: batch n of a run is a pure function of (seed, n, rank)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce

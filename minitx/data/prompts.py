@@ -3,8 +3,6 @@
 Legend: B texts, T tokens of the longest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Legend: N examples, L symbols.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Literal, get_args
 

@@ -4,12 +4,10 @@ A tokenizer converts to plain JSON and back, so a checkpoint carries it and need
 here has the special ids alone; an imported one also the prefix, suffix and forced tokens of its model's training.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
@@ -61,7 +59,7 @@ class SpecialTokens:
         return plain | {"special": self.special._asdict()}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> SpecialTokens:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """The inverse of to_dict."""
         values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in plain.items()}
         return cls(**values | {"special": SpecialIds(**plain["special"])})
@@ -189,7 +187,7 @@ class Tokenizer:
         start = next((offset for offset in offsets if whole[offset : offset + len(plain)] == plain), 0)
         return tuple(whole[:start]), tuple(whole[start + len(plain) :])
 
-    def lowercased(self) -> Tokenizer:
+    def lowercased(self) -> "Tokenizer":
         """The same vocabulary with a normalizer that lowercases text."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.normalizer = normalizers.Lowercase()
@@ -201,7 +199,7 @@ class Tokenizer:
         return {"backend": backend, "conventions": self.special_tokens.to_dict()} if self.imported else backend
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Tokenizer:
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
         """The inverse of to_dict.
 
         Raises:

@@ -65,12 +65,12 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     if start is not None:
         config = start.completed(config)
     task: Task = build(TASKS, config.data, "data")
-    check_batch(task)
     if start is not None and task.takes(start.tokenizer):
         task.vocabulary = start.tokenizer
     _check_framing(config, task)
     config = _completed(config, task)
     check_memory(config.model)
+    check_batch(task, config)
     changes = {} if start is None else start.check(config, task)
     torch.manual_seed(config.run.seed)
     network = build_model(config.model)

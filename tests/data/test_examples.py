@@ -1,7 +1,5 @@
 """Legend: in layouts 10, 11, ... are symbols; P, B, E, S are <pad>, <bos>, <eos>, <sep>."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Typed texts as batches, and batches as labels of figures."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

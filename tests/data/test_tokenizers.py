@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path
@@ -203,5 +201,5 @@ def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("bpe", 261), ("unigram", 100), ("word", 0)])
 def test_too_small_a_vocabulary_is_refused(name: str, size: int) -> None:
-    with pytest.raises(ValueError, match=rf"data\.tokenizer\.size must be at least \d+, got {size}"):
+    with pytest.raises(ValueError, match=rf"data\.tokenizer\.size: expected an integer of at least \d+, got {size}"):
         TOKENIZERS[name](size=size)

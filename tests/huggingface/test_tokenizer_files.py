@@ -80,7 +80,7 @@ def test_translation_uses_the_special_tokens_of_the_model(tmp_path: Path) -> Non
 def test_special_tokens_may_come_last() -> None:
     import torch
 
-    from minitx.data.text.masking import mask_tokens
+    from minitx.data.tasks.text import mask_tokens
     from minitx.data.tokenizers import SpecialIds
 
     special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)

@@ -5,9 +5,10 @@ Legend: N examples, W digits of the longer operand, L symbols of the question.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
@@ -125,14 +126,13 @@ class ModularAddition(Task):
     validation and test, of which at most validation_size and test_size are used.
     """
 
-    modulus: int = 97
+    modulus: Annotated[int, Interval(ge=2, le=8192)] = 97
     """Number of different numbers."""
     train_share: float = 0.5
     """Share of all pairs for training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_at_least("modulus", self.modulus, 2, 8192)
         if not 0 < self._ends[0] < self._ends[1] < self.modulus**2:
             raise ConfigError(
                 f"data.train_share must leave some of the {self.modulus**2} pairs to each of training, validation "

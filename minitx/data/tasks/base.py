@@ -3,8 +3,6 @@
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +13,8 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.config.registry import LazyRegistry
+from minitx.config.registry import LazyRegistry, check_fields
+from minitx.config.schema import MAX_SIZE, Size
 from minitx.data import tokenizers
 from minitx.data.examples import Examples, Kind, Pairs
 from minitx.data.splits import SHARES, Split, content_hash, in_split
@@ -38,9 +37,6 @@ TASKS = LazyRegistry(
     }
 )
 """Tasks by data.name. A module in this table is imported when one of its tasks is first requested."""
-
-MAX_SIZE = 2**20
-"""Maximum of numbers in a task's options; more is a typing error that would fill the memory."""
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)
 """The id of a toy task's first symbol."""
@@ -91,16 +87,16 @@ class Task:
     """Whether an answer is as long as its question wherever `longest` is the same for both. An encoder alone can only
     predict such answers."""
 
-    batch_size: int = 64
+    batch_size: Size = 64
     """Number of examples in a batch."""
-    validation_size: int = 1000
+    validation_size: Size = 1000
     """Maximum number of examples in the validation set."""
-    test_size: int = 10_000
+    test_size: Size = 10_000
     """Maximum number of examples in the test set."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "validation_size", "test_size"):
-            check_at_least(name, getattr(self, name), 1)
+        """Check the options against their annotations; a subclass checks those that depend on one another."""
+        check_fields(self, "data")
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -151,7 +147,7 @@ class Task:
         """Whether a tokenizer may be assigned to `vocabulary` before any example is sampled: text only, not symbols."""
         return False
 
-    def on_file(self, path: str) -> Task | None:
+    def on_file(self, path: str) -> "Task | None":
         """The same task on another file, for evaluation; None where examples are not read from files."""
         return None
 
@@ -301,12 +297,8 @@ class LengthTask(QuestionTask):
 class SequenceTask(LengthTask):
     """Sequences of random symbols, with a function of the sequence as answer."""
 
-    symbols: int = 10
+    symbols: Size = 10
     """Number of different symbols: "0", "1", ..."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("symbols", self.symbols, 1)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -323,19 +315,9 @@ def numbered(symbols: int) -> Tokenizer:
     return tokenizers.symbols([str(symbol) for symbol in range(symbols)])
 
 
-def check_at_least(name: str, value: int, least: int, most: int = MAX_SIZE) -> None:
-    """Raise a ConfigError that names the key of a number out of range."""
-    if value < least:
-        raise ConfigError(f"data.{name} must be at least {least}, got {value}")
-    if value > most:
-        raise ConfigError(f"data.{name} must be at most {most:,}, got {value}")
-
-
-def check_range(name: str, value: tuple[int, int], least: int) -> None:
-    """Raise a ConfigError that names the key of an invalid range of sizes."""
-    shortest, longest = value
-    if not least <= shortest <= longest:
+def check_range(option: str, value: tuple[int, int], least: int, most: int = MAX_SIZE) -> None:
+    """Raise a ConfigError that names the key unless a range is ascending and within limits."""
+    if not least <= value[0] <= value[1] <= most:
         raise ConfigError(
-            f"data.{name} must be [shortest, longest] with {least} <= shortest <= longest, got {[*value]}"
+            f"data.{option} must be [smallest, largest] with {least} <= smallest <= largest <= {most}, got {[*value]}"
         )
-    check_at_least(name, longest, least)

@@ -16,9 +16,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from minitx.config.errors import ConfigError
 from minitx.data.examples import Pairs
-from minitx.data.tasks.base import register
+from minitx.data.tasks.base import check_range, register
 from minitx.data.tasks.languages import LanguageTask, check_names
 
 Format = Literal["short", "medium", "long", "full"]
@@ -63,11 +62,7 @@ class Dates(LanguageTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_names("formats", self.formats)
-        first, last = self.years
-        if not 1000 <= first <= last <= 9998:
-            raise ConfigError(
-                f"data.years must be [first, last] with 1000 <= first <= last <= 9998, got {[*self.years]}"
-            )
+        check_range("years", self.years, 1000, 9998)
 
     @cached_property
     def _layout(self) -> tuple[list[str], Tensor]:

@@ -7,8 +7,9 @@ from typing import ClassVar, NoReturn
 import torch
 
 from minitx.config.errors import ConfigError
+from minitx.config.schema import Size
 from minitx.data.splits import Split
-from minitx.data.tasks.base import Task, check_at_least, register
+from minitx.data.tasks.base import Task, register
 from minitx.data.tasks.text import MaskedText, Text
 from minitx.data.tasks.translation import Translation
 from minitx.data.text.readers import Corpus
@@ -50,12 +51,8 @@ class ImportedPairs(Task):
 
     aligned: ClassVar[bool] = False
 
-    max_tokens: int = 512
+    max_tokens: Size = 512
     """Maximum length of an answer, unless its question is longer."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("max_tokens", self.max_tokens, 1)
 
     def on_file(self, path: str) -> Task:
         """Questions and answers in columns named source and target."""

@@ -5,18 +5,19 @@ A context is the latest symbols, on which the next one depends.
 Legend: N examples, V states, C contexts (V to the power of the order).
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.config.schema import Positive, Size
 from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_at_least, generator, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 MAX_CONTEXTS = 1024
@@ -37,26 +38,20 @@ class Markov(Task):
     kind: ClassVar[Kind] = "stream"
     separator: ClassVar[str] = " "
 
-    states: int = 10
+    states: Annotated[int, Interval(ge=2, le=MAX_CONTEXTS)] = 10
     """Number of different symbols: "0", "1", ..."""
-    order: int = 1
+    order: Size = 1
     """Number of earlier symbols on which the next one depends."""
-    concentration: float = 0.5
+    concentration: Positive = 0.5
     """Evenness of the transitions: near 0 almost deterministic, 1 uniform over distributions, large uniform over
     symbols."""
-    chain: int = 0
+    chain: Annotated[int, Interval(ge=0, lt=2**63)] = 0
     """Seed of the transitions."""
-    block: int = 64
+    block: Size = 64
     """Number of tokens in the model's context."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("states", self.states, 2)
-        check_at_least("order", self.order, 1)
-        check_at_least("block", self.block, 1)
-        check_at_least("chain", self.chain, 0, 2**63)
-        if not 0.0 < self.concentration < math.inf:
-            raise ConfigError(f"data.concentration must be larger than 0, got {self.concentration}")
         if self.states**self.order > MAX_CONTEXTS:
             raise ConfigError(
                 f"data.states to the power of data.order must be at most {MAX_CONTEXTS}, "

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.config.schema import Size
 from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, SequenceTask, register
 from minitx.data.tokenizers import Tokenizer
@@ -29,14 +30,18 @@ class Induction(SequenceTask):
     shortest: ClassVar[int] = 3
     aligned: ClassVar[bool] = False
 
-    symbols: int = 20
+    symbols: Size = 20
     """Number of different symbols, at least the longest question minus one: "0", "1", ..."""
     length: tuple[int, int] = (3, 16)
     """Shortest and longest question, both included; all lengths are equally likely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_at_least("symbols", self.symbols, self.length[1] - 1)
+        if self.symbols < self.length[1] - 1:
+            raise ConfigError(
+                f"data.symbols must be at least {self.length[1] - 1}, one fewer than the longest of data.length, "
+                f"got {self.symbols}"
+            )
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -72,16 +77,15 @@ class AssociativeRecall(QuestionTask):
     length_option: ClassVar[str | None] = "pairs"
     aligned: ClassVar[bool] = False
 
-    symbols: int = 64
+    symbols: Size = 64
     """Number of different symbols, half of them keys: "0", "1", ..."""
     pairs: tuple[int, int] = (1, 4)
     """Minimum and maximum number of pairs of key and value; all numbers are equally likely."""
-    queries: int = 2
+    queries: Size = 2
     """Number of queries; all keys where there are fewer pairs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_at_least("symbols", self.symbols, 2)
         base.check_range("pairs", self.pairs, 1)
         keys, most = self.symbols // 2, self.pairs[1]
         if self.symbols % 2:
@@ -90,10 +94,8 @@ class AssociativeRecall(QuestionTask):
             raise ConfigError(
                 f"data.pairs must be at most the number of keys, data.symbols / 2 = {keys}, got {[*self.pairs]}"
             )
-        if not 1 <= self.queries <= most:
-            raise ConfigError(
-                f"data.queries must lie between 1 and the maximum of data.pairs, {most}, got {self.queries}"
-            )
+        if self.queries > most:
+            raise ConfigError(f"data.queries must be at most the maximum of data.pairs, {most}, got {self.queries}")
 
     @cached_property
     def vocabulary(self) -> Tokenizer:

@@ -5,14 +5,15 @@ Legend: N examples, L symbols of the question, T symbols of the answer.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
-from minitx.config.errors import ConfigError
+from minitx.config.schema import Size
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, LengthTask, SequenceTask, check_at_least, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, LengthTask, SequenceTask, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -100,16 +101,10 @@ class Dyck(LengthTask):
     enlarge: ClassVar[str] = "data.kinds, data.depth or data.length"
     aligned: ClassVar[bool] = False
 
-    kinds: int = 2
+    kinds: Annotated[int, Interval(ge=1, le=4)] = 2
     """Number of kinds of brackets, at most 4: ( ), [ ], { } and < >."""
-    depth: int = 4
+    depth: Size = 4
     """Maximum number of open brackets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.kinds <= len(self.BRACKETS[0]):
-            raise ConfigError(f"data.kinds must lie between 1 and {len(self.BRACKETS[0])}, got {self.kinds}")
-        check_at_least("depth", self.depth, 1)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:

@@ -6,19 +6,24 @@ Legend: N examples, T tokens of a block.
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from annotated_types import Interval
+from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Options
+from minitx.config.schema import Fraction, Options, Size
 from minitx.data.examples import Examples, Kind, Masked, Stream
 from minitx.data.splits import Split
-from minitx.data.tasks.base import Task, check_at_least, generator, register
-from minitx.data.text import corpora, masking, token_cache
+from minitx.data.tasks.base import Task, generator, register
+from minitx.data.text import corpora, token_cache
 from minitx.data.text.readers import Corpus
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import SpecialIds, Tokenizer
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+"""Shares of the chosen tokens that become <mask> and a random token; the rest are unchanged."""
 
 
 @register("text")
@@ -43,21 +48,17 @@ class Text(Task):
     """Stream a data set of the hub instead of storing a copy on disk."""
     tokenizer: Options = field(default_factory=lambda: {"name": "char"})
     """A registered tokenizer `name` and its own options."""
-    block: int = 128
+    block: Size = 128
     """Number of tokens in the model's context."""
-    validation_share: float = 0.1
+    validation_share: Fraction = 0.1
     """Share of the text held out for validation, at its end."""
-    test_share: float = 0.0
+    test_share: Fraction = 0.0
     """Share of the text held out for a test, before the validation part."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate and self.documents == "whole":
             raise ConfigError("data.isolate: data.documents whole is one running text, without documents to isolate")
-        check_at_least("block", self.block, 1)
-        for name in ("validation_share", "test_share"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"data.{name} must lie in [0, 1), got {getattr(self, name)}")
         if self.validation_share + self.test_share >= 1.0:
             raise ConfigError(
                 "data.validation_share and data.test_share leave nothing for training, got "
@@ -140,17 +141,12 @@ class Text(Task):
 @register("masked_text")
 @dataclass(kw_only=True)
 class MaskedText(Text):
-    """Masked language modelling: `the c<mask>t sat` -> "a" in its place."""
+    """Masked language modelling: `the c<mask>t sat` -> "a" in its place (BERT; Devlin et al. 2019, section 3.1)."""
 
     kind: ClassVar[Kind] = "masked"
 
-    mask_share: float = 0.15
+    mask_share: Annotated[float, Interval(gt=0.0, lt=1.0)] = 0.15
     """Probability that a token is to be predicted."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.mask_share < 1.0:
-            raise ConfigError(f"data.mask_share must lie between 0 and 1, got {self.mask_share}")
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -159,5 +155,23 @@ class MaskedText(Text):
     def _examples_of(self, blocks: Stream, generator: torch.Generator) -> Masked:
         blocks = blocks.map(lambda part: part[:, :-1])  # the token after a block is not read
         special, vocab_size = self.vocabulary.special, self.vocabulary.vocab_size
-        masked = masking.mask_tokens(blocks.ids, special, vocab_size, self.mask_share, generator)
+        masked = mask_tokens(blocks.ids, special, vocab_size, self.mask_share, generator)
         return dataclasses.replace(masked, documents=blocks.documents)
+
+
+def mask_tokens(ids: Tensor, special: SpecialIds, vocab_size: int, share: float, generator: torch.Generator) -> Masked:
+    """Choose tokens of text [N, T] to predict, none of them special, and replace most of them.
+
+    A chosen token becomes <mask> in 80 % of cases, a random token in 10 %, and stays in 10 %, so that a model cannot
+    trust the unmasked tokens either. In a row without a chosen token, the one nearest to it is taken.
+    """
+    keep = ids != special.pad
+    chance = torch.rand(ids.shape, generator=generator).masked_fill(torch.isin(ids, torch.tensor(special)), 2.0)
+    chosen = (chance < share) | ((chance <= chance.amin(dim=1, keepdim=True)) & (chance < 1.0))
+    fate = torch.rand(ids.shape, generator=generator)
+    # An imported tokenizer may have its special tokens last; then a random token may be one of them.
+    first = max(special) + 1
+    others = torch.randint(first if first < vocab_size else 0, vocab_size, ids.shape, generator=generator)
+    source = torch.where(chosen & (fate < MASK_SHARE), special.mask, ids)
+    source = torch.where(chosen & (fate >= MASK_SHARE) & (fate < MASK_SHARE + RANDOM_SHARE), others, source)
+    return Masked(source, keep, ids, chosen)

@@ -1,31 +1,51 @@
-"""Translation, from pairs of sentences in files.
+"""Translation, from pairs of sentences in files, in batches of about equal lengths, so that padding is rare.
 
-Legend: N examples, S source tokens, T target tokens.
+Legend: N examples, L tokens of the longest.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.registry import build
-from minitx.config.schema import Options
+from minitx.config.schema import Options, Size
 from minitx.data.examples import Pairs
 from minitx.data.splits import Split
-from minitx.data.tasks.base import Task, check_at_least, register
+from minitx.data.tasks.base import Task, register
 from minitx.data.text import parallel_files
-from minitx.data.text.buckets import Buckets, Rows
 from minitx.data.text.parallel_files import Sentences
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
 
 PAIRS_AT_ONCE = 1000
 """Pairs of sentences handed to a tokenizer's trainer at once."""
+
+
+class Rows:
+    """Rows of ids, concatenated in one tensor."""
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)  # [N]
+        self._ids = torch.tensor([token for row in rows for token in row], dtype=torch.int32)
+        self._starts = self.lengths.cumsum(0) - self.lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, chosen: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+        """Some rows, by their indices [N], padded on the right to the longest of them: ids and keep [N, L]."""
+        lengths = self.lengths[chosen][:, None]
+        column = torch.arange(int(lengths.max()))
+        keep = column < lengths
+        ids = self._ids[(self._starts[chosen][:, None] + column).clamp(max=len(self._ids) - 1)]
+        return ids.long().masked_fill(~keep, pad), keep
 
 
 @register("translation")
@@ -57,17 +77,15 @@ class Translation(Task):
     """A registered tokenizer `name` and its own options. One for both languages, trained on the training pairs."""
     lowercase: bool = False
     """Lowercase source and target."""
-    max_tokens: int = 100
+    max_tokens: Size = 100
     """Maximum length of a sentence in training; longer ones are kept in validation and test. Also the maximum length of
     a translation, unless its sentence is longer."""
-    buckets: int = 40
+    buckets: Size = 40
     """Number of groups of about equal length in the training pairs; fewer where a group would be smaller than a batch.
     1 mixes all lengths in a batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("max_tokens", self.max_tokens, 1)
-        check_at_least("buckets", self.buckets, 1)
         if self.source == self.target:
             raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
 
@@ -133,7 +151,12 @@ class Translation(Task):
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
         """Sample training pairs of about the same length."""
-        return self._padded(self._pairs, self._buckets.draw(generator, size))
+        order, borders = self._buckets
+        # A pair sampled among all pairs determines the bucket, so a bucket's probability is its share of the pairs.
+        pair = torch.randint(len(order), (1,), generator=generator)
+        bucket = int(torch.searchsorted(borders, pair, right=True)) - 1
+        first, last = borders[bucket : bucket + 2].tolist()
+        return self._padded(self._pairs, order[torch.randint(first, last, (size,), generator=generator)])
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
         """The pairs of a held-out file, or the first `limit` of them."""
@@ -204,12 +227,15 @@ class Translation(Task):
         return rows
 
     @cached_property
-    def _buckets(self) -> Buckets:
+    def _buckets(self) -> tuple[Tensor, Tensor]:
+        """The training pairs by length, and the borders in this order between buckets of about equally many pairs."""
         source, target = (rows.lengths for rows in self._pairs)
         longer, both = torch.maximum(source, target), source + target  # sorted by the longer side, then by both
-        return Buckets(longer * (2 * self.max_tokens + 1) + both, min(self.buckets, len(both) // self.batch_size))
+        order = (longer * (2 * self.max_tokens + 1) + both).argsort(stable=True)
+        count = max(1, min(self.buckets, len(order) // self.batch_size))
+        return order, torch.arange(count + 1) * len(order) // count
 
-    def _padded(self, rows: tuple[Rows, Rows], chosen: torch.Tensor) -> Pairs:
+    def _padded(self, rows: tuple[Rows, Rows], chosen: Tensor) -> Pairs:
         pad = self.vocabulary.special.pad
         return Pairs(*rows[0].padded(chosen, pad), *rows[1].padded(chosen, pad))
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
-from minitx.data.text.characters import border
 from minitx.data.text.work_progress import progress
 
 CHUNK_BYTES = 1 << 20
 """Bytes read at once."""
+MAX_PIECE_CHARACTERS = 4096
+"""Maximum number of characters handed to a tokenizer at once."""
 
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
@@ -135,3 +136,19 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
             raise ConfigError(f"data.path: {file} is empty")
         total.update(own.digest())
     return total.hexdigest()[:32]
+
+
+def border(text: str, start: int, end: int) -> int:
+    """The best index between start and end to cut a text: after a line break, before a space, or anywhere."""
+    return text.rfind("\n", start, end) + 1 or max(text.rfind(" ", start + 1, end), 0) or end
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Cut a text at borders into pieces of at most MAX_PIECE_CHARACTERS; joined, they are the text."""
+    start = 0
+    while len(text) - start > MAX_PIECE_CHARACTERS:
+        end = border(text, start, start + MAX_PIECE_CHARACTERS)
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]

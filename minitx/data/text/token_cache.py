@@ -15,8 +15,7 @@ import numpy as np
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.registry import build, resolve
 from minitx.config.schema import Options
-from minitx.data.text.characters import pieces
-from minitx.data.text.readers import Chunk, Corpus
+from minitx.data.text.readers import Chunk, Corpus, pieces
 from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 

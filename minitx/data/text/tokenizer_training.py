@@ -7,20 +7,20 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import tokenizers
+from annotated_types import Interval
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from minitx.config.errors import ConfigError
-from minitx.data.text.characters import code_points, pieces
+from minitx.config.registry import check_fields
+from minitx.config.schema import MAX_SIZE, Size
+from minitx.data.text.readers import pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 """A printable character for each byte."""
-MAX_VOCAB_SIZE = MAX_SAMPLE_MEGABYTES = 2**20
-"""Limits of the options: the library's trainers allocate for the whole vocabulary and the whole sample at once."""
 
 
 class CharTokenizer:
@@ -52,24 +52,18 @@ class ByteTokenizer:
 class _Sampled:
     """A tokenizer that is learned from a sample of the text."""
 
-    size: int
-    sample: int = 100  # megabytes at most, evenly spread over a longer text
-    smallest: ClassVar[int] = 1
+    size: Size
+    sample: Size = 100  # megabytes at most, evenly spread over a longer text
 
     def __post_init__(self) -> None:
-        for name, least, most in (("size", self.smallest, MAX_VOCAB_SIZE), ("sample", 1, MAX_SAMPLE_MEGABYTES)):
-            value = getattr(self, name)
-            if value < least:
-                raise ConfigError(f"data.tokenizer.{name} must be at least {least}, got {value}")
-            if value > most:
-                raise ConfigError(f"data.tokenizer.{name} must be at most {most:,}, got {value}")
+        check_fields(self, "data.tokenizer")
 
 
 @dataclass
 class WordTokenizer(_Sampled):
     """One token for each of the most frequent words, runs of punctuation and white spaces; others become <unk>."""
 
-    size: int = 10_000  # words at most
+    size: Size = 10_000  # words at most
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
@@ -85,8 +79,7 @@ class WordTokenizer(_Sampled):
 class _Subwords(_Sampled):
     """Pieces of words, learned from the text."""
 
-    size: int = 4096  # the 256 bytes and the special tokens included
-    smallest: ClassVar[int] = 256 + len(SPECIAL_TOKENS)
+    size: Annotated[int, Interval(ge=256 + len(SPECIAL_TOKENS), le=MAX_SIZE)] = 4096  # bytes, special tokens included
 
     def _train(self, trainer: Callable[..., Any], model: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
         size = self.size - len(SPECIAL_TOKENS)
@@ -170,6 +163,13 @@ def _byte_level(model: Any, split: bool = True) -> tokenizers.Tokenizer:
         backend.pre_tokenizer = pre_tokenizers.Sequence([lines, backend.pre_tokenizer])
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def code_points(text: str) -> np.ndarray:
+    """The code point of each character."""
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), np.uint8)
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
 class Lookup(NamedTuple):

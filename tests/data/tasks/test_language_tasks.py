@@ -1,7 +1,5 @@
 """Numbers in words and dates: texts are those of num2words and Babel, splits depend on the content alone."""
 
-from __future__ import annotations
-
 import datetime
 import random
 import re
@@ -15,7 +13,8 @@ from torch import Tensor
 
 from minitx.data.examples import check_architecture
 from minitx.data.tasks import Dates, NumberWords, generator
-from minitx.data.tasks.languages import number_parts
+from minitx.data.tasks.languages import Pieces, number_parts
+from minitx.data.text.tokenizer_training import CharTokenizer
 from toy import check_answers, date_text, make, questions, words
 
 ENGLISH = (
@@ -211,3 +210,24 @@ def test_a_number_alone_is_in_one_split_and_the_others_name_the_option() -> None
             refused.append(str(error))
     assert refused
     assert all("make data.numbers larger" in sentence for sentence in refused)
+
+
+LETTERS = CharTokenizer().train([["abcäß -"]])
+
+
+@given(st.lists(st.text("abcäß -", max_size=6), min_size=1, max_size=8), st.data())
+@settings(max_examples=40, deadline=None)
+def test_pieces_are_joined_without_gaps(strings: list[str], data: st.DataObject) -> None:
+    several = st.lists(st.integers(0, len(strings) - 1), min_size=3, max_size=3)
+    rows = data.draw(st.lists(several, min_size=1, max_size=6))
+    expected = ["".join(strings[number] for number in row) for row in rows]
+    width = max(map(len, expected)) + data.draw(st.integers(0, 3))
+    ids, keep = Pieces(strings, LETTERS).joined(torch.tensor(rows), width)
+    assert [LETTERS.decode(row.tolist()) for row in ids] == expected
+    assert (ids[~keep] == LETTERS.special.pad).all()
+    assert (keep == (torch.arange(width) < torch.tensor([[len(text)] for text in expected]))).all()
+
+
+def test_a_character_that_the_vocabulary_does_not_hold_is_named() -> None:
+    with pytest.raises(ValueError, match="'z' is not in the tokenizer's alphabet"):
+        Pieces(["ab", "az"], LETTERS)

@@ -1,7 +1,5 @@
 """Documents in one stream, separated by <eos>, and isolated from one another if requested."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

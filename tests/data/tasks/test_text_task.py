@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable
@@ -9,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream
 from minitx.data.tasks import Text, generator
 from minitx.data.text import corpora
@@ -129,6 +128,20 @@ def test_a_share_of_nothing_is_refused(make: Writer, split: str) -> None:
     task = make("some text " * 10, block=4, validation_share=0.0)
     with pytest.raises(ValueError, match=rf"data\.{split}_share"):
         task.examples(split)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "sentence"),
+    [
+        ({"name": "bp"}, r"data\.tokenizer\.name: unknown name 'bp'; did you mean bpe\?"),
+        ({"size": 300}, r"data\.tokenizer\.name is missing: it is one of bpe, byte"),
+        ({"name": "char", "size": 300}, r"unknown key data\.tokenizer\.size: it has none"),
+        ({"name": "bpe", "size": 261}, r"data\.tokenizer\.size: expected an integer of at least 262, got 261"),
+    ],
+)
+def test_an_unknown_tokenizer_is_refused(make: Writer, tokenizer: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        _ = make("some text", tokenizer=tokenizer).vocabulary
 
 
 def test_nothing_is_read_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

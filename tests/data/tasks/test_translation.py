@@ -1,18 +1,19 @@
 """Made-up languages: a sentence of numbers in words, and the same numbers in other words."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Translation, generator
+from minitx.data.tasks.translation import Rows
 from minitx.data.text import parallel_files as parallel
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -184,6 +185,29 @@ def test_a_batch_is_a_function_of_seed_step_and_rank(folder: Path) -> None:
     assert same(first, twin.batch(generator(1, 5, 0), 16))
     for other in ((2, 5, 0), (1, 6, 0), (1, 5, 1)):
         assert not same(first, task.batch(generator(*other), 16))
+
+
+@given(st.lists(st.lists(st.integers(1, 60_000), min_size=1, max_size=9), min_size=1, max_size=20), st.data())
+@settings(max_examples=50, deadline=None)
+def test_rows_are_padded_on_the_right(rows: list[list[int]], data: st.DataObject) -> None:
+    which = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=10))
+    ids, keep = Rows(rows).padded(torch.tensor(which), 0)
+    lengths = torch.tensor([[len(rows[number])] for number in which])
+    assert ids.dtype == torch.long
+    assert torch.equal(keep, torch.arange(int(lengths.max())) < lengths)
+    assert [row[real].tolist() for row, real in zip(ids, keep, strict=True)] == [rows[number] for number in which]
+    assert not ids[~keep].any()
+
+
+def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(folder: Path) -> None:
+    pairs = [(" ".join(["elf"] * words), "eleven") for words in (7, 1, 5, 10, 2, 9, 3, 11, 8, 4, 6)]
+    write_split(folder, "train", pairs)  # 11 pairs in 4 buckets: 2, 3, 3, 3
+    task = make(folder, tokenizer={"name": "word", "size": 100}, buckets=4, batch_size=2)
+    widths = [task.batch(generator(seed), 4).source_keep.sum(dim=1) for seed in range(6000)]
+    assert {int(batch.max() - batch.min()) for batch in widths} <= {0, 2, 4}, "neighbours, with the spaces"
+    counts = torch.cat(widths).bincount()
+    assert (counts[counts > 0] / counts.sum() - 1 / 11).abs().max() < 0.008
+    assert (counts > 0).sum() == 11
 
 
 def test_rows_of_a_batch_are_about_equally_long(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Every toy task with every architecture that can express it: it trains and is measured; others are refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Masked
 from minitx.data.tasks import MaskedText, generator
-from minitx.data.text.masking import MASK_SHARE, RANDOM_SHARE, mask_tokens
+from minitx.data.tasks.text import MASK_SHARE, RANDOM_SHARE, mask_tokens
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
 
@@ -130,7 +130,7 @@ def test_held_out_examples_are_always_the_same(make: Callable, split: str) -> No
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 2.0])
 def test_a_share_that_makes_no_sense_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=rf"data\.mask_share must lie between 0 and 1, got {share}"):
+    with pytest.raises(ValueError, match=rf"data\.mask_share: expected a number above 0 and below 1, got {share}"):
         MaskedText(mask_share=share)
 
 

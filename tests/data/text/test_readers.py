@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minitx.data.text import characters, work_progress
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
-from minitx.data.text.characters import border, pieces
-from minitx.data.text.readers import Chunk, Corpus, text_files
+from minitx.data.text import work_progress
+from minitx.data.text.readers import Chunk, Corpus, border, pieces, text_files
 from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer, lookup
 from minitx.data.text.work_progress import progress
 from minitx.data.tokenizers import symbols
@@ -101,7 +100,7 @@ def test_a_long_line_is_cut_and_lost_nowhere(read: Callable) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_are_small_and_join_to_the_text(text: str, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(characters, "MAX_PIECE_CHARACTERS", most)
+        patch.setattr(reading, "MAX_PIECE_CHARACTERS", most)
         cut = [*pieces(text)]
     assert "".join(cut) == text
     assert all(0 < len(piece) <= most for piece in cut)
@@ -146,7 +145,7 @@ def test_only_characters_and_bytes_have_a_table() -> None:
 
 
 def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(characters, "MAX_PIECE_CHARACTERS", 4)
+    monkeypatch.setattr(reading, "MAX_PIECE_CHARACTERS", 4)
     tokenizer = BPETokenizer(262).train([["x"]])
     texts = ["abc def ghi", "", "jk", "lm\nno\npq"]
     ids, counts = encoded._encoded_texts(texts, tokenizer)
