@@ -1,7 +1,5 @@
 """Atomic writes: a file is complete, or unchanged."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -3,8 +3,6 @@
 Parameters are counted on torch's meta device, where tensors have shapes and no memory.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
@@ -47,18 +45,22 @@ def check_memory(config: ModelConfig) -> None:
         ConfigError: with the keys that make it so large; or an error of build_model.
     """
     available = memory_bytes()
-    if available is None:
-        return
+    if available is not None and (counts := _more_than(available // WEIGHT_BYTES, config)):
+        keys = _values(config, PARTS[max(counts, key=counts.__getitem__)])
+        raise ConfigError(
+            f"{keys} would make {WEIGHT_BYTES * sum(counts.values()) / GIB:,.0f} GiB of weights, and this machine has "
+            f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
+        )
+
+
+def _more_than(limit: int, config: ModelConfig) -> dict[str, int] | None:
+    """Number of weights by PARTS, if they are more than `limit`."""
     # Position schemes may build lists with an entry per head, so they are counted once the rest is known to fit.
     for candidate in (dataclasses.replace(config, position={"name": "none"}), config):
         counts = parameters(candidate)
-        needed = WEIGHT_BYTES * sum(counts.values())
-        if needed > available:
-            keys = _values(config, PARTS[max(counts, key=counts.__getitem__)])
-            raise ConfigError(
-                f"{keys} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
-                f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
-            )
+        if sum(counts.values()) > limit:
+            return counts
+    return None
 
 
 def _values(config: ModelConfig, keys: Iterable[str]) -> str:
@@ -126,13 +128,9 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
     """
     config = resolved_positions(dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size))
     stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
-    needed, layers = _fewest_weights(config)
-    if needed > stored or layers > len(weights):
+    if counts := _more_than(2 * stored, config):  # where a few are missing, they are named below
         sizes = _values(config, dict.fromkeys(key for keys in PARTS.values() for key in keys))
-        raise ConfigError(
-            f"its config needs at least {needed:,} numbers in {layers:,} layers ({sizes}), but there are "
-            f"{len(weights):,} weights of {stored:,} numbers"
-        )
+        raise ConfigError(f"its config needs {sum(counts.values()):,} numbers ({sizes}), but there are {stored:,}")
     model = build_model(config)
     expected = model.state_dict()
     for name in [*expected, *weights]:
@@ -147,19 +145,3 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
             raise ConfigError(f"the weights {name!r} must be finite, got {bad} of {tensor.numel()} that are not")
     model.load_state_dict(weights)
     return model
-
-
-def _fewest_weights(config: ModelConfig) -> tuple[int, int]:
-    """Numbers in the largest weights of a config, a lower bound of those in all; and its layers."""
-    decoder = config.decoder_layers if config.architecture == "encoder_decoder" else 0
-    layers, d_model = config.n_layers + decoder, config.d_model
-    d_attention = config.n_heads * (config.d_head or d_model // config.n_heads)
-    d_ff = 4 * d_model if config.d_ff is None else config.d_ff
-    match config.position:
-        case {"name": "learned", "max_len": rows}:
-            table = rows * d_model
-        case {"name": "t5", "buckets": rows}:
-            table = rows * config.n_heads
-        case _:
-            table = 0
-    return (config.vocab_size or 0) * d_model + layers * d_model * (d_attention + d_ff) + max(table, 0), layers

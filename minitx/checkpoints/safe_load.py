@@ -4,8 +4,6 @@ A checkpoint is a zip archive of one pickle and the bytes of each tensor. `weigh
 arbitrary functions, but trusts the sizes that it declares.
 """
 
-from __future__ import annotations
-
 import pickletools
 import zipfile
 from pathlib import Path
@@ -124,18 +122,3 @@ class _Copies:
                 raise ConfigError(f"{self.path} is damaged: its tensors declare more than the file has bytes")
             self.tensors[view] = tensor.detach().clone()
         return self.tensors[view]
-
-
-def check_plain(value: Any) -> None:
-    """Check that a value of a checkpoint's minitx section is plain JSON.
-
-    Raises:
-        ConfigError: anything but dicts with string keys, lists, strings, numbers, booleans and None.
-    """
-    if not isinstance(value, dict | list | str | int | float | None):
-        raise ConfigError(f"its minitx section must be plain JSON, got a {type(value).__name__}")
-    if isinstance(value, dict) and (invalid := [name for name in value if not isinstance(name, str)]):
-        raise ConfigError(f"its minitx section must have strings for keys, got {invalid[0]!r:.60}")
-    if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            check_plain(part)

@@ -4,8 +4,6 @@ Legend: B batch, S tokens so far, V vocabulary. The history is the ids [B, S] of
 None) its real tokens: padding is neither penalized nor part of an n-gram.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

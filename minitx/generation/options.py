@@ -1,7 +1,5 @@
 """Options of `generate`, with Hugging Face's names. Without torch, since the command line imports this file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

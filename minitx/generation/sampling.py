@@ -3,8 +3,6 @@
 Legend: B batch, R rows of the whole batch, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 Legend: B batch, S source tokens, T target tokens, H heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -186,12 +184,20 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {device} cannot be used here: {reason}") from None
     file = checkpoint.find(path)
-    contents = checkpoint.read(file)
+    return from_contents(checkpoint.read(file), file, device)
+
+
+def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> Predictor:
+    """Build the model of a checkpoint that has been read from `file`.
+
+    Raises:
+        ConfigError: the parts of the checkpoint do not fit together.
+    """
     try:
         config = config_from_dict(contents["minitx"]["config"])
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
         model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
         return Predictor(model.to(device).eval(), tokenizer, config)
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None

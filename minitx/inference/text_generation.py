@@ -3,8 +3,6 @@
 Legend: B rows, P prompt tokens, T generated tokens.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple

@@ -1,23 +1,18 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitx.config import yaml_files
 from minitx.config.parser import overridden
 from minitx.config.schema import Config
 from minitx.evaluation.report import evaluation_report, table
+from minitx.inference.predictor import Predictor
 from minitx.training import run
+from minitx.training.folder import RunFiles
+from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resolve import resolve
-
-if TYPE_CHECKING:
-    from lightning.pytorch.callbacks import Callback
-
-    from minitx.inference.predictor import Predictor
-    from minitx.training.folder import RunFiles
 
 
 def train(
@@ -52,50 +47,54 @@ def train_config(
     config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
 ) -> dict[str, Any]:
     """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
-    from minitx.training.callbacks.event_logger import RunLogger
-    from minitx.training.resilience.disk import TolerantFiles
-
-    extras = run.RunExtras(TolerantFiles, RunLogger, strategy, callbacks, report, RunLogger.finish)
-    return run.train(resolve(config, resume, init_from), extras)
+    return run.train(resolve(config, resume, init_from), AllExtras())
 
 
-def strategy(name: str) -> Any:
-    """Create the strategy fsdp2; Lightning has the others by name."""
-    if name != "fsdp2":
-        return name
-    from minitx.training.sharding import ShardedStrategy
+class AllExtras(run.RunExtras):
+    """All callbacks that a config asks for, and the complete evaluation. Lightning is imported when training starts."""
 
-    return ShardedStrategy()
+    files = TolerantFiles
 
+    def logger(self, files: RunFiles, purge_step: int | None) -> Any:
+        from minitx.training.callbacks.event_logger import RunLogger
 
-def report(predictor: Predictor) -> tuple[dict[str, Any], str]:
-    """All figures of a trained model, and the same as a table."""
-    figures = evaluation_report(predictor)
-    return figures, table(figures)
+        return RunLogger(files, purge_step)
 
+    def strategy(self, name: str) -> Any:
+        if name != "fsdp2":
+            return name  # which Lightning has
+        from minitx.training.sharding import ShardedStrategy
 
-def callbacks(config: Config, files: RunFiles) -> list[Callback]:
-    """The callbacks that a config asks for."""
-    from minitx.training.callbacks.auto_compile import AutoCompile
-    from minitx.training.callbacks.log_attention import LogAttention
-    from minitx.training.callbacks.log_embeddings import LogEmbeddings
-    from minitx.training.callbacks.profiling import ProfileSteps
-    from minitx.training.resilience.divergence import StopOnDivergence
-    from minitx.training.resilience.memory import KeepFreedMemory
-    from minitx.training.resilience.signals import StopOnSignal
+        return ShardedStrategy()
 
-    settings = config.trainer
-    wanted: list[Callback] = [
-        StopOnDivergence(config, files),
-        LogAttention(config.log.attention),
-        LogEmbeddings(config.log.embeddings),
-    ]
-    if settings.strategy == "fsdp2":
-        from minitx.training.sharding import GatherForValidation
+    def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
+        from minitx.training.callbacks.auto_compile import AutoCompile
+        from minitx.training.callbacks.log_attention import LogAttention
+        from minitx.training.callbacks.log_embeddings import LogEmbeddings
+        from minitx.training.callbacks.profiling import ProfileSteps
+        from minitx.training.resilience.divergence import StopOnDivergence
+        from minitx.training.resilience.memory import KeepFreedMemory
+        from minitx.training.resilience.signals import StopOnSignal
 
-        wanted.append(GatherForValidation())
-    if settings.profile:
-        wanted.append(ProfileSteps(settings.profile))
-    elif settings.compile == "auto":
-        wanted.append(AutoCompile())
-    return [*wanted, StopOnSignal(files), KeepFreedMemory()]
+        settings = config.trainer
+        wanted: list[Any] = [
+            StopOnDivergence(config, files),
+            LogAttention(config.log.attention),
+            LogEmbeddings(config.log.embeddings),
+        ]
+        if settings.strategy == "fsdp2":
+            from minitx.training.sharding import GatherForValidation
+
+            wanted.append(GatherForValidation())
+        if settings.profile:
+            wanted.append(ProfileSteps(settings.profile))
+        elif settings.compile == "auto":
+            wanted.append(AutoCompile())
+        return [*wanted, StopOnSignal(files), KeepFreedMemory()]
+
+    def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
+        figures = evaluation_report(predictor)
+        return figures, table(figures)
+
+    def finish(self, logger: Any, config: Config, results: dict[str, Any]) -> None:
+        logger.finish(config, results)

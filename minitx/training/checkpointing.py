@@ -1,7 +1,5 @@
 """Lightning's checkpoints: written atomically, read without unpickling anything but tensors and plain types."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

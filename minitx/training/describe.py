@@ -1,7 +1,5 @@
 """Size, cost and learning rate of a config, without training it."""
 
-from __future__ import annotations
-
 import copy
 from typing import NamedTuple
 

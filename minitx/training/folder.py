@@ -1,7 +1,5 @@
 """The folder of a run, runs/NAME/vN: created, locked against a second training, and written to."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import itertools

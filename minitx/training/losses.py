@@ -3,8 +3,6 @@
 Legend: N examples, T tokens, D d_model, V vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

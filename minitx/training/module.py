@@ -1,7 +1,5 @@
 """The LightningModule: training step, validation, and the contents of a checkpoint."""
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Optimizers and learning-rate schedules, both over optimizer steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import chain

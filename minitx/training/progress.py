@@ -1,7 +1,5 @@
 """The progress line: rewritten in place on a terminal, one line per validation in a file."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """From the values of a config to a run that can start. Every mistake in a config is found here, before training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,16 +1,11 @@
 """A whole run: from a resolved config to a trained and evaluated checkpoint in its folder."""
 
-from __future__ import annotations
-
-import dataclasses
 import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -26,43 +21,37 @@ from minitx.training.folder import RunFiles, new_folder, old_folder, print_line
 from minitx.training.resolve import ResolvedRun
 from minitx.training.start import Start, data_digest
 
-if TYPE_CHECKING:
-    from lightning.pytorch.callbacks import Callback
 
-
-def loss_logger(files: RunFiles, purge_step: int | None) -> Any:
-    """Log the losses in TensorBoard; of a resumed run, earlier events from purge_step on are hidden."""
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    root, version = files.folder.parent, files.folder.name
-    return TensorBoardLogger(root, name="", version=version, default_hp_metric=False, purge_step=purge_step)
-
-
-def held_out_report(predictor: Predictor) -> tuple[dict[str, Any], str]:
-    """Loss, token accuracy and exact match on the held-out split: as figures, and as one line."""
-    task = predictor.task
-    examples = task.examples(task.final_split)
-    scores = evaluate(predictor.model, examples, predictor.architecture, predictor.tokenizer.special)
-    figures = {"split": task.final_split, "examples": scores.examples, **scores.means()}
-    return figures, ", ".join(f"{name} {value:.4f}" for name, value in scores.means().items())
-
-
-@dataclasses.dataclass(frozen=True)
 class RunExtras:
-    """Parts of a run that the caller may replace; the defaults log the losses and protect nothing."""
+    """Parts of a run that a subclass may replace; these log the losses and protect nothing."""
 
-    files: Callable[[Path], RunFiles] = RunFiles
-    """Creates the files of the run, from its folder."""
-    logger: Callable[[RunFiles, int | None], Any] = loss_logger
-    """Creates Lightning's logger, from the files and the step from which earlier events are hidden."""
-    strategy: Callable[[str], Any] = lambda name: name
-    """Creates Lightning's strategy, from trainer.strategy."""
-    callbacks: Callable[[Config, RunFiles], Sequence[Callback]] = lambda config, files: ()
-    """Creates Lightning callbacks; a RunCallback may surround the run."""
-    report: Callable[[Predictor], tuple[dict[str, Any], str]] = held_out_report
-    """Evaluates the trained model: figures for results.json, and the same as text."""
-    finish: Callable[[Any, Config, dict[str, Any]], None] = lambda logger, config, results: None
-    """Writes the results of the run into its log."""
+    files: type[RunFiles] = RunFiles
+
+    def logger(self, files: RunFiles, purge_step: int | None) -> Any:
+        """Create Lightning's logger; of a resumed run, earlier events from purge_step on are hidden."""
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        root, version = files.folder.parent, files.folder.name
+        return TensorBoardLogger(root, name="", version=version, default_hp_metric=False, purge_step=purge_step)
+
+    def strategy(self, name: str) -> Any:
+        """Create Lightning's strategy, from trainer.strategy."""
+        return name
+
+    def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
+        """Create Lightning callbacks; a RunCallback may surround the run."""
+        return []
+
+    def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
+        """Evaluate the trained model on the held-out split: figures for results.json, and the same as text."""
+        task = predictor.task
+        examples = task.examples(task.final_split)
+        scores = evaluate(predictor.model, examples, predictor.architecture, predictor.tokenizer.special)
+        figures = {"split": task.final_split, "examples": scores.examples, **scores.means()}
+        return figures, ", ".join(f"{name} {value:.4f}" for name, value in scores.means().items())
+
+    def finish(self, logger: Any, config: Config, results: dict[str, Any]) -> None:
+        """Write the results of the run into its log."""
 
 
 def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 Checkpoints hold whole tensors, so that any number of processes, with any strategy, can resume from them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning.pytorch as pl

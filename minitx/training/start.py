@@ -1,24 +1,21 @@
 """The checkpoint that a run starts from: to resume a run, or to initialize a new one (run.init_from)."""
 
-from __future__ import annotations
-
-import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import load_model
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config
 from minitx.data.batch import IGNORE
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
+from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
 from minitx.training.folder import is_first_process, run_root
 
@@ -67,12 +64,12 @@ class Start:
         model, data = config.model, config.data
         init_from = self.config.run.init_from if self.resumes else self.path
         if not self.resumes and model.vocab_size is None:
-            model = dataclasses.replace(model, vocab_size=self.vocab_size)
+            model = replace(model, vocab_size=self.vocab_size)
         shared = not self.resumes or (init_from and data["name"] == self.config.data["name"])
         if shared and "tokenizer" in data and "tokenizer" in self.config.data:
             data = {**data, "tokenizer": self.config.data["tokenizer"]}
-        run = dataclasses.replace(config.run, init_from=init_from)
-        return dataclasses.replace(config, model=model, data=data, run=run)
+        run = replace(config.run, init_from=init_from)
+        return replace(config, model=model, data=data, run=run)
 
     def check(self, config: Config, task: Task) -> Changes:
         """Compare the run's settings with the checkpoint's.
@@ -82,7 +79,7 @@ class Start:
         """
         if self.resumes:
             return self._check_resumed(config, task)
-        before = dataclasses.replace(self.config.model, vocab_size=self.vocab_size)
+        before = replace(self.config.model, vocab_size=self.vocab_size)
         found = changes({"model": Config(model=before).to_dict()["model"]}, {"model": config.to_dict()["model"]})
         for key, (old, new) in found.items():
             if not key.startswith(RESHAPABLE):
@@ -175,21 +172,14 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
 
 
 def _read(file: Path, resumes: bool, path: str) -> Start:
-    """Read a checkpoint, and check that its parts agree."""
+    """Read a checkpoint, and check that its parts fit together."""
     contents = checkpoint.read(file)
     if resumes and {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
         raise ConfigError(f"{file} holds weights alone, no training state to resume")
-    # The contents may be arbitrary, so every error of these lines is a damaged file.
-    try:
-        config = config_from_dict(contents["minitx"]["config"])
-        data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)
-        config = dataclasses.replace(config, data=data, model=model)
-        tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-        load_model(model, checkpoint.weights(contents), tokenizer.vocab_size)  # its errors are all that is needed
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None
-    return Start(file, contents, config, tokenizer, resumes, path)
+    predictor = from_contents(contents, file)
+    config = predictor.config
+    data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)
+    return Start(file, contents, replace(config, data=data, model=model), predictor.tokenizer, resumes, path)
 
 
 def _alternative(damaged: Path) -> str:

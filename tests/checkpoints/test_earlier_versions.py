@@ -1,7 +1,5 @@
 """Checkpoints and run folders of version 0.1.0 before its files moved (e805637): they load, generate and resume."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls of the command line in process with arbitrary input, and a record of their outcomes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import traceback

@@ -1,7 +1,5 @@
 """Checkpoints from anybody: damaged, swapped, swollen, hostile. Each loads or is refused with a sentence; none runs."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import pickle
@@ -144,7 +142,7 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "positions": (changed(position={"name": "learned", "max_len": 10**10}), "model.position.max_len"),
     "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
     "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
-    "layers on the same memory": (shared, "numbers in 10 layers"),
+    "layers on the same memory": (shared, "model.n_layers 10), but there are"),
     "views of the same memory": (views, "its tensors declare more than the file has bytes"),
     "another width": (changed(d_model=8), "must have the shape"),
     "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),

@@ -1,7 +1,5 @@
 """Event files from anybody: TensorBoard and the Attention tab go on answering, whatever stands in them."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct

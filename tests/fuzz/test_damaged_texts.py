@@ -1,7 +1,5 @@
 """Text from anybody: whatever the bytes, a corpus is read as they say, or refused with a sentence."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

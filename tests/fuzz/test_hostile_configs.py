@@ -1,7 +1,5 @@
 """Configs from anybody: those that make sense build and step, all others are refused with a sentence, and none runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Calls in our own source that could run what they read, found with ast."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 A table model gives random logits to every history, so nothing about the search can be guessed from its text.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

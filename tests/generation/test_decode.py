@@ -1,7 +1,5 @@
 """The decoding loop: first with scripted models, then with real ones against forwards without a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of one call: whatever does not fit is refused in one sentence that begins with the name of the option."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import subprocess

@@ -3,8 +3,6 @@
 Padding is the last id, which counts as a token like any other; the end is an id that random weights do write.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

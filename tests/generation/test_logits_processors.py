@@ -1,7 +1,5 @@
 """Logits processors against loops over plain lists; padding is no part of the history."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

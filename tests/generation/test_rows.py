@@ -1,7 +1,5 @@
 """Rows of a batch: those that have ended leave it, each has its own random numbers, and none depends on the others."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

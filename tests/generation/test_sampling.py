@@ -1,7 +1,5 @@
 """Filters and samplers: what remains possible, how often it comes, and that a row's numbers are its own."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

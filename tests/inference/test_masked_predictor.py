@@ -1,7 +1,5 @@
 """A model that tells what stands behind <mask>, in use."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A predictor: loading, generating, attending and scoring, each against forwards without a cache."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

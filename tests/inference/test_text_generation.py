@@ -1,7 +1,5 @@
 """Generated texts with their ids, log-probabilities and reasons for the end, each recomputed without the generator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Packed documents from a config to a checkpoint that is used."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Masked language modelling, from a config to a checkpoint that is used."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Position ids and the prefix LM, from a config to a checkpoint that is used."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

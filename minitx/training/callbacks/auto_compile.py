@@ -1,7 +1,5 @@
 """`trainer.compile: auto`: compile the training step on a GPU, measure it, and keep the faster one."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

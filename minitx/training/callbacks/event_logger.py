@@ -1,7 +1,5 @@
 """TensorBoard events of a run, in a file that survives a full disk; at the end its settings and final figures."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention maps, head statistics and generated outputs of a run, in TensorBoard."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -11,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
+from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import KINDS, AttentionMaps
 from minitx.interpret.head_statistics import HeadSums
@@ -42,34 +41,38 @@ class LogAttention(Callback):
             predictor = Predictor(module.model, vocabulary, module.config)
             examples = module.task.examples("validation", self.config.examples)
             texts, expected = examples.texts(vocabulary, self.config.max_tokens)
-            readable = [index for index, text in enumerate(texts) if _can_encode(text, vocabulary)]
+            readable = [index for index, text in enumerate(texts) if _ids(text, vocabulary)]
             if not readable:
                 return
             texts = [texts[index] for index in readable]
-            answers = None
+            attended, answers = list(range(len(texts))), None
             if expected is None:
-                prompts = [_first_half(text, vocabulary) for text in texts]
-                generated = predictor.generate(prompts, max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
-                table = {"prompt": prompts, "continuation, sampled": generated}
+                prompts = [ids[: max(1, len(ids) // 2)] for ids in map(vocabulary.encode, texts)]
+                options = GenerationOptions(max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
+                generations = predictor.generations([*map(vocabulary.special_tokens.question, prompts)], options)
+                generated = [several[0].text for several in generations]
+                table = {"prompt": [*map(vocabulary.decode, prompts)], "continuation, sampled": generated}
             else:
                 generated = predictor.generate(texts)
                 table = {"input": texts, "expected": [expected[index] for index in readable], "generated": generated}
                 if predictor.architecture != "encoder_only":  # whose input has no answers
-                    answers = generated
-            maps = predictor.attend(texts, answers)
+                    attended = [index for index, text in enumerate(generated) if _ids(text, vocabulary) is not None]
+                    answers = [generated[index] for index in attended]
+            maps = predictor.attend([texts[index] for index in attended], answers) if attended else None
         writer, rows = trainer.logger.experiment, list(zip(*table.values(), strict=True))
         writer.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
-        self._log(writer, maps, len(texts), trainer.global_step)
+        if maps is not None:
+            self._log(writer, maps, attended, trainer.global_step)
 
-    def _log(self, writer: Any, maps: AttentionMaps, examples: int, step: int) -> None:
-        """Write maps for the Attention tab, statistics of their heads, and pictures."""
+    def _log(self, writer: Any, maps: AttentionMaps, examples: list[int], step: int) -> None:
+        """Write maps for the Attention tab, statistics of their heads, and pictures; row by row of these examples."""
         sums = {kind: HeadSums() for kind in KINDS}
-        for example in range(examples):
-            for kind, items in maps.encoded(example).items():
+        for row, example in enumerate(examples):
+            for kind, items in maps.encoded(row).items():
                 add_maps(writer, f"{kind}/example_{example + 1}", items, step)
-                sums[kind].add(maps.layers(kind, example))
+                sums[kind].add(maps.layers(kind, row))
             if self.config.pictures:
-                add_attention(writer, maps.pictures(example), f"example_{example + 1}", step)
+                add_attention(writer, maps.pictures(row), f"example_{example + 1}", step)
         statistics = {kind: added.statistics() for kind, added in sums.items()}
         self._heads = heads(statistics)
         add_heads(writer, statistics, step)
@@ -92,15 +95,9 @@ class LogAttention(Callback):
             files.write("heads.json", f"{table}\n".encode())
 
 
-def _can_encode(text: str, vocabulary: Tokenizer) -> bool:
-    """Whether a decoded text can be encoded; a word tokenizer may join two words that it cannot read."""
+def _ids(text: str, vocabulary: Tokenizer) -> list[int] | None:
+    """The ids of a decoded text; None if it cannot be encoded, because a word tokenizer may join two words."""
     try:
-        return bool(vocabulary.encode_masked(text))
+        return vocabulary.encode_masked(text)
     except ValueError:
-        return False
-
-
-def _first_half(text: str, vocabulary: Tokenizer) -> str:
-    """The first half of a text, at least one token of it."""
-    ids = vocabulary.encode(text)
-    return vocabulary.decode(ids[: max(1, len(ids) // 2)])
+        return None

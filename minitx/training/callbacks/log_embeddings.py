@@ -1,9 +1,7 @@
 """Token vectors in TensorBoard's projector: from the embedding table, and in context above each stack."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -18,14 +16,6 @@ from minitx.training.callbacks.event_logger import RunLogger
 
 COLUMNS = ["token", "vector", "example", "position"]
 """Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
-
-
-class Points(NamedTuple):
-    """Token vectors below and above one stack."""
-
-    stack: str  # encoder or decoder
-    vectors: Tensor  # [N, D]
-    labels: list[list[str]]  # COLUMNS of each
 
 
 class LogEmbeddings(Callback):
@@ -52,8 +42,8 @@ class LogEmbeddings(Callback):
                 )
 
 
-def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[Points]:
-    """The points of each stack, the table's first."""
+def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[tuple[str, Tensor, list[list[str]]]]:
+    """For each stack (encoder, decoder) its name, vectors [N, D], the table's first, and the COLUMNS of each."""
     examples = predictor.task.examples("validation", config.examples).slice(0, config.examples)
     examples = examples.clip(config.max_tokens).to(predictor.device)
     batch = examples.frame(predictor.architecture, predictor.tokenizer.special)
@@ -84,7 +74,7 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[P
         rows = [[visible(token), "table", "-", "-"] for token in first]
         rows += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
         if rows:
-            yield Points(stack, torch.stack([*static, *contextual]).float().cpu(), rows)
+            yield stack, torch.stack([*static, *contextual]).float().cpu(), rows
 
 
 def visible(token: str) -> str:

@@ -1,7 +1,5 @@
 """Profile of a training step: phases by the clock, operators by torch's profiler."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

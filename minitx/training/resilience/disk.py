@@ -1,7 +1,5 @@
 """A run's folder that is full, removed or read-only: training continues, and the next write tries again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

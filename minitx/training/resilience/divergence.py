@@ -8,8 +8,6 @@ counters are read only before a log, a validation or a save. Batches and dropout
 so the step can be replayed to find its first non-finite tensor.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

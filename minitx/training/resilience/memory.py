@@ -1,7 +1,5 @@
 """Memory that a training step has freed, kept by the process for the next step."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

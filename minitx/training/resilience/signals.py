@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: the current step is completed and saved, then the run ends; a second signal ends it at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Attention in the log of a run: the model's own weights, as often as requested."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 import minitx
 from decoded_maps import decode
 from minitx.cli.main import main
+from minitx.inference.predictor import Predictor
 from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import add_heads
 from minitx.training.api import train_config as train
@@ -163,3 +162,12 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.
     long = " ".join(["1", "2", "3", "4"] * 30)
     main(["attend", run, long, "--target", "1", "--out", str(tmp_path / "x.png"), "--logdir", str(tmp_path / "long")])
     assert all(len(tag) < 100 for tag in logged(tmp_path / "long")), "the name of a curve is not a text"
+
+
+def test_a_generated_text_that_cannot_be_encoded_has_no_maps(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
+    train(small(log={"attention": {}}, trainer={"max_steps": 1}))
+    found = logged(tmp_path / "runs/small/v0")
+    assert {*of_plugin(found)} == {f"{kind}/example_2" for kind in KINDS["encoder_decoder"]}
+    (table,) = found["answers/text_summary"].values()
+    assert "<code>not a symbol</code>" in tensor_util.make_ndarray(table.tensor).item().decode()

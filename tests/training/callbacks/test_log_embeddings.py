@@ -1,7 +1,5 @@
 """Tokens as points: the table's, and what their context makes of them; readable by TensorBoard."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ STACKS = {"encoder_decoder": ["encoder", "decoder"], "decoder_only": ["decoder"]
 def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(architecture: str) -> None:
     predictor = built(architecture)
     points = list(token_points(predictor, EmbeddingLogConfig(examples=4)))
-    assert [part.stack for part in points] == STACKS[architecture]
+    assert [stack for stack, *_ in points] == STACKS[architecture]
     pairs = predictor.task.examples("validation", 4)
     batch = pairs.frame(architecture, predictor.tokenizer.special)
     kept = {"encoder": batch.src, "decoder": batch.tgt}
@@ -53,11 +51,11 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
 
 def test_the_head_reads_what_stands_above_the_decoder() -> None:
     predictor = built("decoder_only")
-    (points,) = token_points(predictor, EmbeddingLogConfig(examples=3))
+    ((_, vectors, points),) = token_points(predictor, EmbeddingLogConfig(examples=3))
     batch = predictor.task.examples("validation", 3).frame("decoder_only", predictor.tokenizer.special)
     with torch.no_grad():
         logits = predictor.model(**batch.model_inputs())
-        for (_, kind, row, place), vector in zip(points.labels, points.vectors, strict=True):
+        for (_, kind, row, place), vector in zip(points, vectors, strict=True):
             if kind == "decoder":
                 read = predictor.model.head(vector)
                 assert torch.allclose(read, logits[int(row) - 1, int(place) - 1], atol=1e-4)
@@ -73,10 +71,10 @@ def test_how_much_is_shown_is_bounded() -> None:
             (EmbeddingLogConfig(examples=2, max_tokens=30), 16),
             (EmbeddingLogConfig(examples=5, max_points=7), 7),
         ):
-            (points,) = token_points(predictor, config)
-            assert sum(kind == "decoder" for _, kind, *_ in points.labels) == expected
+            ((*_, points),) = token_points(predictor, config)
+            assert sum(kind == "decoder" for _, kind, *_ in points) == expected
             first = CHARACTERS.tokens([int(ids[0, 0])])
-            assert [*map(visible, first), "decoder", "1", "1"] in points.labels
+            assert [*map(visible, first), "decoder", "1", "1"] in points
     finally:
         del predictor.task.examples
 

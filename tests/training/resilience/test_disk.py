@@ -1,7 +1,5 @@
 """A disk that is full, a folder that is gone or read-only: reported once, training continues, nothing saved is lost."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -194,7 +192,7 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
         def __init__(self, file: Any) -> None:
             self.file, self.left = file, 7
 
-        def __enter__(self) -> Short:
+        def __enter__(self) -> "Short":
             return self
 
         def __exit__(self, *error: object) -> None:

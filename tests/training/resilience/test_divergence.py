@@ -1,7 +1,5 @@
 """Losses and gradients that are not finite change no weight, and the run says where they come from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

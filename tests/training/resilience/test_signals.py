@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM at any moment: the current step is completed and saved, and all processes exit."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
