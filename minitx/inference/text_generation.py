@@ -55,11 +55,7 @@ class TextGenerator:
         self.context = task.longest[1] if task.kind == "stream" else None
 
     def generate(self, prompts: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
-        """num_return_sequences texts for each prompt; other prompts in the list do not change them.
-
-        Raises:
-            ConfigError: see limit and ends.
-        """
+        """num_return_sequences texts for each prompt; other prompts in the list do not change them."""
         generators = _generators(prompts, options)
         batches: dict[tuple[int, int], list[int]] = {}
         for row, prompt in enumerate(prompts):
@@ -74,22 +70,14 @@ class TextGenerator:
         return result
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> Iterator[str]:
-        """Pieces of one text as soon as they are final, in whole characters.
-
-        Raises:
-            ConfigError: see limit and ends.
-        """
+        """Pieces of one text as soon as they are final, in whole characters."""
         limit, generators = self.limit(prompt, options), _generators([prompt], options)
         tensors, arguments = self._arguments([prompt], generators, limit, options)
         ends, arguments["eos"] = arguments["eos"], ()  # _pieces stops at an end
         return self._pieces(prompt, decode.steps(self.model, *tensors, **arguments), ends)
 
     def follow(self, prompt: list[int], options: GenerationOptions) -> Generation:
-        """Generate one text within one context, a forward for each of its tokens.
-
-        Raises:
-            ConfigError: running text that exceeds the context, and the errors of limit and ends.
-        """
+        """Generate one text within one context, a forward for each of its tokens."""
         if self.context is not None and len(prompt) + self.limit(prompt, options) > self.context + 1:
             capacity = self.context + 1 - len(prompt)
             advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
@@ -108,11 +96,7 @@ class TextGenerator:
         return labels
 
     def ends(self, options: GenerationOptions) -> list[int]:
-        """Ids that end a text, the tokenizer's <eos> first.
-
-        Raises:
-            ConfigError: a stop that is not a single token.
-        """
+        """Ids that end a text, the tokenizer's <eos> first; a ConfigError for a stop that is not a single token."""
         ends = [self.tokenizer.special.eos, *self.tokenizer.special_tokens.other_ends]
         for text in options.stop or []:
             ids = self.tokenizer.encode(text)
@@ -235,11 +219,7 @@ class TextGenerator:
 def fill_positions(
     model: EncoderOnly, tokenizer: Tokenizer, task: Task, prompts: list[list[int]]
 ) -> list[list[Generation]]:
-    """The most likely output of an encoder alone, which predicts all positions at once.
-
-    Returns:
-        For each prompt a single answer; of a text with <mask> in it, the text with its masks filled.
-    """
+    """The most likely output of an encoder alone for each prompt; of a masked text, the text with its masks filled."""
     if not prompts:
         return []
     special, device = tokenizer.special, next(model.parameters()).device

@@ -13,16 +13,12 @@ from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
-from minitx.config.errors import ConfigError, RunFailed
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 
 
 def run_root(config: Config) -> Path:
-    """The folder of all versions of a run.
-
-    Raises:
-        ConfigError: run.name is not a folder name.
-    """
+    """The folder of all versions of a run; a ConfigError if run.name is not a folder name."""
     if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
         raise ConfigError(f"run.name must be a plain folder name, got {config.run.name!r}")
     return Path(config.run.folder).expanduser() / config.run.name
@@ -30,11 +26,7 @@ def run_root(config: Config) -> Path:
 
 @contextmanager
 def new_folder(config: Config) -> Iterator[Path]:
-    """Create the folder of a new version, and lock it within the block.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Create the folder of a new version, and lock it within the block; a ConfigError if it cannot be written."""
     root = run_root(config)
     first = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=-1) + 1
     if not is_first_process():
@@ -42,7 +34,7 @@ def new_folder(config: Config) -> Iterator[Path]:
         return
     for number in itertools.count(first):
         folder = root / f"v{number}"
-        with _writable(folder), suppress(FileExistsError):  # of another run, created in the meantime
+        with refuse_unwritable(folder), suppress(FileExistsError):  # of another run, created in the meantime
             folder.mkdir(parents=True)
             break
     with _locked(folder):
@@ -51,16 +43,12 @@ def new_folder(config: Config) -> Iterator[Path]:
 
 @contextmanager
 def old_folder(folder: Path) -> Iterator[Path]:
-    """Lock the folder of a resumed run within the block, and remove the unfinished files of a killed process.
-
-    Raises:
-        ConfigError: it cannot be written, or another process trains in it.
-    """
+    """Lock the folder of a resumed run within the block, and remove the unfinished files of a killed process."""
     if not is_first_process():
         yield folder
         return
     with _locked(folder):
-        with _writable(folder):
+        with refuse_unwritable(folder):
             remove_unfinished(folder)
         yield folder
 
@@ -68,7 +56,7 @@ def old_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Lock a folder. The lock ends with the process, however that ends, and leaves no file."""
-    with _writable(folder), tempfile.TemporaryFile(dir=folder):
+    with refuse_unwritable(folder), tempfile.TemporaryFile(dir=folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a filesystem without locks
@@ -84,7 +72,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writable(folder: Path) -> Iterator[None]:
+def refuse_unwritable(folder: Path) -> Iterator[None]:
     """Report a write that fails before training as a ConfigError."""
     try:
         yield
@@ -121,37 +109,9 @@ class RunFiles:
         with written_whole(self.folder / name) as file:
             file.write(contents)
 
-    def write_config(self, contents: bytes) -> None:
-        """Write config.yaml, the first file of a run.
-
-        Raises:
-            ConfigError: the folder cannot be written.
-        """
-        with _writable(self.folder):
-            self.write("config.yaml", contents)
-
-    def write_results(self, contents: bytes) -> None:
-        """Write results.json, the last file of a run.
-
-        Raises:
-            RunFailed: it cannot be written.
-        """
-        try:
-            self.write("results.json", contents)
-        except OSError as error:
-            raise RunFailed(
-                f"{self.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
-                "--resume evaluates it again"
-            ) from None
-
     def check_saved(self) -> None:
         """Check that the end of training was saved."""
 
     def writing(self, name: str, fallback: str) -> AbstractContextManager[None]:
-        """Return a context for any other write into the folder.
-
-        Args:
-            name: of the file, for messages.
-            fallback: what there is instead after a failure, and whether it is retried.
-        """
+        """Return a context for any other write; after a failure, a message with the file's name and the fallback."""
         return nullcontext()

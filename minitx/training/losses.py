@@ -37,8 +37,6 @@ def chunked_cross_entropy(
     Args:
         hidden: [N, T, D].
         head: from [..., D] to logits [..., V].
-        labels: see cross_entropy.
-        label_smoothing: see cross_entropy.
         max_logits: of a chunk, which has at least one row.
     """
     rows = max(1, max_logits // head.out_features)

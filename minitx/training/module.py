@@ -44,21 +44,16 @@ class RunCallback(Callback):
 class EveryStep:
     """Takes every optimizer step. FiniteSteps (training/resilience) skips steps that are not finite."""
 
-    def __init__(self, skip: bool = False) -> None:
-        self.skip = skip  # whether steps may be skipped and counted
-        self.skipped = torch.tensor(0)  # in the whole run
+    skip = False  # whether steps may be skipped and counted
+    skipped = torch.tensor(0)  # in the whole run
 
     def add_losses(self, nonfinite: Tensor) -> None:
         """Record one batch of the coming step by the number of non-finite losses over all processes: []."""
 
     def before_step(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
-        """Called between the backward of a step and the optimizer.
+        """Called between the backward of a step, numbered from 0, and the optimizer.
 
-        Args:
-            optimizer: about to step.
-            norm: of the gradient over all weights and processes: [].
-            step: its number, from 0.
-            scaler: of fp16 gradients, already unscaled.
+        The norm [] is that of the gradient over all weights and processes, unscaled if there is a scaler.
         """
 
 
@@ -206,7 +201,7 @@ class TransformerModule(pl.LightningModule):
 
     @property
     def _scaler(self) -> GradScaler | None:
-        """The gradient scaler of fp16; None in any other precision."""
+        """The gradient scaler of fp16."""
         return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def configure_optimizers(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import Config
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
@@ -17,7 +17,7 @@ from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.hardware.devices import TRUE_DTYPES, resolve_precision
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
-from minitx.training.folder import RunFiles, new_folder, old_folder, print_line
+from minitx.training.folder import RunFiles, new_folder, old_folder, print_line, refuse_unwritable
 from minitx.training.resolve import ResolvedRun
 from minitx.training.start import Start, data_digest
 
@@ -122,7 +122,8 @@ def _train(
     # Lightning would refuse to convert a Batch, which is frozen, to a true precision; it holds no floats.
     trainer.precision_plugin.convert_input = lambda batch: batch
     if trainer.is_global_zero:
-        files.write_config(yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        with refuse_unwritable(files.folder):
+            files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         device = trainer.strategy.root_device.type
         print(f"{files.folder}: {parameters:,} parameters, {precision}, {device}", *run.notes, sep="\n", flush=True)
@@ -163,7 +164,13 @@ def _train(
             skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
             print_line(f"{files.folder}: trained in {seconds:.1f} s{skipped}\n{text}")
             extras.finish(trainer.logger, config, results)
-            files.write_results(f"{json.dumps(results, indent=2)}\n".encode())
+            try:
+                files.write("results.json", f"{json.dumps(results, indent=2)}\n".encode())
+            except OSError as error:
+                raise RunFailed(
+                    f"{files.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
+                    "--resume evaluates it again"
+                ) from None
     return results
 
 

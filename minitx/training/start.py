@@ -140,12 +140,7 @@ class Start:
 
 
 def find_start(config: Config, resume: bool, init_from: str | None) -> Start | None:
-    """Read the checkpoint that a run starts from; None for random weights.
-
-    Args:
-        config: of the run.
-        resume: continue the newest run of its name.
-        init_from: a checkpoint file or run folder; default: run.init_from.
+    """Read the checkpoint that a run starts from, for resolve; None for random weights.
 
     Raises:
         ConfigError: it is missing or damaged; the message names an alternative.
@@ -228,12 +223,8 @@ def data_digest(task: Task) -> str:
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
     """Set Lightning's loops in a checkpoint to continue after its last whole step.
 
-    The loops count batches, whose number per step may have changed; and Lightning would follow the finished epoch of a
-    completed run by another.
-
-    Args:
-        contents: of the checkpoint; changed in place.
-        accumulate: batches per optimizer step.
+    The loops count batches, whose number per step (`accumulate`) may have changed; and Lightning would follow the
+    finished epoch of a completed run by another.
     """
 
     def counters(started: int, done: int) -> dict[str, int]:

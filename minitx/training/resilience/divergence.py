@@ -39,7 +39,7 @@ class FiniteSteps(EveryStep):
     """
 
     def __init__(self, skip: bool) -> None:
-        super().__init__(skip)
+        self.skip = skip
         self.deferred = False  # whether reading the counters below would synchronize with a device
         self.in_a_row = torch.tensor(0)  # skipped steps up to now
         self.overflows = torch.tensor(0)  # steps in a row whose fp16 gradient was too large for its scale
@@ -127,9 +127,8 @@ class StopOnDivergence(RunCallback):
 def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[float, str]:
     """Replay the step after the first `done` with the current weights, in all processes.
 
-    Returns:
-        The loss of the first batch with a non-finite tensor, else of the last one; and a clause that names its origin,
-        both of the first process that finds one.
+    Returns the loss of the first batch with a non-finite tensor, and a clause that names its origin, both of the first
+    process that finds one.
     """
     names = {part: name for name, part in module.model.named_modules()}
     weights = [name for name, weight in module.model.named_parameters() if not bool(weight.isfinite().all())]
