@@ -45,22 +45,18 @@ def check_memory(config: ModelConfig) -> None:
         ConfigError: with the keys that make it so large; or an error of build_model.
     """
     available = memory_bytes()
-    if available is not None and (counts := _more_than(available // WEIGHT_BYTES, config)):
-        keys = _values(config, PARTS[max(counts, key=counts.__getitem__)])
-        raise ConfigError(
-            f"{keys} would make {WEIGHT_BYTES * sum(counts.values()) / GIB:,.0f} GiB of weights, and this machine has "
-            f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
-        )
-
-
-def _more_than(limit: int, config: ModelConfig) -> dict[str, int] | None:
-    """Number of weights by PARTS, if they are more than `limit`."""
+    if available is None:
+        return
     # Position schemes may build lists with an entry per head, so they are counted once the rest is known to fit.
     for candidate in (dataclasses.replace(config, position={"name": "none"}), config):
         counts = parameters(candidate)
-        if sum(counts.values()) > limit:
-            return counts
-    return None
+        needed = WEIGHT_BYTES * sum(counts.values())
+        if needed > available:
+            keys = _values(config, PARTS[max(counts, key=counts.__getitem__)])
+            raise ConfigError(
+                f"{keys} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
+                f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
+            )
 
 
 def _values(config: ModelConfig, keys: Iterable[str]) -> str:
@@ -128,9 +124,11 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
     """
     config = resolved_positions(dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size))
     stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
-    if counts := _more_than(2 * stored, config):  # where a few are missing, they are named below
+    # Position schemes may build lists with an entry per head, and each head has numbers of its own.
+    needed = config.n_heads if config.n_heads > stored else sum(parameters(config).values())
+    if needed > 2 * stored:  # where fewer are missing, they are named below
         sizes = _values(config, dict.fromkeys(key for keys in PARTS.values() for key in keys))
-        raise ConfigError(f"its config needs {sum(counts.values()):,} numbers ({sizes}), but there are {stored:,}")
+        raise ConfigError(f"its config needs at least {needed:,} numbers ({sizes}), but there are {stored:,}")
     model = build_model(config)
     expected = model.state_dict()
     for name in [*expected, *weights]:

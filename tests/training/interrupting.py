@@ -16,14 +16,13 @@ from minitx.config.schema import Config
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 
-SERVER = multiprocessing.get_context("forkserver")
+FORK = multiprocessing.get_context("fork")
 """Starts processes that have imported everything already."""
-SERVER.set_forkserver_preload(["minitx.training.api", "tests.training.interrupting"])
 
 
 def start_process(config: Config, log: Path, resume: bool = False, temporary: Path | None = None) -> Any:
     """Train in another process, whose output is appended to `log` and whose temporary files are in `temporary`."""
-    process = SERVER.Process(target=_train_and_log, args=(config, str(log), resume, temporary), daemon=True)
+    process = FORK.Process(target=_train_and_log, args=(config, str(log), resume, temporary), daemon=True)
     process.start()
     return process
 

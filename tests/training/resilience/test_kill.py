@@ -16,6 +16,7 @@ import pytest
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
 from minitx.config.schema import Config, config_from_dict
+from minitx.training.api import train_config as train
 from tests.training.interrupting import assert_same_run, start_process
 
 FEW = 2
@@ -89,7 +90,7 @@ def killed_run(folder: Path, config: Config, temporary: Path, most: int, chance:
 def kill_runs(folder: Path, temporary: Path, kills: int, seed: int, steps: int = 120) -> tuple[int, int]:
     """Kill runs until there have been so many kills; each is compared with one that was not killed."""
     chance, straight = random.Random(seed), folder / "straight/v0"
-    killed_run(folder, config(folder, "straight", steps), temporary, 0, chance)
+    train(config(folder, "straight", steps))
     killed = torn = 0
     while killed < kills:
         version = folder / f"killed_{killed}/v0"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minitx.training.resilience.memory import KeepFreedMemory
-from tests.training.interrupting import SERVER
+from tests.training.interrupting import FORK
 
 BLOCKS, BLOCK = 12, 4_000_000  # freed together, as after a backward: more than glibc keeps by default
 
@@ -38,9 +38,9 @@ def measure(answer: Connection) -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
 def test_memory_is_kept_within_the_block_and_returned_after_it() -> None:
-    """In a process of its own, whose heap no other test has used."""
-    ours, theirs = SERVER.Pipe()
-    process = SERVER.Process(target=measure, args=(theirs,))
+    """In a process of its own, whose heap no other test changes."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=measure, args=(theirs,))
     process.start()
     inside, returned, after = ours.recv()
     process.join()
