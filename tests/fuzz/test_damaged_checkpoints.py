@@ -1,4 +1,4 @@
-"""Checkpoints from anybody: damaged, swapped, swollen, hostile. Each loads or is refused with a sentence; none runs."""
+"""Damaged and hostile checkpoints: each loads or is refused with a sentence, and none runs code."""
 
 import builtins
 import os
@@ -29,17 +29,17 @@ def good(tmp_path: Path) -> Path:
 
 
 def use(path: Path) -> Any:
-    """Load it and let it write: what is damaged may show late."""
+    """Load it and generate: damage may show late."""
     return minitx.load(path, device="cpu").generate("3 1 4", max_new_tokens=3)
 
 
 def flips(good: Path, count: int, seed: int) -> Asked:
     whole, asked, chance = good.read_bytes(), Asked(), random.Random(seed)
     path = good.parent / "flipped.ckpt"
-    pickled = zipfile.ZipFile(good).infolist()[0].file_size  # it stands first
+    pickled = zipfile.ZipFile(good).infolist()[0].file_size  # the first entry
     for number in range(count):
         bits = bytearray(whole)
-        # Half of them where it hurts: in the pickle, which says what all the rest is.
+        # Half of them in the pickle, which describes all the rest.
         end = pickled if number % 2 else len(whole)
         for _ in range(chance.choice((1, 1, 2, 10))):
             bits[chance.randrange(end)] ^= 1 << chance.randrange(8)
@@ -59,7 +59,7 @@ def test_thousands_of_flipped_bits(good: Path, seed: int) -> None:
 
 
 def places(tree: Any, path: tuple = ()) -> list[tuple]:
-    """The way to everything in nested dicts and lists."""
+    """The paths of all values in nested dicts and lists."""
     found = [path] if path else []
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, part in inner:
@@ -128,7 +128,7 @@ def shared(contents: dict) -> None:
 
 
 def views(contents: dict) -> None:
-    """A hundred views of one table: each is as large as it says, but copies of all would not be."""
+    """A hundred views of one table: each has its size, but copies of all would exceed the file."""
     table = torch.zeros(10_000)
     contents["state_dict"].update({f"view {start}": table[start:] for start in range(100)})
 
@@ -209,7 +209,7 @@ def test_a_packed_archive_is_refused_unread(good: Path) -> None:
 
 
 def test_a_storage_that_claims_more_than_its_bytes_reaches_nothing_else(good: Path) -> None:
-    """torch believes the pickle's count of bytes: what lies behind the tensor in memory would be read."""
+    """torch trusts the pickle's count of bytes: memory after the tensor would be read."""
     with zipfile.ZipFile(good) as archive:
         names = [name for name in archive.namelist() if "/data/" in name]
 

@@ -1,4 +1,4 @@
-"""Event files from anybody: TensorBoard and the Attention tab go on answering, whatever stands in them."""
+"""Damaged and hostile event files: TensorBoard and the Attention tab still answer."""
 
 import json
 import random
@@ -39,7 +39,7 @@ def events(tmp_path: Path) -> bytes:
 
 
 def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
-    """Open a TensorBoard on it and ask for all that it says is there."""
+    """Open it in TensorBoard and request everything that it lists."""
     folder.mkdir()
     (folder / "events.out.tfevents.1.x").write_bytes(content)
     try:
@@ -56,11 +56,11 @@ def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
                         if answer.status_code == 200:
                             asked.note(FINE, what, "")
                             continue
-                        told = json.loads(answer.data)
+                        answered = json.loads(answer.data)
                         assert answer.status_code == 404
-                        assert set(told) == {"error"}
-                        assert 10 < len(told["error"]) < 300
-                        asked.note(REFUSED, what, told["error"])
+                        assert set(answered) == {"error"}
+                        assert 10 < len(answered["error"]) < 300
+                        asked.note(REFUSED, what, answered["error"])
         assert board.client.get("/data/plugins_listing").status_code == 200
         asked.note(FINE, what, "")
     except Exception as error:
@@ -82,7 +82,7 @@ def damaged(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
 
 
 def rechecked(whole: bytes, chance: random.Random) -> bytes:
-    """Events whose maps were changed, their check sums made right again: what a hostile writer would do."""
+    """Events whose maps were changed, with valid checksums, as a hostile writer would make them."""
     place, content = 0, b""
     while place < len(whole):
         (length,) = struct.unpack("<Q", whole[place : place + 8])

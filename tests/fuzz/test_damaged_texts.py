@@ -1,4 +1,4 @@
-"""Text from anybody: whatever the bytes, a corpus is read as they say, or refused with a sentence."""
+"""Arbitrary bytes as a corpus: they are read, or refused with a sentence."""
 
 import gzip
 import io

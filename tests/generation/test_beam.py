@@ -1,4 +1,4 @@
-"""Beam search against all that could be written, first with tables for models, then with real ones.
+"""Beam search against all possible texts, first with tables for models, then with real ones.
 
 A table model gives random logits to every history, so nothing about the search can be guessed from its text.
 """
@@ -22,7 +22,7 @@ Row = tuple[int, ...]
 
 
 class History:
-    """A cache that remembers what each row has read, and that checks what it is told about rows."""
+    """A cache of the tokens that each row has read, which checks its arguments."""
 
     def __init__(self) -> None:
         self.rows: list[list[int]] = []
@@ -34,12 +34,12 @@ class History:
         before = [list(row) for row in self.rows]
         assert len(rows) == len(before)
         for new, old in enumerate(rows.tolist()):
-            assert before[new][:since] == before[old][:since], "rows differ earlier than they are said to"
+            assert before[new][:since] == before[old][:since], "rows differ before `since`"
             self.rows[new] = before[new][:since] + before[old][since:]
 
 
 class Table:
-    """Logits drawn anew for each history of real tokens; counts the rows that it reads at each step."""
+    """Random logits for each history of real tokens; counts the rows of each step."""
 
     def __init__(self, vocabulary: int, seed: int, sharpness: float = 2.0) -> None:
         self.vocabulary, self.seed, self.sharpness = vocabulary, seed, sharpness
@@ -70,7 +70,7 @@ class Table:
 
 
 def every_text(vocabulary: int, limit: int) -> list[Row]:
-    """All that can be written: up to the end, or up to the limit."""
+    """All possible texts: up to the end, or up to the limit."""
     words = [token for token in range(vocabulary) if token != EOS]
     ended = [(*text, EOS) for size in range(limit) for text in itertools.product(words, repeat=size)]
     return ended + list(itertools.product(words, repeat=limit))
@@ -90,7 +90,7 @@ def search(model: Any, prompts: list[Row], beams: int, limit: int, pad: int = -7
     return beam_search(model, ids, num_beams=beams, max_new_tokens=limit, **options)
 
 
-# ---- all that could be written ---------------------------------------------------------------------------------------
+# ---- all possible texts ----------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 3), st.sampled_from([-0.5, 0.0, 0.7, 1.0, 2.0]))
@@ -114,7 +114,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_best(seed: int, vocabulary: int, 
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from([True, False, "never"]))
 @settings(max_examples=30, deadline=None)
-def test_what_is_told_of_each_text_is_true(seed: int, beams: int, early: Any) -> None:
+def test_figures_of_each_text_are_right(seed: int, beams: int, early: Any) -> None:
     """Different texts, each with its own log-probability and score, the best first."""
     model, prompts = Table(6, seed), [(2,), (3, 4), (2, 5, 3)]
     found = search(model, prompts, beams, 5, length_penalty=0.8, early_stopping=early)
@@ -142,7 +142,7 @@ def test_one_beam_is_greedy(seed: int, limit: int) -> None:
 
 @pytest.mark.parametrize("least", [1, 3, 4])
 def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> None:
-    """What the search ranks by is what is left after the penalties; what it tells is what the model itself says."""
+    """The search ranks by scores after penalties; log-probabilities are those of the model."""
     for seed in range(5):
         model = Table(4, seed)
         adjust = combine_processors([EOS], min_new_tokens=least, repetition_penalty=1.3)
@@ -163,7 +163,7 @@ def test_penalties_are_counted_in_the_scores_and_reach_the_beams(least: int) -> 
 @given(st.integers(0, 10**6), st.integers(3, 4), st.integers(1, 3), st.sampled_from([True, False, "never"]))
 @settings(max_examples=20, deadline=None)
 def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary: int, limit: int, early: Any) -> None:
-    """Beams that hold nothing neither end nor count: no text is told that was not found."""
+    """Empty beams neither end nor count: every text that is returned was found."""
     model, space = Table(vocabulary, seed), every_text(vocabulary, limit)
     found = search(model, [(2,), (2, 1)], len(space) + 5, limit, length_penalty=1.0, early_stopping=early)
     for index, prompt in enumerate([(2,), (2, 1)]):
@@ -185,7 +185,7 @@ def test_where_everything_is_forbidden_there_is_nothing() -> None:
     count = int((found.lengths > 0).sum())
     assert found.lengths[0, :count].tolist() == [row.index(3) + 1 for row in found.ids[0, :count].tolist()]
     assert int(found.lengths.max()) <= 2
-    assert len(model.crowds) <= 3, "nothing is left to go on from"
+    assert len(model.crowds) <= 3, "no beam is left"
 
 
 def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
@@ -202,7 +202,7 @@ def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
 
 
 class Rules(Table):
-    """Says what it is told: from a history to probabilities; level where nothing is told."""
+    """Given probabilities for given histories; uniform ones elsewhere."""
 
     def __init__(self, vocabulary: int, rules: dict[Row, dict[int, float]]) -> None:
         super().__init__(vocabulary, 0)
@@ -322,10 +322,10 @@ def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, be
                     mine, yours = bookkeeping.read[own * beams + one], bookkeeping.read[own * beams + other]
                     assert bookkeeping.common[own, one, other] <= shared(mine.tolist(), yours.tolist())
     if beams == 1:
-        assert since == bookkeeping.read.size(1) - 1, "who goes on from itself copies nothing"
+        assert since == bookkeeping.read.size(1) - 1, "a beam that continues itself copies nothing"
 
 
-def test_beams_that_go_on_from_themselves_copy_nothing() -> None:
+def test_beams_that_continue_themselves_copy_nothing() -> None:
     search_of_two = _Search(torch.tensor([[5, 6]]), None, 2, 9, PAD)
     logs = torch.tensor([[0.0, -1.0]])
     _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]])))

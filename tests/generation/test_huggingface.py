@@ -138,7 +138,7 @@ PENALTIES = [
 @families
 @pytest.mark.parametrize("penalties", PENALTIES, ids=str)
 def test_penalties(name: str, penalties: dict[str, Any]) -> None:
-    """Prompts of one length: their repetition penalty counts padding as a word that was said, ours does not."""
+    """Prompts of one length: their repetition penalty counts padding as a token, ours does not."""
     one = both(name, (4, 4, 4))
     adjust = combine_processors([one.eos], **penalties)
     same_tokens(one.greedy(one.eos, logits_processor=adjust), one.transformers(one.eos, **penalties)[0])

@@ -34,10 +34,10 @@ def penalized(row: list[int], penalty: float) -> list[float]:
 
 def banned(row: list[int], size: int) -> set[int]:
     """Tokens that would repeat an n-gram of the row."""
-    said = {tuple(row[place : place + size]) for place in range(len(row) - size + 1)}
+    ngrams = {tuple(row[place : place + size]) for place in range(len(row) - size + 1)}
     if len(row) < size - 1:
         return set()
-    return {word for word in range(WORDS) if (*row[len(row) - size + 1 :], word) in said}
+    return {word for word in range(WORDS) if (*row[len(row) - size + 1 :], word) in ngrams}
 
 
 @given(st.lists(texts, min_size=2, max_size=4), st.floats(0.2, 5.0), st.integers(0, WORDS - 1))

@@ -18,7 +18,7 @@ VOCABULARY, PAD, EOS = 12, 0, 2
 
 
 class Pages:
-    """A fake cache that knows which of the rows of its model are still read."""
+    """A fake cache with the indices of the rows that are still in the batch."""
 
     def __init__(self, rows: int) -> None:
         self.rows = list(range(rows))
@@ -29,7 +29,7 @@ class Pages:
 
 
 class Reading:
-    """Row n says script[n] word by word with some certainty; notes how many rows it is handed."""
+    """Prefers script[n] in row n, token by token; records the number of rows of each step."""
 
     def __init__(self, script: list[list[int]], certainty: float = 3.0) -> None:
         self.script, self.certainty = script, certainty
@@ -47,7 +47,7 @@ class Reading:
         self.crowds.append(len(ids))
         if cache.length:
             for row, token in zip(rows, ids[:, -1].tolist(), strict=True):
-                assert token in (self.script[row][len(self.crowds) - 2], PAD), "each row reads what it has said"
+                assert token in (self.script[row][len(self.crowds) - 2], PAD), "each row reads its own latest token"
         cache.length += ids.size(1)
         logits = torch.zeros(*ids.shape, VOCABULARY)
         for place, row in enumerate(rows):
@@ -175,7 +175,7 @@ def draws(*numbers: int, limit: int = NUMBERS_AT_ONCE + 6) -> list[list[int]]:
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=2 * COMPACT_FROM_ROWS), st.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None)
 def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], random: Any) -> None:
-    """Rows end at different times, and those left go on with their own numbers, past the first ones token_at ahead."""
+    """Rows end at different times, and the others continue with their own numbers, past those generated ahead."""
     alone = {number: draws(number)[0] for number in numbers}
     random.shuffle(numbers)
     assert draws(*numbers) == [alone[number] for number in numbers]

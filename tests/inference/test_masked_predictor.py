@@ -1,4 +1,4 @@
-"""A model that tells what stands behind <mask>, in use."""
+"""A masked language model in use."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ MASK = CHARACTERS.special.mask
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    """Random weights, large enough that every token read matters; no special token is ever written."""
+    """Random weights, large enough that every token read matters; no special token is generated."""
     torch.manual_seed(1)
     model = ModelConfig(architecture="encoder_only", d_model=16, n_heads=2, tie_embeddings=False)
     network = build_model(model, CHARACTERS.vocab_size)
@@ -46,7 +46,7 @@ def test_masks_are_filled_and_the_rest_is_left(predictor: Predictor) -> None:
             assert CHARACTERS.encode(symbol) == [int(logits(predictor, text)[place].argmax())]
         else:
             assert CHARACTERS.encode(symbol) == [token]
-    assert predictor.generate("abc") == "abc"  # nothing is hidden, nothing is asked
+    assert predictor.generate("abc") == "abc"  # there is no mask
 
 
 def test_several_texts_as_one_by_one(predictor: Predictor) -> None:

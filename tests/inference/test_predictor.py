@@ -103,7 +103,7 @@ def test_greedy_writing_is_the_most_likely_token_again_and_again(architecture: s
     special = predictor.tokenizer.special
     for question in prompts(predictor):
         written: list[int] = []
-        # Of a text as many tokens as fit into its block: beyond that, the model no longer looks back on everything.
+        # Of a text as many tokens as fit into its block: beyond that, the context no longer holds everything.
         limit = BLOCK - len(question) + 1 if text else 7
         while len(written) < limit and special.eos not in written:
             written.append(int(forward(predictor, question, written)[-1].argmax()))
@@ -131,14 +131,14 @@ def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
 
 
 @each_decoder
-def test_by_default_the_longest_answer_of_the_task_has_room_and_its_end(architecture: str) -> None:
+def test_by_default_the_longest_answer_of_the_task_fits_with_its_end(architecture: str) -> None:
     predictor = built(architecture, ends=False)
     assert len(predictor.generate("3").split()) == LONGEST + 1
     longer = " ".join(["3"] * 20)
     assert len(predictor.generate(longer).split()) == 21
 
 
-def test_by_default_a_text_goes_on_for_a_while() -> None:
+def test_by_default_a_text_has_a_fixed_length() -> None:
     predictor = built(text=True, ends=False)
     assert len(predictor.generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
 
@@ -238,20 +238,20 @@ def test_a_prompt_past_the_table_is_refused_with_the_key(architecture: str) -> N
             use("3 1 4 1 5")
 
 
-@pytest.mark.parametrize(("architecture", "room"), [("decoder_only", 3), ("encoder_decoder", 5)])
-def test_as_much_is_written_as_the_table_has_room_for_and_no_more(architecture: str, room: int) -> None:
+@pytest.mark.parametrize(("architecture", "capacity"), [("decoder_only", 3), ("encoder_decoder", 5)])
+def test_an_output_is_at_most_as_long_as_the_table_allows(architecture: str, capacity: int) -> None:
     # Of five places, a decoder alone reads "3 1 <sep>" and two of the three words after it: the last is not read again.
     # One with an encoder reads <bos> and four of five.
     predictor = built(architecture, ends=False, position={"name": "learned", "max_len": 5})
-    assert len(predictor.generate("3 1", max_new_tokens=room).split()) == room
-    with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {room}.*model\.position\.max_len.* 5"):
-        predictor.generate("3 1", max_new_tokens=room + 1)
-    assert len(predictor.generate("3 1").split()) == room, "the default is what there is room for"
+    assert len(predictor.generate("3 1", max_new_tokens=capacity).split()) == capacity
+    with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {capacity}.*model\.position\.max_len.* 5"):
+        predictor.generate("3 1", max_new_tokens=capacity + 1)
+    assert len(predictor.generate("3 1").split()) == capacity, "by default, all of the capacity"
     whole = predictor.generate("3 1")
     assert predictor.generate(["3 1", "4 5"])[0] == whole
 
 
-def test_a_text_goes_on_past_a_table_as_long_as_its_block() -> None:
+def test_a_text_may_exceed_a_table_as_long_as_its_block() -> None:
     predictor = built(text=True, ends=False, position={"name": "learned", "max_len": BLOCK})
     assert len(predictor.generate("abc", max_new_tokens=30)) == 30
     assert len(predictor.generate("abcdefg " * 4, max_new_tokens=30)) == 30
@@ -310,7 +310,7 @@ def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> N
 
 
 def silent(predictor: Predictor) -> Predictor:
-    """The same model, but all that it ever writes is the end."""
+    """The same model, whose every output is the end token."""
     predictor = copy.deepcopy(predictor)
     head = predictor.model.head
     with torch.no_grad():
@@ -321,7 +321,7 @@ def silent(predictor: Predictor) -> Predictor:
 
 
 @each_decoder
-def test_a_model_that_says_nothing_can_be_looked_into(architecture: str, tmp_path: Path) -> None:
+def test_an_empty_output_has_attention_maps(architecture: str, tmp_path: Path) -> None:
     predictor = silent(built(architecture))
     assert predictor.generate("3 1 4") == ""
     assert list(predictor.generate("3 1 4", stream=True)) == []
@@ -333,7 +333,7 @@ def test_a_model_that_says_nothing_can_be_looked_into(architecture: str, tmp_pat
 
 
 @each_architecture
-def test_a_batch_is_looked_into_as_its_rows_are(architecture: str) -> None:
+def test_a_batch_has_the_maps_of_its_rows(architecture: str) -> None:
     predictor = built(architecture)
     questions, answers = ["3 1 4 1", "5"], ["2 0 1 2", "0"]
     together = predictor.attend(questions, answers)
@@ -366,8 +366,8 @@ def looped(predictor: Predictor, question: str, target: str, ends: bool) -> floa
     """The sum of log-probabilities, token by token."""
     answer = predictor.tokenizer.encode(target)
     logits = forward(predictor, question, answer)
-    said = [*answer, predictor.tokenizer.special.eos] if ends else answer
-    return sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(said))
+    ids = [*answer, predictor.tokenizer.special.eos] if ends else answer
+    return sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(ids))
 
 
 @each_decoder
@@ -383,7 +383,7 @@ def test_a_score_of_an_encoder_is_place_by_place() -> None:
         assert predictor.score(question, target) == pytest.approx(looped(predictor, question, target, False), rel=1e-4)
 
 
-def test_a_score_of_a_text_is_of_how_it_goes_on() -> None:
+def test_a_score_of_a_text_is_that_of_its_continuation() -> None:
     predictor = built(text=True)
     for beginning, rest in (("ab", "cde"), ("a", "b"), ("abc def", "g\n ")):
         assert predictor.score(beginning, rest) == pytest.approx(looped(predictor, beginning, rest, False), rel=1e-4)

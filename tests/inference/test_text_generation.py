@@ -216,7 +216,7 @@ def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: di
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}], ids=str)
 @pytest.mark.parametrize("position", sorted({*POSITIONS} - {"learned"}))
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
-def test_answers_go_on_past_the_trained_length(architecture: str, position: str, options: dict[str, Any]) -> None:
+def test_answers_may_exceed_the_trained_length(architecture: str, position: str, options: dict[str, Any]) -> None:
     predictor = built(architecture, ends=False, position={"name": position})
     limit = 2 * LONGEST + 3
     assert len(predictor.generate("3 1", max_new_tokens=limit, **options).split()) == limit
@@ -235,7 +235,7 @@ def test_learned_positions_say_where_they_end(architecture: str, options: dict[s
 
 
 def test_beams_of_running_text_look_back_on_everything() -> None:
-    """The prompt gives way: as much of its end is read as leaves room for what is to be written."""
+    """The prompt is cut at its beginning, so that the output fits into the context."""
     for seed in (1, 2):
         predictor = built(text=True, seed=seed)
         ends = [predictor.tokenizer.special.eos]
@@ -257,7 +257,7 @@ def test_beams_of_running_text_refuse_more_than_a_block() -> None:
         built(text=True).generate("abc", num_beams=2, max_new_tokens=BLOCK)
 
 
-def test_a_block_of_one_has_no_room_for_beams() -> None:
+def test_a_block_of_one_is_too_short_for_beams() -> None:
     own = built(text=True)
     predictor = Predictor(
         own.model, own.tokenizer, Config(data={**own.config.data, "block": 1}, model=own.config.model)

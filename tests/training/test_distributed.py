@@ -59,12 +59,12 @@ def launched(folder: Path, nodes: int, *words: str) -> list[str]:
         for node in range(nodes)
     ]
     try:
-        said = [process.communicate(timeout=300)[0] for process in started]
+        outputs = [process.communicate(timeout=300)[0] for process in started]
     finally:
         for process in started:
             process.kill()
-    assert [process.returncode for process in started] == [0] * nodes, "\n".join(said)
-    return said
+    assert [process.returncode for process in started] == [0] * nodes, "\n".join(outputs)
+    return outputs
 
 
 @pytest.mark.slow
@@ -76,9 +76,9 @@ def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
     assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]
     assert len(list(folder.glob("events.*"))) == 1
     assert state(folder)["global_step"] == 20
-    (said,) = launched(tmp_path, 1, "--trainer.max_steps", "30", "--resume")
-    assert "continues after step 20" in said
-    assert "trainer.num_nodes 2 -> 1" in said
+    (outputs,) = launched(tmp_path, 1, "--trainer.max_steps", "30", "--resume")
+    assert "continues after step 20" in outputs
+    assert "trainer.num_nodes 2 -> 1" in outputs
     launched(tmp_path, 2, "--trainer.max_steps", "40", "--resume")
     assert json.loads((folder / "results.json").read_text())["steps"] == 40
     assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]

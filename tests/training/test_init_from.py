@@ -111,16 +111,7 @@ def words(folder: Path, name: str, text: Path, *more: str) -> list[str]:
     return ["train", *[word for key, value in keys.items() for word in (f"--{key}", str(value))], *more]
 
 
-SMALL = [
-    "--model.architecture",
-    "decoder_only",
-    "--model.d_model",
-    "32",
-    "--model.n_heads",
-    "2",
-    "--model.n_layers",
-    "1",
-]
+SMALL = ["--model.architecture=decoder_only", "--model.d_model=32", "--model.n_heads=2", "--model.n_layers=1"]
 BPE = ["--data.tokenizer.name", "bpe", "--data.tokenizer.size", "300"]
 
 

@@ -113,7 +113,7 @@ def test_an_older_state_goes_to_the_same_parameters(name: str, optimizer: str, m
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_step_counters_lie_where_the_settings_want_them(optimizer: str) -> None:
-    """As after 16-mixed training on a CPU, now fused on a GPU; the meta device stands for one here."""
+    """As after 16-mixed training on a CPU, now fused on a GPU; here the meta device replaces it."""
     layer, config = nn.Linear(4, 4), OptimizerConfig(name=optimizer)  # type: ignore[arg-type]
     before = build_optimizer(layer, config, fused=False)
     for parameter in layer.parameters():

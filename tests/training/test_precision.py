@@ -36,6 +36,6 @@ def test_auto_on_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_apple_gpu_has_no_float64(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     resolve(small(trainer={"precision": "64-true", "accelerator": "cpu"}))
-    told = r"trainer\.precision 64-true needs trainer\.accelerator cpu here, got mps, which has no float64"
-    with pytest.raises(ValueError, match=told):
+    message = r"trainer\.precision 64-true needs trainer\.accelerator cpu here, got mps, which has no float64"
+    with pytest.raises(ValueError, match=message):
         resolve(small(trainer={"precision": "64-true", "accelerator": "auto"}))

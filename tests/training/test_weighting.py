@@ -71,13 +71,13 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
 
 def test_the_loader_counts_the_labels_of_a_step() -> None:
     task = Reverse(symbols=6, length=(1, 5), batch_size=3)
-    drawn = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8, accumulate=2))
-    labels = [int((batch.labels != IGNORE).sum()) for batch in drawn]
+    batches = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8, accumulate=2))
+    labels = [int((batch.labels != IGNORE).sum()) for batch in batches]
     assert len(set(labels)) > 1
-    told = [int(batch.step_labels) for batch in drawn]  # type: ignore[arg-type]
-    assert told == [sum(labels[step : step + 2]) for step in (0, 2, 4) for _ in range(2)]
+    counted = [int(batch.step_labels) for batch in batches]  # type: ignore[arg-type]
+    assert counted == [sum(labels[step : step + 2]) for step in (0, 2, 4) for _ in range(2)]
     plain = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8))
-    assert all(torch.equal(one.labels, other.labels) for one, other in zip(drawn, plain, strict=True))
+    assert all(torch.equal(one.labels, other.labels) for one, other in zip(batches, plain, strict=True))
 
 
 class Processes:

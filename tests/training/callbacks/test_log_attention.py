@@ -62,9 +62,9 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
     questions = [predictor.tokenizer.decode(row) for row in examples.source.tolist()]  # type: ignore[union-attr]
     maps = predictor.attend(questions)
     for number in (1, 2):
-        drawn = maps.encoded(number - 1)
-        assert set(drawn) == set(KINDS[architecture])
-        for kind, items in drawn.items():
+        encoded = maps.encoded(number - 1)
+        assert set(encoded) == set(KINDS[architecture])
+        for kind, items in encoded.items():
             header, shown = decode(blobs(found[f"{kind}/example_{number}"][6]))
             expected, weights = decode(items)
             assert (header["queries"], header["keys"]) == (expected["queries"], expected["keys"])

@@ -24,15 +24,15 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
     batch = pairs.frame(architecture, predictor.tokenizer.special)
     kept = {"encoder": batch.src, "decoder": batch.tgt}
     table = predictor.model.embedding
-    for stack, vectors, told in points:
-        assert len(told) == len(vectors)
-        static = {token: vector for (token, kind, *_), vector in zip(told, vectors, strict=True) if kind == "table"}
+    for stack, vectors, labels in points:
+        assert len(labels) == len(vectors)
+        static = {token: vector for (token, kind, *_), vector in zip(labels, vectors, strict=True) if kind == "table"}
         contextual = [
             (token, int(row) - 1, int(place) - 1, vector)
-            for (token, kind, row, place), vector in zip(told, vectors, strict=True)
+            for (token, kind, row, place), vector in zip(labels, vectors, strict=True)
             if kind == stack
         ]
-        assert len(static) + len(contextual) == len(told)
+        assert len(static) + len(contextual) == len(labels)
         assert set(static) == {token for token, *_ in contextual}
         ids = kept[stack]
         assert ids is not None
@@ -95,10 +95,10 @@ def test_a_run_writes_them_at_its_end(trained: Any) -> None:
     assert [part.tensor_name.split(":")[0] for part in config.embeddings] == ["encoder", "decoder"]
     for part in config.embeddings:
         vectors = (folder / part.tensor_path).read_text().splitlines()
-        header, *told = (folder / part.metadata_path).read_text().splitlines()
+        header, *labels = (folder / part.metadata_path).read_text().splitlines()
         assert header.split("\t") == COLUMNS
-        assert len(told) == len(vectors) > 0
-        assert {len(line.split("\t")) for line in told} == {len(COLUMNS)}
+        assert len(labels) == len(vectors) > 0
+        assert {len(line.split("\t")) for line in labels} == {len(COLUMNS)}
         assert {len(line.split("\t")) for line in vectors} == {32}
 
 

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite change no weight, and the run says where they come from."""
+"""Losses and gradients that are not finite change no weight, and the run names their origin."""
 
 import json
 from pathlib import Path
