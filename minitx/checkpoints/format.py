@@ -57,14 +57,15 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
         )
     if missing := {"config", "tokenizer"} - section.keys() or {"state_dict"} - contents.keys():
         raise ConfigError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
+    misfit = f"{path} is damaged, or its parts do not fit together"
     parts = {"config": section["config"], "tokenizer": section["tokenizer"], "weights": contents["state_dict"]}
     for name, part in parts.items():
         if not isinstance(part, dict):
-            raise ConfigError(f"{path} is damaged: its {name} must be a dict, got {type(part).__name__}")
+            raise ConfigError(f"{misfit}: its {name} must be a dict, got {type(part).__name__}")
     for name, tensor in contents["state_dict"].items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             got = f"{type(tensor).__name__} {name!r:.80}"
-            raise ConfigError(f"{path} is damaged: its weights must be tensors by name, got {got}")
+            raise ConfigError(f"{misfit}: its weights must be tensors by name, got {got}")
     return contents
 
 
