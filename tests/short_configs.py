@@ -13,7 +13,11 @@ from parallel_files import write_split
 def short(steps: int) -> list[str]:
     """The words that make any experiment one of a few steps, with a validation and a save at the end."""
     every = [f"--trainer.{key}={steps}" for key in ("max_steps", "val_every_n_steps", "save_every_n_steps")]
-    return [*every, "--trainer.accelerator=cpu", "--data.validation_size=10", "--data.test_size=10"]
+    return [
+        *every,
+        "--trainer.accelerator=cpu",
+        *(f"--data.{key}=4" for key in ("batch_size", "validation_size", "test_size")),
+    ]
 
 
 def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from minitx.hardware.devices import moved, pinned
 
-IGNORE = -100
-"""The label of a position without a target; torch's own default."""
+IGNORE = -100  # the label of a position without a target; torch's own default
 
 
 @dataclass(eq=False)

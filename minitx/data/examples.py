@@ -111,8 +111,7 @@ class Pairs(Examples):
     def _joined(self, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
         """Join each row as source <sep> target <eos>, without gaps.
 
-        Returns:
-            ids [N, W], labels [N, W] with IGNORE outside the answers, and the index [N] of each answer's first token.
+        Returns ids and labels [N, W], with IGNORE outside the answers, and the index [N] of each answer's first token.
         """
         size, target_size = self.source.size(1), self.target.size(1)
         separators = self.source_keep.sum(dim=1, keepdim=True)
@@ -188,16 +187,10 @@ class Masked(Examples):
 
 
 def check_architecture(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool = True) -> None:
-    """Refuse an architecture that cannot express a task.
+    """Refuse an architecture that cannot express a task, with a ConfigError.
 
-    Args:
-        architecture: of the model.
-        kind: of the task's examples.
-        longest: maximum numbers of source and target symbols of an example.
-        aligned: every answer is as long as its own question, not only the longest as the longest.
-
-    Raises:
-        ConfigError: with the key to change.
+    `longest` are the maximum numbers of source and target symbols of an example; in an aligned task every answer is as
+    long as its own question, not only the longest as the longest.
     """
     if kind == "masked" and architecture != "encoder_only":
         raise ConfigError(f"model.architecture: masked tokens need encoder_only; {architecture} reads them all")

@@ -32,18 +32,10 @@ def framed(
     special: SpecialIds,
     device: torch.device,
 ) -> Batch:
-    """The batch of encoded texts.
+    """The batch of encoded texts; raises ConfigError where an encoder alone is to answer in another length.
 
-    Args:
-        sources: ids of questions, of beginnings of running text, or of text with <mask> in it.
-        answers: ids of the answers, of the continuations, or of the text without <mask>; None where there are none.
-        kind: of the task's examples.
-        architecture: of the model.
-        special: of the tokenizer.
-        device: of the batch.
-
-    Raises:
-        ConfigError: for an encoder alone, answers of another length than their questions.
+    Sources are questions, beginnings of running text, or text with <mask> in it; answers are those to the questions,
+    continuations, or the text without <mask>, and None where there are none.
     """
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer

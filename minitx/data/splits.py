@@ -13,12 +13,9 @@ from torch import Tensor
 Split = Literal["training", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-SHARES: dict[Split, float] = {"training": 0.85, "validation": 0.05, "test": 0.10}
-"""Shares of all possible examples."""
-BUCKETS = 1000
-"""Number of buckets that hashes fall into; each bucket belongs to one split."""
-MULTIPLIER = 6364136223846793005
-"""Of Knuth's MMIX generator."""
+SHARES: dict[Split, float] = {"training": 0.85, "validation": 0.05, "test": 0.10}  # shares of all possible examples
+BUCKETS = 1000  # number of buckets that hashes fall into; each bucket belongs to one split
+MULTIPLIER = 6364136223846793005  # of Knuth's MMIX generator
 
 
 def content_hash(ids: Tensor, keep: Tensor) -> Tensor:

@@ -72,11 +72,9 @@ ANY_CHARACTER = r"[\s\S]"
 
 
 class Tokenizer:
-    """A vocabulary and the rules that cut text into its tokens.
+    """A vocabulary and the rules that cut text into its tokens, on a tokenizer of the `tokenizers` library.
 
-    Args:
-        backend: a tokenizer of the `tokenizers` library whose vocabulary holds every special token.
-        special_tokens: of an imported tokenizer, which spells them otherwise; text may contain them.
+    `special_tokens` are given for an imported tokenizer, which spells them otherwise; text may contain them.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, special_tokens: SpecialTokens | None = None) -> None:
@@ -116,11 +114,7 @@ class Tokenizer:
         return self.tokens(token for token in range(self.vocab_size) if token not in self.special)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text.
-
-        Raises:
-            ConfigError: a piece of text outside the vocabulary; the message lists the vocabulary.
-        """
+        """Ids of a text; the ConfigError about a piece outside the vocabulary lists the vocabulary."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
@@ -200,11 +194,7 @@ class Tokenizer:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
-        """The inverse of to_dict.
-
-        Raises:
-            ConfigError: not a tokenizer's description.
-        """
+        """The inverse of to_dict; raises ConfigError for anything else."""
         try:
             special_tokens = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
             backend = plain if special_tokens is None else plain["backend"]

@@ -23,9 +23,6 @@ RAGGED = st.lists(
     min_size=1,
     max_size=6,
 )
-EQUALLY_LONG = st.lists(st.lists(st.tuples(SYMBOLS, SYMBOLS), min_size=1, max_size=6), min_size=1, max_size=6).map(
-    lambda rows: [([a for a, _ in row], [b for _, b in row]) for row in rows]
-)
 
 
 def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -102,15 +99,6 @@ def test_reference_layout() -> None:
 
 
 # ---- properties ------------------------------------------------------------------------------------------------------
-
-
-@given(EQUALLY_LONG)
-@settings(deadline=None)
-def test_labels_of_an_encoder_are_the_answers_place_by_place(rows: list[tuple[list[int], list[int]]]) -> None:
-    batch = pairs_of(rows).frame("encoder_only", SPECIAL)
-    for (source, target), labels, read in zip(rows, batch.labels, batch.src, strict=True):
-        assert read[labels != IGNORE].tolist() == source
-        assert labels[labels != IGNORE].tolist() == target
 
 
 @given(RAGGED)

@@ -38,11 +38,9 @@ TASKS = LazyRegistry(
 )
 """Tasks by data.name. A module in this table is imported when one of its tasks is first requested."""
 
-FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)
-"""The id of a toy task's first symbol."""
+FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)  # the id of a toy task's first symbol
 
-MAX_FRUITLESS_SAMPLES = 20
-"""Samples in a row without a new example, after which a split counts as exhausted."""
+MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
 
 TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
@@ -156,11 +154,7 @@ class Task:
         raise NotImplementedError
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The fixed examples of a held-out split; with a limit the first, or evenly spread, `limit` of them.
-
-        Raises:
-            ConfigError: this task has no such split.
-        """
+        """The fixed examples of a held-out split; with a limit the first, or evenly spread, `limit` of them."""
         raise NotImplementedError
 
     def sentences(self, split: Split, limit: int | None = None) -> list[tuple[str, str]]:
@@ -198,11 +192,7 @@ class QuestionTask(Task):
         return getattr(self, self.length_option) if self.length_option else None
 
     def of_length(self, length: int) -> Self:
-        """The same task with questions of one length only.
-
-        Raises:
-            ConfigError: no question is that long.
-        """
+        """The same task with questions of one length only; raises ConfigError where no question is that long."""
         if self.length_option is None:
             raise NotImplementedError
         changes: dict[str, Any] = {self.length_option: (length, length)}
@@ -230,11 +220,7 @@ class QuestionTask(Task):
         return torch.where(keep, ids, self.vocabulary.special.pad), keep
 
     def sample(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
-        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more.
-
-        Raises:
-            ConfigError: the task has no example for this split.
-        """
+        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more."""
         found: list[tuple[Tensor, Tensor]] = []
         seen: set[int] = set()
         count = fruitless = 0

@@ -23,8 +23,7 @@ from minitx.data.tasks.languages import LanguageTask, check_names
 Format = Literal["short", "medium", "long", "full"]
 ALWAYS, WEEKDAY, MONTH, DAY, YEAR = range(5)
 """Fields of a date; ALWAYS has the value 0, for the text between the others."""
-FIELDS = {"E": WEEKDAY, "c": WEEKDAY, "M": MONTH, "L": MONTH, "d": DAY, "y": YEAR}
-"""The letters of locale patterns."""
+FIELDS = {"E": WEEKDAY, "c": WEEKDAY, "M": MONTH, "L": MONTH, "d": DAY, "y": YEAR}  # the letters of locale patterns
 EXAMPLES = {
     WEEKDAY: [date(2001, 1, day) for day in range(1, 8)],  # from a Monday
     MONTH: [date(2001, month, 1) for month in range(1, 13)],

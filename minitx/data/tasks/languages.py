@@ -25,15 +25,7 @@ from minitx.data.tokenizers import Tokenizer
 
 
 class Pieces:
-    """A table of strings from which texts are assembled.
-
-    Args:
-        texts: the R strings; empty ones are allowed.
-        vocabulary: a tokenizer for characters.
-
-    Raises:
-        ConfigError: a character that the vocabulary lacks.
-    """
+    """A table of R strings from which texts are assembled; the vocabulary is one of characters."""
 
     def __init__(self, texts: Sequence[str], vocabulary: Tokenizer) -> None:
         encode = lookup(vocabulary)
@@ -191,11 +183,7 @@ class NumberWords(LanguageTask):
 
 
 def check_names(option: str, names: Sequence[str]) -> None:
-    """Refuse an empty list of names, and duplicates.
-
-    Raises:
-        ConfigError: with the key.
-    """
+    """Refuse an empty list of names, and duplicates, with a ConfigError."""
     if not names or len({*names}) < len(names):
         raise ConfigError(f"data.{option} must name at least one, and none twice, got {[*names]}")
 

@@ -20,8 +20,7 @@ from minitx.data.splits import Split
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator, numbered, register
 from minitx.data.tokenizers import Tokenizer
 
-MAX_CONTEXTS = 1024
-"""Maximum C; the stationary distribution is the solution of C linear equations."""
+MAX_CONTEXTS = 1024  # maximum C; the stationary distribution is the solution of C linear equations
 SPREAD_SHARE = 1e-3
 """Share of the probability that is spread evenly over all symbols: where every symbol can follow, the chain mixes."""
 

@@ -24,8 +24,7 @@ from minitx.data.text.parallel_files import Sentences
 from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.data.tokenizers import Tokenizer
 
-PAIRS_AT_ONCE = 1000
-"""Pairs of sentences handed to a tokenizer's trainer at once."""
+PAIRS_AT_ONCE = 1000  # pairs of sentences handed to a tokenizer's trainer at once
 
 
 class Rows:
@@ -103,11 +102,7 @@ class Translation(Task):
         return True
 
     def on_file(self, path: str) -> Self:
-        """The same task on other pairs, in the columns that source and target name.
-
-        Raises:
-            ConfigError: not one file with both sides.
-        """
+        """The same task on other pairs, in one file with the columns that source and target name."""
         file = Path(path)
         if file.suffix not in parallel_files.TABLE_SUFFIXES:
             raise ConfigError(

@@ -26,12 +26,10 @@ KINDS = {
 """Kinds of files by suffix; a file with any other suffix is text if data.path names it."""
 NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
 """Suffixes of local files: owner/name.txt is a missing file, not a data set on the hub."""
-TABLE_ROWS = 1000
-"""Rows of a table read at once."""
+TABLE_ROWS = 1000  # rows of a table read at once
 
 Files = Callable[[], list[Path]]
-CORPORA: dict[str, Files] = {}
-"""Registered corpora: names for data.path."""
+CORPORA: dict[str, Files] = {}  # registered corpora: names for data.path
 
 
 def register(name: str) -> Callable[[Files], Files]:
@@ -64,9 +62,6 @@ def load(
     """The corpus of a data.path: a name in CORPORA, a file, a folder of files of one kind, or owner/name on the hub.
 
     The other arguments are options of the task `text`.
-
-    Raises:
-        ConfigError: no file, no text, or a division into documents that this kind of file does not have.
     """
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))

@@ -16,27 +16,20 @@ Sentences = list[tuple[str, str]]
 
 TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 """Options of csv.reader by suffix."""
-TABLE_SUFFIXES = (*TABLES, ".jsonl")
-"""Suffixes of files with both sides."""
+TABLE_SUFFIXES = (*TABLES, ".jsonl")  # suffixes of files with both sides
 
 
 def read(folder: str, name: str, source: str, target: str, key: str) -> Sentences:
     """The pairs of one split, in the order of the files; a side may be empty.
 
-    Args:
-        folder: of the files.
-        name: of the files without the language (`train` for train.de and train.en), or of one table: .tsv or .csv with
-            a header, .jsonl with an object for each line.
-        source: the source language: the suffix of its file, or the name of its column; `target` likewise.
-        target: the target language.
-        key: the option under data that gave the name, for messages.
-
-    Raises:
-        ConfigError: a file that is not there or not UTF-8, files of different lengths, no such column, no pair at all.
+    `name` is that of the files without the language (`train` for train.de and train.en), or of one table: .tsv or .csv
+    with a header, .jsonl with an object for each line. A language is the suffix of its file, or the name of its column.
+    `key` is the option under data that gave the name, for messages.
     """
     root = Path(folder).expanduser()
+    expected = name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
     if not root.is_dir():
-        raise ConfigError(f"data.path: there is no folder {folder}; give one with {_expected(name, source, target)}")
+        raise ConfigError(f"data.path: there is no folder {folder}; give one with {expected}")
     file = root / name
     if file.suffix in TABLES:
         pairs = _table(file, source, target, key)
@@ -52,12 +45,8 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
             )
         pairs = list(zip(*sides, strict=True))
     if not any(one.strip() and other.strip() for one, other in pairs):
-        raise ConfigError(f"data.{key}: {_expected(name, source, target)} in {folder} holds no pair of sentences")
+        raise ConfigError(f"data.{key}: {expected} in {folder} holds no pair of sentences")
     return [(one.strip(), other.strip()) for one, other in pairs]
-
-
-def _expected(name: str, source: str, target: str) -> str:
-    return name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
 
 
 def _text(file: Path, key: str) -> str:

@@ -17,10 +17,8 @@ from typing import NamedTuple
 from minitx.config.errors import ConfigError
 from minitx.data.text.work_progress import progress
 
-CHUNK_BYTES = 1 << 20
-"""Bytes read at once."""
-MAX_PIECE_CHARACTERS = 4096
-"""Maximum number of characters handed to a tokenizer at once."""
+CHUNK_BYTES = 1 << 20  # bytes read at once
+MAX_PIECE_CHARACTERS = 4096  # maximum number of characters handed to a tokenizer at once
 
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
@@ -68,16 +66,13 @@ skipped."""
 
 
 def text_files(files: Sequence[Path], documents: str) -> Corpus:
-    """Files of UTF-8 text in sequence, divided by one of DIVISIONS; every line break becomes \\n.
+    """Files of UTF-8 text in sequence, divided by one of DIVISIONS; every line break becomes \\n."""
 
-    Raises:
-        ConfigError: a file that is empty, unreadable or not UTF-8.
-    """
+    def chunks() -> Iterator[Chunk]:
+        return chain.from_iterable(_chunks(file, documents) for file in files)
+
     key = digest(files, documents, check=True)
-    size = sum(file.stat().st_size for file in files)
-    return Corpus(
-        key, lambda: chain.from_iterable(_chunks(file, documents) for file in files), documents != "whole", size
-    )
+    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files))
 
 
 def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
@@ -109,11 +104,7 @@ def _parts(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def digest(files: Sequence[Path], settings: str, check: bool) -> str:
-    """A hash of the content of files, and of everything else that changes how they are read.
-
-    Raises:
-        ConfigError: a file that is empty, unreadable, or not UTF-8 if that is to be checked.
-    """
+    """A hash of files, none empty and UTF-8 if that is to be checked, and of what else changes how they are read."""
     total = hashlib.sha256(settings.encode())
     for file in files:
         own, offset = hashlib.sha256(), 0

@@ -29,11 +29,7 @@ def cache_folder() -> Path:
 
 
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
-    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it.
-
-    Raises:
-        ConfigError: invalid options, or text that cannot be read.
-    """
+    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it."""
     options = resolve(TOKENIZERS, options, "data.tokenizer")
     path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"
     if path.exists():
@@ -54,9 +50,7 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
         with written_whole(path) as file:
             for ids in _encoded(corpus.read("encoding"), tokenizer):
                 file.write(ids.astype(kind).tobytes())
-    if not path.stat().st_size:
-        return np.empty(0, dtype=kind)
-    return np.memmap(path, dtype=kind, mode="r")
+    return np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.empty(0, dtype=kind)
 
 
 def _key(corpus: Corpus, settings: dict) -> str:

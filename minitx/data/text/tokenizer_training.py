@@ -19,8 +19,7 @@ from minitx.config.schema import MAX_SIZE, Size
 from minitx.data.text.readers import pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
-"""A printable character for each byte."""
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # A printable character for each byte
 
 
 class CharTokenizer:

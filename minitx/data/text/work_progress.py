@@ -9,10 +9,8 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 
-DELAY_SECONDS = 2.0
-"""Work that takes less shows nothing."""
-BAR_SECONDS, LINE_SECONDS = 0.2, 10.0
-"""Seconds between updates, on a terminal and elsewhere."""
+DELAY_SECONDS = 2.0  # work that takes less shows nothing
+BAR_SECONDS, LINE_SECONDS = 0.2, 10.0  # seconds between updates, on a terminal and elsewhere
 
 
 class _Bar(tqdm):

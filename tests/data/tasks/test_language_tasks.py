@@ -92,7 +92,7 @@ def test_lengths_languages_and_directions_are_equally_likely() -> None:
 
 @pytest.mark.parametrize("direction", ["both", "to_words", "to_digits"])
 def test_the_longest_number_determines_the_width(direction: str) -> None:
-    task = make("number_words", languages=("en", "pt_BR"), direction=direction, numbers=(95, 2100))
+    task = make("number_words", languages=("en", "de"), direction=direction, numbers=(95, 2100))
     every = torch.tensor([[n, at, way] for n in range(95, 2101) for at in (0, 1) for way in (0, 1)])
     if direction != "both":
         every = every[every[:, 2] == int(direction == "to_words")]
@@ -172,7 +172,7 @@ RANGES = {"number_words": ("numbers", (0, 2000), (0, 999_999)), "dates": ("years
 def test_content_held_out_in_one_language_is_held_out_in_all(name: str) -> None:
     option, few, many = RANGES[name]
     narrow = make(name, languages=("en",), **{option: few})
-    wide = make(name, languages=("fr", "de", "en"), **{option: (0, 5000) if name == "number_words" else many})
+    wide = make(name, languages=("de", "en"), **{option: (0, 5000) if name == "number_words" else many})
     held_out = contents(narrow, narrow.examples("test", 400))
     assert len(held_out) > 40
     for others, least in ((wide.batch(generator(1), 1000), 500), (wide.examples("validation", 300), 50)):
@@ -205,7 +205,7 @@ def test_a_number_alone_is_in_one_split_and_the_others_name_the_option() -> None
     refused = []
     for split in ("validation", "test"):
         try:
-            make("number_words", numbers=(7, 7)).examples(split)  # type: ignore[arg-type]
+            make("number_words", languages=("en",), numbers=(7, 7)).examples(split)  # type: ignore[arg-type]
         except ValueError as error:
             refused.append(str(error))
     assert refused

@@ -34,18 +34,6 @@ def test_frequencies_are_those_of_the_chain(states: int, order: int) -> None:
     assert ((counts / contexts.clamp(min=1)[:, None] - task.transitions).abs() < 5 * deviation + 1e-4).all()
 
 
-@pytest.mark.parametrize("chain", range(2))
-def test_the_floor_of_two_states_by_hand(chain: int) -> None:
-    task = Markov(states=2, concentration=1.0, chain=chain)
-    (_, up), (down, _) = task.transitions.tolist()
-
-    def entropy(chance: float) -> float:
-        return -chance * math.log(chance) - (1 - chance) * math.log(1 - chance)
-
-    expected = (down * entropy(up) + up * entropy(down)) / (up + down)
-    assert task.floor == pytest.approx(expected, rel=1e-9)
-
-
 def test_the_floor_is_how_much_each_further_symbol_adds() -> None:
     task = Markov(states=3, order=2, concentration=0.7)
 

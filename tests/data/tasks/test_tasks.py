@@ -30,7 +30,7 @@ def test_answers_are_those_of_plain_python(name: str, symbols: int, shortest: in
 
 @pytest.mark.parametrize("name", PAIR_TASKS)
 def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
-    task, twin = make(name), make(name)
+    task, twin = make(name, **FEW[name]), make(name, **FEW[name])
     first = task.batch(generator(1, 2, 3), 32)
     task.batch(generator(9), 5)  # other batches leave no trace
     torch.manual_seed(99)  # nor does the global generator
@@ -85,30 +85,22 @@ def test_splits_are_fixed_right_and_apart(name: str) -> None:
     assert len(set().union(*found.values())) == sum(map(len, found.values()))
 
 
-FRESH = """
-import hashlib, sys
-from minitx.data.tasks import TASKS
-for name in sys.argv[1:]:
-    task, digest = TASKS[name](validation_size=20, test_size=20), hashlib.sha256()
-    for split in ("validation", "test"):
-        for tensor in task.examples(split):
-            digest.update(str(tensor.tolist()).encode())
-    print(name, digest.hexdigest())
-"""
+def held_out_digests() -> str:
+    lines = []
+    for name in [*PAIR_TASKS, "markov"]:
+        task = make(name, validation_size=20, test_size=20)
+        tensors = [tensor.tolist() for split in ("validation", "test") for tensor in task.examples(split)]
+        lines.append(f"{name} {hashlib.sha256(str(tensors).encode()).hexdigest()}\n")
+    return "".join(lines)
 
 
 @pytest.mark.slow
 def test_held_out_sets_are_the_same_in_a_fresh_process() -> None:
-    names = [*PAIR_TASKS, "markov"]
-    environment = {**os.environ, "PYTHONHASHSEED": "4321"}
-    command = [sys.executable, "-c", FRESH, *names]
+    environment = {**os.environ, "PYTHONHASHSEED": "4321", "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = f"from {__name__} import held_out_digests; print(held_out_digests(), end='')"
+    command = [sys.executable, "-c", code]
     fresh = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    for name, line in zip(names, fresh.splitlines(), strict=True):
-        task, digest = make(name, validation_size=20, test_size=20), hashlib.sha256()
-        for split in ("validation", "test"):
-            for tensor in task.examples(split):
-                digest.update(str(tensor.tolist()).encode())
-        assert line == f"{name} {digest.hexdigest()}"
+    assert fresh == held_out_digests()
 
 
 @pytest.mark.parametrize("name", [*SEQUENCE_TASKS, "dyck", "parity", "addition"])
@@ -157,18 +149,15 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
     ("name", "options", "sentence"),
     [
         ("sort", {"batch_size": 0}, r"data\.batch_size.* got 0"),
-        ("copy", {"validation_size": 0}, r"data\.validation_size.* got 0"),
         ("copy", {"test_size": 2**21}, r"data\.test_size: expected at most 1,048,576, got 2097152"),
         ("copy_twice", {"symbols": 0}, r"data\.symbols.* got 0"),
         ("parity", {"length": (3, 2)}, r"data\.length.* got \[3, 2\]"),
-        ("dyck", {"length": (0, 3)}, r"data\.length.* got \[0, 3\]"),
         ("dyck", {"kinds": 0}, r"data\.kinds.* got 0"),
         ("dyck", {"kinds": 5}, r"data\.kinds.* got 5"),
         ("dyck", {"depth": 0}, r"data\.depth.* got 0"),
         ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, .* got 4"),
         ("induction", {"length": (2, 5)}, r"data\.length.* got \[2, 5\]"),
         ("associative_recall", {"symbols": 7}, r"data\.symbols.* got 7"),
-        ("associative_recall", {"symbols": 0}, r"data\.symbols.* got 0"),
         ("associative_recall", {"pairs": (0, 4)}, r"data\.pairs.* got \[0, 4\]"),
         ("associative_recall", {"pairs": (4, 33)}, r"data\.pairs.* got \[4, 33\]"),
         ("associative_recall", {"queries": 0}, r"data\.queries.* got 0"),
@@ -176,7 +165,6 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
         ("addition", {"digits": (0, 3)}, r"data\.digits must be .* got \[0, 3\]"),
         ("modular_addition", {"modulus": 1}, r"data\.modulus.* got 1"),
         ("modular_addition", {"train_share": 0.0}, r"data\.train_share.* got 0"),
-        ("modular_addition", {"train_share": 1.0}, r"data\.train_share.* got 1"),
         ("modular_addition", {"modulus": 2, "train_share": 0.7}, r"data\.train_share.* got 0.7"),
         ("markov", {"states": 1}, r"data\.states.* got 1"),
         ("markov", {"order": 0}, r"data\.order.* got 0"),
@@ -185,15 +173,12 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
         ("markov", {"concentration": 0.0}, r"data\.concentration.* got 0"),
         ("markov", {"concentration": float("nan")}, r"data\.concentration.* got nan"),
         ("markov", {"states": 40, "order": 2}, r"data\.order.* got 40 to the power of 2"),
-        ("number_words", {"languages": ()}, r"data\.languages must name at least one.* got \[\]"),
         ("number_words", {"languages": ("en", "de", "en")}, r"data\.languages .* none twice, got \['en', 'de', 'en'\]"),
         ("number_words", {"languages": ("en", "frr")}, r"data\.languages: unknown language 'frr'; did you mean fr\?"),
         ("number_words", {"numbers": (5, 4)}, r"data\.numbers must be .* got \[5, 4\]"),
-        ("number_words", {"numbers": (-1, 4)}, r"data\.numbers must be .* got \[-1, 4\]"),
         ("number_words", {"numbers": (0, 10**6)}, r"data\.numbers must be .* <= 999999, got \[0, 1000000\]"),
         ("dates", {"languages": ("de", "en_GG")}, r"data\.languages: unknown language 'en_GG'; did you mean en_GB\?"),
         ("dates", {"formats": ()}, r"data\.formats must name at least one.* got \[\]"),
-        ("dates", {"formats": ("full", "full")}, r"data\.formats .* none twice"),
         ("dates", {"years": (2000, 1999)}, r"data\.years must be .* got \[2000, 1999\]"),
         ("dates", {"years": (999, 2000)}, r"data\.years must be .* got \[999, 2000\]"),
         ("dates", {"years": (2000, 9999)}, r"data\.years must be .* got \[2000, 9999\]"),

@@ -44,11 +44,6 @@ def sampled(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[s
     return {pair for step in range(batches) for pair in pairs_of(task, task.batch(generator(1, step, 0), size))}
 
 
-def padding(pairs: Pairs) -> float:
-    kept = [*pairs.source_keep.flatten(), *pairs.target_keep.flatten()]
-    return 1 - float(torch.stack(kept).float().mean())
-
-
 # ---- what is trained on, and what is held out ------------------------------------------------------------------------
 
 
@@ -208,18 +203,6 @@ def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(fold
     counts = torch.cat(widths).bincount()
     assert (counts[counts > 0] / counts.sum() - 1 / 11).abs().max() < 0.008
     assert (counts > 0).sum() == 11
-
-
-def test_rows_of_a_batch_are_about_equally_long(folder: Path) -> None:
-    write_split(folder, "train", made_up(800, seed=3, longest=30))
-    bucketed, mixed = make(folder, batch_size=32), make(folder, batch_size=32, buckets=1)
-    shares = []
-    for task in (bucketed, mixed):
-        batches = [task.batch(generator(1, step, 0), 32) for step in range(40)]
-        shares.append(sum(map(padding, batches)) / len(batches))
-    assert shares[0] < 0.2 < 0.4 < shares[1]
-    lengths = {task.batch(generator(1, step, 0), 32).source.size(1) for step in range(40)}
-    assert len(lengths) > 10, "batches are of all lengths"
 
 
 def test_groups_are_of_equal_longer_sides(folder: Path) -> None:

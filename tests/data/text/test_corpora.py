@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 
@@ -160,24 +159,6 @@ def test_the_largest_vocabulary_of_two_bytes() -> None:
     ids = token_cache.encode(Corpus("key", lambda: iter([Chunk([last], True, 1)])), tokenizer)
     assert ids.dtype == np.uint16
     assert tokenizer.tokens(ids.tolist()) == [last]
-
-
-@pytest.mark.slow
-def test_another_process_finds_the_file_too(file: Callable, caches: Path) -> None:
-    path = file("once and for all\n")
-    corpus = corpora.load(path)
-    ids = token_cache.encode(corpus, trained(corpus)).tolist()
-    code = (
-        "from minitx.data.text import corpora, token_cache\n"
-        "from minitx.data.text.tokenizer_training import CharTokenizer\n"
-        f"corpus = corpora.load({path!r})\n"
-        "tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())\n"
-        "token_cache._encoded = None\n"
-        "print(token_cache.encode(corpus, tokenizer).tolist())"
-    )
-    own = {"HF_DATASETS_CACHE": str(datasets.config.HF_DATASETS_CACHE), "PYTHONHASHSEED": "77"}
-    assert run_python(code, **{**os.environ, **own}).strip() == str(ids)
-    assert len(list(caches.glob("*.uint*"))) == 1
 
 
 def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:
