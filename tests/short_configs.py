@@ -35,5 +35,5 @@ def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
         write_split(folder, "train", pairs[:30], (data["source"], data["target"]))
         write_split(folder, "val", pairs[30:35], (data["source"], data["target"]))
         write_split(folder, data["test"], pairs[35:], (data["source"], data["target"]))
-        words += ["--data.path", str(folder)]
+        words += ["--data.path", str(folder), "--data.max_tokens=20"]
     return config_from_words([*words, *more])

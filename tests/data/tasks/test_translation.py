@@ -198,10 +198,10 @@ def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(fold
     pairs = [(" ".join(["elf"] * words), "eleven") for words in (7, 1, 5, 10, 2, 9, 3, 11, 8, 4, 6)]
     write_split(folder, "train", pairs)  # 11 pairs in 4 buckets: 2, 3, 3, 3
     task = make(folder, tokenizer={"name": "word", "size": 100}, buckets=4, batch_size=2)
-    widths = [task.batch(generator(seed), 4).source_keep.sum(dim=1) for seed in range(6000)]
+    widths = [task.batch(generator(seed), 8).source_keep.sum(dim=1) for seed in range(1500)]
     assert {int(batch.max() - batch.min()) for batch in widths} <= {0, 2, 4}, "neighbours, with the spaces"
     counts = torch.cat(widths).bincount()
-    assert (counts[counts > 0] / counts.sum() - 1 / 11).abs().max() < 0.008
+    assert (counts[counts > 0] / counts.sum() - 1 / 11).abs().max() < 0.015
     assert (counts > 0).sum() == 11
 
 
