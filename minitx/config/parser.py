@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 import itertools
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -35,10 +34,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=wide, **kwargs)
         self.configured = configured
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse the command line; raises ConfigError for an unknown argument, or a value that does not fit."""
-        words = sys.argv[1:] if args is None else list(args)
-        words, values = read_config(words) if self.configured else (words, {})
+        words, values = read_config(args) if self.configured else (args, {})
         parsed, strange = self.parse_known_intermixed_args(words, namespace)
         if strange:
             name = strange[0].partition("=")[0]

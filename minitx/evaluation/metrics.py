@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Examples, Prompt
+from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches
 from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
-from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
+from minitx.models.transformers import EncoderOnly, Transformer
 
 EXAMPLES_AT_ONCE = 500  # batch size of evaluation
 
@@ -88,18 +88,12 @@ def exact_matches(model: Transformer, examples: Examples, architecture: str, spe
         batch = examples.frame(architecture, special)
         predicted = model(**batch.model_inputs()).argmax(dim=-1)
         return ((predicted == batch.labels) | (batch.labels == IGNORE)).all(dim=1)
-    generated = greedy_decode(model, examples.prompt(architecture, special), special, expected.size(1))
+    prompt, length = examples.prompt(architecture, special), expected.size(1)
+    stop = {"max_new_tokens": length, "eos": special.eos, "pad": special.pad}
+    generated = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, **stop).ids
     # A row without an <eos>, or with a later one, differs from the reference at the reference's <eos>.
-    generated = F.pad(generated, (0, expected.size(1) - generated.size(1)), value=special.pad)
+    generated = F.pad(generated, (0, length - generated.size(1)), value=special.pad)
     return (generated == expected).all(dim=1)
-
-
-def greedy_decode(
-    model: EncoderDecoder | DecoderOnly, prompt: Prompt, special: SpecialIds, max_new_tokens: int
-) -> Tensor:
-    """Greedy continuations of a prompt: [N, T], <eos> included, then padding."""
-    stop = {"max_new_tokens": max_new_tokens, "eos": special.eos, "pad": special.pad}
-    return generate(model, prompt.ids, *prompt.source, keep=prompt.keep, **stop).ids
 
 
 def evaluate(

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from minitx.config.errors import ConfigError
 from minitx.config.parser import overridden
 from minitx.config.schema import config_from_dict
@@ -60,9 +58,3 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
             jobs.append(job | {"lengths": None if measured is None else [measured[0], measured[-1]]})
     shared = trained.pop() if len(trained) == 1 else None
     return Plan(base.run.name, folder, tuple(grid), tuple(jobs), measured, shared)
-
-
-def gpu_count(plan: Plan) -> int:
-    """The number of GPUs for these runs; 0 for runs on a CPU."""
-    on_cpu = all(job["config"]["trainer"]["accelerator"] == "cpu" for job in plan.jobs)
-    return 0 if on_cpu else torch.cuda.device_count()

@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from minitx.config.errors import ConfigError
 from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps import grid, rows, tables
-from minitx.sweeps.plan import Plan, gpu_count
+from minitx.sweeps.plan import Plan
 from minitx.sweeps.pool import environments, run_jobs
 
 
@@ -32,7 +34,8 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
     began = time.perf_counter()
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        processes = environments(min(jobs, max(len(todo), 1)), gpu_count(plan))
+        on_cpu = all(job["config"]["trainer"]["accelerator"] == "cpu" for job in plan.jobs)
+        processes = environments(min(jobs, max(len(todo), 1)), 0 if on_cpu else torch.cuda.device_count())
         for done, (job, answer) in enumerate(run_jobs(todo, processes), start=1):
             if "row" in answer:
                 rows.append(file, answer["row"])

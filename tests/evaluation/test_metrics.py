@@ -206,12 +206,6 @@ def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: st
 # ---- sums and means --------------------------------------------------------------------------------------------------
 
 
-def test_scores_of_running_text_stay_without_matches() -> None:
-    text = Scores(examples=2, tokens=8, correct=1, loss=4.0)
-    assert (text + text).exact is None
-    assert (Scores() + text).exact is None
-
-
 def test_means_are_by_example_or_by_token() -> None:
     means = Scores(examples=4, exact=1, tokens=10, correct=5, loss=20.0).means()
     assert means == {"exact_match": 0.25, "token_accuracy": 0.5, "loss": 2.0}

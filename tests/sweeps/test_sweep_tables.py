@@ -67,5 +67,7 @@ def test_files_hold_full_precision(tmp_path: Path) -> None:
 
 
 def test_a_length_without_examples_of_a_seed_is_averaged_over_the_others() -> None:
-    (line,) = tables.lines([row("a", 1, 0.5, {"1": 0.5}), row("a", 2, 0.5, {"1": 0.7, "2": 0.1})], range(1, 9))
+    rows = [row("a", 1, 0.5, {"1": 0.5}), row("a", 2, 0.5, {"1": 0.7, "2": 0.1})]
+    (line,) = table = tables.lines(rows, range(1, 9))
+    assert tables.markdown(["scheme"], table, (1, 2)).endswith("| 60.00 ± 14.14 % |\n"), "at length 1, which both have"
     assert {n: part["exact_match"].values for n, part in line.by_length.items()} == {1: (0.5, 0.7), 2: (0.1,)}
