@@ -9,8 +9,7 @@ from minitx.cli.listing import OPEN, own_options
 from minitx.config import yaml_files
 from minitx.config.parser import Parser
 
-FILES = ("checkpoint", "out", "json", "plot", "logdir", "path")
-"""Arguments that name a file or a folder."""
+FILES = ("checkpoint", "out", "json", "plot", "logdir", "path")  # arguments that name a file or a folder
 
 
 def script(shell: str, parsers: Mapping[str, Parser]) -> str:

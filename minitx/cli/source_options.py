@@ -16,8 +16,7 @@ from minitx.config.registry import check_options
 PACKAGE = Path(__file__).parents[1]
 SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/positions.py", "model.position_ids": "nn/position_ids.py"}
 """The files that register the classes of each open section."""
-CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")
-"""Constructor arguments that are no options."""
+CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")  # constructor arguments that are no options
 
 
 def check_config(values: Mapping[str, Any]) -> None:

@@ -15,8 +15,7 @@ from minitx.config.schema import ModelConfig
 from minitx.huggingface.families import Family
 from minitx.models.transformers import Transformer
 
-Weights = dict[str, Tensor]
-"""Each parameter under its first name."""
+Weights = dict[str, Tensor]  # each parameter under its first name
 
 
 def rewritten(model: Transformer, config: ModelConfig, family: Family, max_length: int) -> tuple[ModelConfig, Weights]:

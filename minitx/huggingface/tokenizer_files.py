@@ -8,8 +8,7 @@ from minitx.config.errors import ConfigError
 from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 
-NONE = -1
-"""The id of a special token that a tokenizer lacks."""
+NONE = -1  # the id of a special token that a tokenizer lacks
 
 
 def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -> Tokenizer:

@@ -11,8 +11,7 @@ from minitx.checkpoints.format import versions
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.plotting.panels import Lines, png, sheet
 
-Points = list[tuple[int, float]]
-"""Optimizer steps, and the value after each."""
+Points = list[tuple[int, float]]  # optimizer steps, and the value after each
 
 
 @dataclass(frozen=True)

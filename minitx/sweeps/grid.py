@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from minitx.config.errors import ConfigError
 
-Settings = dict[str, str]
-"""One point of the grid: the text of a value for each key."""
+Settings = dict[str, str]  # one point of the grid: the text of a value for each key
 
 RESERVED = {
     "run.seed": "--seeds N trains with the seeds 1 to N",

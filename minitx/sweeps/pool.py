@@ -19,8 +19,7 @@ from typing import Any
 
 import minitx
 
-STOP_SECONDS = 120.0
-"""Time for a process to finish its step and save after SIGTERM."""
+STOP_SECONDS = 120.0  # time for a process to finish its step and save after SIGTERM
 
 Job = dict[str, Any]
 """The input of a process, as plain JSON types; with the path of its "log"."""

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
-"""The result of sweeps.worker.run, as plain JSON types."""
+Row = dict[str, Any]  # the result of sweeps.worker.run, as plain JSON types
 
 
 def fingerprint(config: dict[str, Any]) -> str:

@@ -18,8 +18,7 @@ from minitx.sweeps.rows import Row
 PERCENTAGES = ("exact_match", "token_accuracy")
 FORMATS = {"seconds": ".1f", "steps": ",.0f", "parameters": ",.0f", "flops": ".3g"}
 """Formats of figures that are not shown with four digits after the point."""
-COSTS = ("seconds", "parameters", "flops")
-"""Columns after the metrics."""
+COSTS = ("seconds", "parameters", "flops")  # columns after the metrics
 
 
 @dataclass(frozen=True)

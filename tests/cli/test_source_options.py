@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,10 @@ def test_names_and_options_are_those_of_the_classes(section: str) -> None:
     assert {name: options.keys() for name, options in found.items()} == {
         name: own_options(kind).keys() for name, kind in OPEN[section].items()
     }
+    for name, options in found.items():
+        types = own_options(OPEN[section][name])
+        assert all(kind in (types[option][0], Any) for option, (kind, _) in options.items())
+    assert sum(kind is not Any for options in found.values() for kind, _ in options.values()) > len(found) / 2
 
 
 def test_four_mistakes_are_four_lines(

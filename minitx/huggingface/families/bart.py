@@ -13,8 +13,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in_layers
 
-UNUSED_ROWS = 2
-"""First rows of BART's tables of positions."""
+UNUSED_ROWS = 2  # first rows of BART's tables of positions
 _LAYER = {
     **{f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}, "self_attn.o_proj": "self_attn.out_proj",
     "ffn.up_proj": "fc1", "ffn.down_proj": "fc2", "add_norm_ffn.norm": "final_layer_norm",
