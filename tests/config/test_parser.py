@@ -106,6 +106,7 @@ def test_the_first_class_does_not_bring_back_its_options(file: Callable) -> None
     layers = [file({"data": data}) for data in ({"name": "a", "x": 1}, {"name": "b"}, {"name": "a"})]
     assert parse(*itertools.chain(*layers)).data == {"name": "a"}
     assert parse(*layers[0], "--data", "{name: b, x: 2}").data == {"name": "b", "x": 2}
+    assert parse("--data.x", "3", *layers[1]).data == {"x": 3, "name": "b"}, "options before the first name stay"
 
 
 def test_later_words_win(file: Callable) -> None:

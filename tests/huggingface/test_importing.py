@@ -15,6 +15,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.evaluation.bleu import corpus_scores
 from minitx.huggingface.families import FAMILIES
+from minitx.huggingface.importing import import_model
 from minitx.inference.predictor import Predictor
 
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
@@ -146,6 +147,7 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     hf.model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len([*tmp_path.glob("*.safetensors")]) > 2
+    assert import_model(str(tmp_path), tmp_path / "ours.ckpt")[2] == hf.model.num_parameters()
     check_logits(hf.model, imported(tmp_path))
 
 
