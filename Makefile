@@ -20,7 +20,7 @@ train: .venv/installed
 	@echo "(open the address that it prints; ATTENTION has the maps, TEXT the answers, SCALARS the curves)"
 
 test: lint
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow

@@ -19,6 +19,10 @@ every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 every_decoder = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
 every_numbering = pytest.mark.parametrize("numbering", POSITION_IDS)
+PAIRINGS = [(name, "consecutive") for name in [*POSITIONS, "all_hooks"]]
+PAIRINGS += [(name, ids) for name in ("learned", "rope", "all_hooks") for ids in POSITION_IDS if ids != "consecutive"]
+every_pairing = pytest.mark.parametrize(("name", "numbering"), PAIRINGS)
+"""Every scheme, and every numbering with an absolute scheme, a rotation and all hooks."""
 every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 

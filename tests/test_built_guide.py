@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from chromium import CHROMIUM, WHY_SKIPPED
 from minitx.data.tokenizers import SPECIAL_TOKENS
 from pages import PAGES, ROOT, named
 
@@ -48,7 +47,6 @@ def test_no_token_in_a_docstring_becomes_html(site: Path) -> None:
         )
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 @pytest.mark.slow
 def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
     page = browser.new_page()
@@ -73,7 +71,6 @@ def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
     assert [what for what in broken if "ERR_ABORTED" not in what] == []  # interrupted by the next page
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 def test_search_works_from_disk(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
     page.goto((site / "guide" / "masks.html").as_uri())

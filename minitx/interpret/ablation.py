@@ -4,8 +4,6 @@ An ablated head has zeros for its output, in every row, in generation too. This 
 model that was trained with it; a model trained without the head might have reached the same metrics.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -77,7 +75,6 @@ def ablate(
     """Evaluate the model without each head in turn, then without all heads of a kind that follow the same pattern.
 
     Args:
-        predictor: the model whose heads to ablate.
         split: of the examples; the task's final split by default.
         examples: at most this many, for the metrics and for the statistics of the heads.
         together: a further group of heads to ablate at the same time.
@@ -87,7 +84,7 @@ def ablate(
     """
     if examples < 1:
         raise ConfigError(f"--examples must be at least 1, got {examples}")
-    existing = all_heads(predictor.model)
+    existing = [*head_paths(predictor.model)]
     for head in together:
         if head not in existing:
             last = {head.kind: head for head in existing}.values()
@@ -126,7 +123,7 @@ def _common(names: Sequence[Named | None]) -> Named | None:
 
 def _evaluate_without(predictor: Predictor, ablated: Sequence[HeadName], examples: Examples) -> dict[str, float]:
     masks: dict[str, list[float]] = defaultdict(list)
-    for head, path in _paths(predictor.model).items():
+    for head, path in head_paths(predictor.model).items():
         masks[path].append(float(head not in ablated))
     free_running = not predictor.task.metrics  # exact match means nothing for tasks with text metrics
     special = predictor.tokenizer.special
@@ -135,13 +132,8 @@ def _evaluate_without(predictor: Predictor, ablated: Sequence[HeadName], example
     return {name: means[name] for name in ("loss", "token_accuracy", "exact_match") if name in means}
 
 
-def all_heads(model: Transformer) -> list[HeadName]:
-    """Every head of a model, stack by stack and layer by layer."""
-    return list(_paths(model))
-
-
-def _paths(model: Transformer) -> dict[HeadName, str]:
-    """The module path of each head, kind by kind."""
+def head_paths(model: Transformer) -> dict[HeadName, str]:
+    """The module path of each head, stack by stack and layer by layer."""
     kinds: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path, module in attention_modules(model).items():
         kinds[kind_of(path)].append((path, module.n_heads))

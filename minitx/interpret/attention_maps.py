@@ -3,14 +3,12 @@
 Legend: B batch, T queries, S keys, H heads.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +16,7 @@ from torch.nn.functional import pad
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
-from minitx.interpret.recording import Map, observed_attention, record_attention
+from minitx.interpret.recording import Map, observed_attention
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -48,7 +46,7 @@ class AttentionMaps:
         cut = (example, slice(None), slice(len(queries)), slice(len(keys)))
         return [Map(weights[cut].float().cpu(), queries, keys, kind) for weights in getattr(self, kind)]
 
-    def pictures(self, example: int = 0) -> Iterator[tuple[str, int, Image.Image]]:
+    def pictures(self, example: int = 0) -> Iterator[tuple[str, int, "Image.Image"]]:
         """Yield kind, layer from 1, and an image of its heads side by side."""
         from minitx.interpret import images
 
@@ -112,9 +110,9 @@ class AttentionMaps:
         from minitx.interpret import images
 
         titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
-        images.joined(titled, vertical=True).save(path)
+        images.stacked(titled).save(path)
 
-    def save_html(self, path: str | Path, beside: Mapping[str, AttentionMaps] | None = None) -> None:
+    def save_html(self, path: str | Path, beside: Mapping[str, Self] | None = None) -> None:
         """Save an interactive HTML file with all kinds, layers, heads and examples, usable without a network.
 
         Args:
@@ -152,9 +150,9 @@ class AttentionMaps:
 
 def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
     """Run the model once on inputs, keyword arguments of its forward, and return every attention map, on the CPU."""
-    with torch.no_grad(), record_attention(model) as recorded:
+    with torch.no_grad(), record_steps(model) as steps:
         model(**inputs)
-    return _by_kind(recorded, tokens)
+    return stepwise_maps(steps, tokens)
 
 
 @contextmanager
@@ -167,13 +165,15 @@ def record_steps(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 def stepwise_maps(steps: Mapping[str, list[Tensor]], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
     """The maps of a generation from its steps, equal to those of one forward over all of its tokens."""
-    return _by_kind({path: _collated(path, rows) for path, rows in steps.items()}, tokens)
+    maps = AttentionMaps(tokens)
+    for path, rows in steps.items():
+        kind = kind_of(path)
+        getattr(maps, kind).append(_collated(rows) if kind == "decoder" else torch.cat(rows, dim=2))
+    return maps
 
 
-def _collated(path: str, steps: list[Tensor]) -> Tensor:
-    """Collate the rows [B, H, t, s] of all steps into [B, H, T, S]; keys outside a step's window get zero."""
-    if kind_of(path) != "decoder":
-        return torch.cat(steps, dim=2)
+def _collated(steps: list[Tensor]) -> Tensor:
+    """Collate the rows [B, H, t, s] of all steps into [B, H, T, T]; keys outside a step's window get zero."""
     size = sum(step.size(2) for step in steps)
     collated = steps[0].new_zeros(*steps[0].shape[:2], size, size)
     end = 0
@@ -181,13 +181,6 @@ def _collated(path: str, steps: list[Tensor]) -> Tensor:
         start, end = end, end + step.size(2)
         collated[:, :, start:end, end - step.size(3) : end] = step
     return collated
-
-
-def _by_kind(recorded: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
-    maps = AttentionMaps(tokens)
-    for path, weights in recorded.items():
-        getattr(maps, kind_of(path)).append(weights.cpu())
-    return maps
 
 
 def kind_of(path: str) -> str:

@@ -6,8 +6,6 @@ are one sequence (decoder_only: prompt, `<sep>`, answer), copying is measured on
 Legend: L layers, H heads, T queries, S keys, R counted rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The page is a few tags, a style sheet, the modules of minitx/tensorboard/static 
 escaped so that they cannot end their script element.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

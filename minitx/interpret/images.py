@@ -1,7 +1,5 @@
 """Images of attention, from numpy and Pillow: palette images with labels, made in milliseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -51,27 +49,22 @@ def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> I
     left = max(map(_width, rows), default=0) + 2 * _MARGIN
     top = max(map(_width, columns), default=0) + FONT_SIZE + 2 * _MARGIN
     frame = _frame(cell, rows, columns, left, top)  # the labels are the same for all heads
-    return joined([_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)])
+    drawn = [_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)]
+    return _from_palette(np.hstack(drawn))
 
 
-def joined(images: list[Image.Image], vertical: bool = False) -> Image.Image:
-    """Images side by side, or stacked vertically."""
-    widths, heights = zip(*(image.size for image in images), strict=True)
-    size = (max(widths), sum(heights)) if vertical else (sum(widths), max(heights))
-    canvas = Image.new("P", size, _COLOURS)
-    canvas.putpalette(_palette())
-    offset = 0
-    for image in images:
-        canvas.paste(image, (0, offset) if vertical else (offset, 0))
-        offset += image.height if vertical else image.width
-    return canvas
+def stacked(images: list[Image.Image]) -> Image.Image:
+    """Images below one another, aligned on the left."""
+    width = max(image.width for image in images)
+    rows = [np.pad(np.asarray(image), ((0, 0), (0, width - image.width)), constant_values=_COLOURS) for image in images]
+    return _from_palette(np.vstack(rows))
 
 
 def titled(image: Image.Image, title: str) -> Image.Image:
     """The image below a line of text."""
     line = Image.new("L", (max(image.width, _width(title) + 2 * _MARGIN), FONT_SIZE + 2 * _MARGIN))
     ImageDraw.Draw(line).text((_MARGIN, _MARGIN), title, fill=255, font=_font())
-    return joined([_from_palette(_INKS[np.asarray(line)]), image], vertical=True)
+    return stacked([_from_palette(_INKS[np.asarray(line)]), image])
 
 
 def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) -> Image.Image:
@@ -90,15 +83,15 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
     return frame
 
 
-def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: int, top: int) -> Image.Image:
-    """One head in its frame, with its title above."""
+def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: int, top: int) -> np.ndarray:
+    """One head in its frame, with its title above, as palette indices."""
     text = frame.copy()
     ImageDraw.Draw(text).text((left, 2), title, fill=255, font=_font())
     pixels = _INKS[np.asarray(text)]
     levels = (np.nan_to_num(weights).clip(0, 1) * (_COLOURS - 1)).round().astype(np.uint8)
     levels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
     pixels[top : top + levels.shape[0], left : left + levels.shape[1]] = levels
-    return _from_palette(pixels)
+    return pixels
 
 
 def _label(token: str) -> str:

@@ -3,8 +3,6 @@
 Legend: B batch, T queries, S keys, H heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

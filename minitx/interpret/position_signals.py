@@ -3,8 +3,6 @@
 Legend: T positions, H heads, K d_head, D d_model.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -3,8 +3,6 @@
 Legend: B batch, T queries, S keys, H heads, K d_head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -37,11 +35,9 @@ def attention_modules(model: nn.Module) -> dict[str, MultiHeadAttention]:
 
 @contextmanager
 def wrapped_attention(model: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
-    """Within this block, each attention of the model calls the wrapper instead; blocks may nest.
+    """Within this block, each attention of a model, compiled or not, calls the wrapper instead; blocks may nest.
 
-    Args:
-        model: any module with MultiHeadAttention inside, compiled or not.
-        wrapper: called with a module's path, its attention function, and the arguments of that function.
+    The wrapper's arguments are a module's path, its attention function, and the arguments of that function.
     """
     with ExitStack() as stack:
         for path, module in attention_modules(model).items():
@@ -88,10 +84,8 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
         with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
             model(ids)
 
-    Args:
-        model: any module with MultiHeadAttention inside.
-        masks: module path to one factor for each head, [H] or [B, H]; other modules are left alone. Gradients flow
-            into a tensor: one backward gives the importance of each head.
+    masks maps a module's path to one factor for each head, [H] or [B, H]; other modules are left alone. Gradients flow
+    into a tensor: one backward gives the importance of each head.
 
     Raises:
         ConfigError: a path that is no attention of this model, or another number of heads.

@@ -1,7 +1,5 @@
 """Head statistics of a trained model, averaged over many held-out examples."""
 
-from __future__ import annotations
-
 from minitx.config.errors import ConfigError
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
@@ -21,15 +19,10 @@ MAX_WEIGHTS = 2**26
 def task_statistics(
     predictor: Predictor, examples: int = 256, split: Split | None = None
 ) -> dict[str, list[Statistic]]:
-    """The statistics of every head over held-out examples, with their reference answers.
+    """The statistics of every head over at most this many held-out examples, with their reference answers.
 
-    Args:
-        predictor: the model to measure.
-        examples: at most this many.
-        split: of the examples; the task's final split by default.
-
-    Returns:
-        Means over the counted rows of all examples, as from head_statistics, by kind: encoder, decoder, cross.
+    The split is the task's final one by default. Returns means over the counted rows of all examples, as from
+    head_statistics, by kind: encoder, decoder, cross.
 
     Raises:
         ConfigError: fewer than one example.

@@ -9,25 +9,15 @@ from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build, resolve
 from minitx.config.schema import ModelConfig
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
-from minitx.nn import (
-    POSITION_IDS,
-    POSITIONS,
-    ConsecutiveIds,
-    DecoderLayer,
-    DecoderStack,
-    EncoderLayer,
-    EncoderStack,
-    FeedForward,
-    Head,
-    HeadTransform,
-    MultiHeadAttention,
-    NoPositions,
-    OptionError,
-    TokenEmbedding,
-    build_norm,
-)  # fmt: skip
-from minitx.nn.errors import require
-from minitx.nn.positions import GIVEN
+from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
+from minitx.nn.errors import OptionError, require
+from minitx.nn.feed_forward import FeedForward
+from minitx.nn.layers import DecoderLayer, EncoderLayer
+from minitx.nn.multi_head import MultiHeadAttention
+from minitx.nn.norms import build_norm
+from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds
+from minitx.nn.positions import GIVEN, POSITIONS, NoPositions
+from minitx.nn.stacks import DecoderStack, EncoderStack
 
 
 def resolved_positions(config: ModelConfig) -> ModelConfig:

@@ -48,12 +48,8 @@ class HeadTransform(nn.Module):
 class Head(nn.Linear):
     """Scores over the vocabulary, [B, T, D] to [B, T, V]; may share its table with the embedding.
 
-    Args:
-        vocab_size: number of tokens V.
-        d_model: width D.
-        tied: the embedding whose table to use (Press and Wolf 2017); None for a table of its own.
-        bias: whether to add a bias for each token.
-        transform: applied to the vectors first.
+    tied is the embedding whose table to use (Press and Wolf 2017), None for a table of its own; transform is applied to
+    the vectors first.
     """
 
     def __init__(

@@ -77,8 +77,7 @@ def scaled_dot_product_attention(
     Args:
         mask: bool, or float as fold makes it: added to the scores, -inf = may not attend.
         dropout: always applied: pass 0 in evaluation.
-        return_weights: also return the weights before dropout. Without them a fused kernel computes the same output and
-            never holds that matrix.
+        return_weights: also return the weights before dropout, which a fused kernel never holds.
         causal: also apply the right-aligned causal mask.
         window: also hide all but the `window` nearest keys, the query's own included; see masks.window.
 

@@ -33,8 +33,6 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention, self or cross (Vaswani et al. 2017, section 3.2.2).
 
     Args:
-        d_model: width of the input and the output.
-        n_heads: number of query heads H.
         n_kv_heads: number of key-value heads G, a divisor of n_heads: H (default) is multi-head, 1 multi-query
             (Shazeer 2019), between them grouped-query attention (Ainslie et al. 2023).
         d_head: width of one head, d_model / n_heads by default.
@@ -105,7 +103,6 @@ class MultiHeadAttention(nn.Module):
             x: input of the queries [B, T, D].
             memory: input of the keys [B, S, D], for cross-attention.
             mask: bool, broadcastable to [B, H, T, S], True = may attend.
-            causal: hide the future (self-attention).
             pos: position ids of x, [B, T] or [1, T]; consecutive by default.
             cache: this layer's part of a Cache. Once it holds tokens, `prepared` is needed.
             prepared: from `prepare`, instead of mask, causal and pos.

@@ -5,8 +5,6 @@ To add a numbering, subclass ConsecutiveIds, override `number` and register the 
 `model.position_ids.name`; it then works with every scheme.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from minitx.nn.errors import require
 
-POSITION_IDS: dict[str, type[ConsecutiveIds]] = {}
+POSITION_IDS: dict[str, type["ConsecutiveIds"]] = {}
 """Every numbering by its name in the YAML."""
 NO_TOKEN = -1
 """Replaces the token id of padding, which must not matter, while tokens are numbered."""

@@ -22,10 +22,10 @@ class Stack(nn.Module):
     """Layers in their order, lowest first. Their self-attentions have one window.
 
     Args:
-        layers: each is its own construction; their position schemes differ in weights at most.
+        layers: their position schemes differ in weights at most.
         position: the scheme of this stack, the same object that its attentions hold.
         norm: applied to the result: a LayerNorm for pre-norm layers, None for post-norm ones.
-        dropout: dropout of the embeddings in training.
+        dropout: of the embeddings in training.
         position_ids: how a model numbers the tokens of this stack; consecutively by default.
         embedding_norm: applied to the embeddings after their positions are added (BERT); None for no norm.
     """
@@ -66,8 +66,7 @@ class Stack(nn.Module):
         """Run the layers on embedded tokens x [B, T, D], with a cache the new ones; returns [B, T, D].
 
         Args:
-            x: embedded tokens.
-            pos: their position ids [B, T] or [1, T].
+            pos: position ids of the tokens, [B, T] or [1, T].
             keep: [B, S], True for a real token, cached ones included; None when all are real.
             memory: [B, M, D], for cross-attention.
             memory_keep: [B, M], True for a real memory token.

@@ -1,7 +1,5 @@
 """The event file of a run, robust to a full disk and to the removal of its folder."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -1,10 +1,8 @@
 """Head statistics during training: scalars, a table and JSON over all logged examples together. No torch here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, TypedDict
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -15,8 +13,8 @@ MAX_HEAD_CURVES = 64
 """Heads of one kind with a curve each; with more heads, only the highest value or the mean has a curve."""
 
 
-class HeadFigures(NamedTuple):
-    """One head, over the logged examples."""
+class HeadFigures(TypedDict):
+    """One head, over the logged examples; an entry of heads.json in a run's folder."""
 
     kind: str  # encoder, decoder or cross
     layer: int  # from 1
@@ -27,14 +25,16 @@ class HeadFigures(NamedTuple):
 
 def heads(statistics: Mapping[str, Sequence[Statistic]]) -> list[HeadFigures]:
     """Rearrange the statistics of each kind of attention by head."""
-    found = []
-    for kind, parts in statistics.items():
-        for layer, row in enumerate(strongest(parts)):
-            for head, named in enumerate(row):
-                values = {part.name: part.values[layer][head] for part in parts}
-                figures = {name: value for name, value in values.items() if value is not None}
-                found.append(HeadFigures(kind, layer + 1, head + 1, figures, named.pattern if named else None))
-    return found
+    return [
+        {
+            "kind": kind, "layer": layer + 1, "head": head + 1,
+            "figures": {part.name: value for part in parts if (value := part.values[layer][head]) is not None},
+            "pattern": named.pattern if named else None,
+        }
+        for kind, parts in statistics.items()
+        for layer, row in enumerate(strongest(parts))
+        for head, named in enumerate(row)
+    ]  # fmt: skip
 
 
 def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: int) -> None:
@@ -64,16 +64,9 @@ def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: 
 
 def heads_table(found: Sequence[HeadFigures]) -> str:
     """Every head with its pattern and all its statistics, in Markdown for TensorBoard's text tab."""
-    names = list(dict.fromkeys(name for head in found for name in head.figures))
+    names = list(dict.fromkeys(name for head in found for name in head["figures"]))
     rows = []
-    for kind, layer, number, figures, pattern in found:
-        values = [f"{figures[name]:.2f}" if name in figures else "" for name in names]
-        rows.append([f"{kind} {layer}.{number}", pattern or "", *values])
+    for head in found:
+        values = [f"{head['figures'][name]:.2f}" if name in head["figures"] else "" for name in names]
+        rows.append([f"{head['kind']} {head['layer']}.{head['head']}", head["pattern"] or "", *values])
     return markdown_table(["layer.head", "pattern", *names], rows)
-
-
-def heads_json(found: Sequence[HeadFigures]) -> list[dict[str, Any]]:
-    """The same as plain JSON types, for heads.json in a run's folder."""
-    return [
-        {**head._asdict(), "figures": {name: round(value, 4) for name, value in head.figures.items()}} for head in found
-    ]

@@ -7,8 +7,6 @@ round most small weights to zero; with the root, the error is at most 1/255, and
 Legend: L layers, H heads, T queries, S keys.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -27,8 +25,6 @@ MAX_LABEL_LENGTH = 200
 LEVELS = 255
 MAX_MAP_BYTES = 2**28
 """Bytes of one unpacked map: an untrusted header cannot request more memory."""
-
-
 PATTERN_FROM = 0.5
 """A head follows a pattern with at least this share of its weight."""
 
@@ -76,7 +72,7 @@ def encode(
         queries: T labels; None is padding.
         keys: S labels.
         layers: weights [H, T, S] of each layer.
-        statistics: of its heads.
+        statistics: of all heads.
         extras: further maps [T, S] by name, such as rollout.
     """
     extras = extras or {}

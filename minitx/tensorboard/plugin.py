@@ -8,8 +8,6 @@
 Errors are {"error": sentence}; event files are untrusted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +76,7 @@ class AttentionPlugin(TBPlugin):
 
         runs = {
             run: {tag: steps(run, tag, about) for tag, about in sorted(tags.items())}
-            for run, tags in sorted(self._ask_series(request, "list_blob_sequences", None).items())
+            for run, tags in sorted(self._ask_series(request, "list_blob_sequences").items())
         }
         self._steps = fresh
         return http_util.Respond(request, {"runs": runs}, "application/json")
@@ -102,8 +100,7 @@ class AttentionPlugin(TBPlugin):
         key = (experiment_id(request.environ), run, tag)
         references = self._series.get(key, {}).get(step, ())
         if len(references) <= number:  # newer than the cache, or nonexistent
-            wanted = RunTagFilter(runs=[run], tags=[tag])
-            about = self._ask_series(request, "list_blob_sequences", wanted).get(run, {}).get(tag)
+            about = self._ask_series(request, "list_blob_sequences", run, tag).get(run, {}).get(tag)
             if about is not None and about.max_length > MAX_ITEMS:
                 raise ConfigError(f"there are {about.max_length} items in {place}, at most {MAX_ITEMS} can be shown")
             series = self._read(request, run, tag)
@@ -121,14 +118,13 @@ class AttentionPlugin(TBPlugin):
 
     def _read(self, request: Request, run: str, tag: str) -> Series:
         """Every step of one series, with the references of its blobs."""
-        wanted = RunTagFilter(runs=[run], tags=[tag])
-        read = self._ask_series(request, "read_blob_sequences", wanted, downsample=ALL)
+        read = self._ask_series(request, "read_blob_sequences", run, tag, downsample=ALL)
         return {datum.step: datum.values for datum in read.get(run, {}).get(tag, [])}
 
-    def _ask_series(self, request: Request, method: str, wanted: RunTagFilter | None, **options: Any) -> dict[str, Any]:
-        """By run and tag: what the series are, or their steps."""
-        experiment = experiment_id(request.environ)
-        options |= {"experiment_id": experiment, "plugin_name": NAME, "run_tag_filter": wanted}
+    def _ask_series(self, request: Request, method: str, *place: str, **options: Any) -> dict[str, Any]:
+        """By run and tag: what the series are, or their steps. A place, run and tag, asks for this one only."""
+        wanted = RunTagFilter(*([name] for name in place))
+        options |= {"experiment_id": experiment_id(request.environ), "plugin_name": NAME, "run_tag_filter": wanted}
         return dict(self._ask(request, method, **options))
 
     def _ask(self, request: Request, method: str, **arguments: Any) -> Any:

@@ -4,8 +4,6 @@ An exception while an entry point is imported ends the tensorboard command; one 
 the other tabs work. This file therefore imports nothing but TensorBoard itself.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from tensorboard.plugins.base_plugin import TBContext, TBLoader, TBPlugin

@@ -3,8 +3,6 @@
 A writer is a torch.utils.tensorboard.SummaryWriter.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import string

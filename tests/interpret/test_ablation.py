@@ -1,7 +1,5 @@
 """Ablation of each head: the metrics equal those of a model with zeros in its output projection."""
 
-from __future__ import annotations
-
 import copy
 import json
 
@@ -13,7 +11,7 @@ from minitx.data.examples import Stream
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
-from minitx.interpret.ablation import AblatedHeads, Ablation, HeadName, ablate, all_heads, parse_heads, table
+from minitx.interpret.ablation import AblatedHeads, Ablation, HeadName, ablate, head_paths, parse_heads, table
 from minitx.plotting.ablation_heatmap import draw_ablation
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, LAYERS, H, built
@@ -98,7 +96,7 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
         ablate(predictor, examples=3, together=[HeadName("cross", 3, 1)])
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
-    for head in all_heads(predictor.model):
+    for head in head_paths(predictor.model):
         assert parse_heads(f"{head}, {head}") == [head, head]
     for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1"):
         with pytest.raises(ValueError, match=r"KIND\.LAYER\.HEAD"):
@@ -136,9 +134,8 @@ def test_damage_is_above_zero_for_both_metrics_and_all_is_plain_json() -> None:
     assert plain["groups"][0]["pattern"] == "induction"
 
 
-@pytest.mark.parametrize("heads", [2, 12])
-def test_the_heat_map_is_darker_for_more_damage(heads: int, tmp_path) -> None:
-    worst = 1 + heads // 2
+def test_the_heat_map_is_darker_for_more_damage(tmp_path) -> None:
+    heads, worst = 12, 7
     found = made([0.5, *(3.0 if head == worst else 0.5 for head in range(1, heads + 1))])
     draw_ablation(found, "a run", tmp_path / "map.png")
     with Image.open(tmp_path / "map.png") as opened:

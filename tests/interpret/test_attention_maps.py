@@ -1,7 +1,5 @@
 """Attention maps with labels: their images, rollout, and what is logged of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The encoded maps of the Attention tab are the softmax of the model's queries and keys, for every architecture."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Head statistics: each pattern on maps made by hand, and invariances."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

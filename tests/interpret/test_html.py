@@ -1,7 +1,5 @@
 """The contents of the offline page, without a browser."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

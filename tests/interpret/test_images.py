@@ -1,9 +1,5 @@
 """Images by their pixels: coloured ones are weights, grey ones are background or text."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -174,17 +170,13 @@ def block(width: int, height: int) -> Image.Image:
 
 
 @pytest.mark.parametrize("sizes", [[(10, 20)], [(10, 20), (30, 5)], [(5, 5), (40, 8), (7, 30)]])
-def test_images_are_set_beside_and_below_one_another(sizes: list[tuple[int, int]]) -> None:
+def test_images_are_stacked_on_a_background(sizes: list[tuple[int, int]]) -> None:
     parts = [block(*size) for size in sizes]
-    row, column = images.joined(parts), images.joined(parts, vertical=True)
-    assert row.size == (sum(w for w, _ in sizes), max(h for _, h in sizes))
+    column = images.stacked(parts)
     assert column.size == (max(w for w, _ in sizes), sum(h for _, h in sizes))
-    x = y = 0
-    for part in parts:
-        assert (pixels(row)[: part.height, x : x + part.width] == pixels(part)).all()
-        assert (pixels(row)[part.height :, x : x + part.width] == 255).all(), "the rest is background"
-        assert (pixels(column)[y : y + part.height, : part.width] == pixels(part)).all()
-        x, y = x + part.width, y + part.height
+    for part, rows in zip(parts, np.split(pixels(column), np.cumsum([h for _, h in sizes])[:-1]), strict=True):
+        assert (rows[:, : part.width] == pixels(part)).all()
+        assert (rows[:, part.width :] == 255).all()
 
 
 def test_a_title_is_above_the_unchanged_image_and_not_cut_off(written: Texts) -> None:
@@ -201,12 +193,3 @@ def test_letters_and_the_signs_of_tokenizers_have_a_shape() -> None:
     """Not the box that stands for a character that the font lacks."""
     drawn = [images.titled(Image.new("P", (40, 10)), sign).tobytes() for sign in "\uffff▁ĠĊßüéñŁбжωא…→"]
     assert len(set(drawn)) == len(drawn)
-
-
-def test_a_picture_is_a_small_png_that_opens_again(tmp_path: Path) -> None:
-    image = images.titled(draw(random_weights(4, 20, 20)), "title")
-    image.save(tmp_path / "heads.png")
-    with Image.open(tmp_path / "heads.png") as opened:
-        assert opened.format == "PNG"
-        assert (pixels(opened) == pixels(image)).all()
-    assert (tmp_path / "heads.png").stat().st_size < image.width * image.height / 4

@@ -1,7 +1,5 @@
 """Named kernels are the ones that run: with every other kernel disabled, torch still computes the attention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recording changes no output and no gradient, masks scale heads, and both restore the model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,18 +7,9 @@ from torch import Tensor, nn
 from minitx import record_attention
 from minitx.interpret.recording import attention_modules, head_mask
 from minitx.nn import POSITIONS, MultiHeadAttention, scaled_dot_product_attention
+from small_models import close, every_architecture
 
 VOCAB, HEADS = 11, 4
-architectures = pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
 def inputs(architecture: str) -> tuple[Tensor, ...]:
@@ -44,7 +33,7 @@ def unwrapped(model: nn.Module) -> bool:
 # ---- recording -------------------------------------------------------------------------------------------------------
 
 
-@architectures
+@every_architecture
 @pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
 def test_logits_are_unchanged(name: str, architecture: str, tiny) -> None:
     model, arguments = tiny(architecture, name), inputs(architecture)
@@ -69,36 +58,6 @@ def test_names_are_module_paths_and_shapes_are_theirs(options: dict, tiny) -> No
     assert {name: tuple(weights.shape) for name, weights in maps.items()} == expected
     assert all(isinstance(model.get_submodule(name), MultiHeadAttention) for name in maps)
     assert not any(weights.requires_grad for weights in maps.values())
-
-
-def test_each_map_is_that_of_its_own_module(tiny) -> None:
-    """Layer by layer, by hand: the recorded weights are those of the module under that name."""
-    model, (ids, keep) = tiny("decoder_only"), inputs("decoder_only")
-    with record_attention(model) as maps:
-        model(ids, keep)
-    x = model.embedding(ids)
-    for index, layer in enumerate(model.decoder.layers):
-        normed, part = layer.add_norm_self.norm(x), layer.self_attn
-        q, k = (proj(normed).unflatten(2, (HEADS, -1)).transpose(1, 2) for proj in (part.q_proj, part.k_proj))
-        seen = keep[:, None, None, :] & torch.ones(5, 5).tril().bool()
-        scores = (q @ k.transpose(2, 3) / part.d_head**0.5).masked_fill(~seen, -torch.inf)
-        close(maps[f"decoder.layers.{index}.self_attn"], scores.softmax(-1))
-        x = layer(x, None, part.prepare(x, mask=keep[:, None, None, :], causal=True))
-
-
-@architectures
-def test_rows_sum_to_one_and_padding_has_no_weight(architecture: str, tiny) -> None:
-    model, arguments = tiny(architecture, "sinusoidal"), inputs(architecture)
-    with record_attention(model) as maps:
-        model(*arguments)
-    for name, weights in maps.items():
-        source = name.startswith("encoder") or "cross" in name
-        keys = arguments[2] if source and architecture == "encoder_decoder" else arguments[-1]
-        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        assert (weights.transpose(1, 3)[~keys] == 0).all()  # [B, S, T, H]
-        assert (weights.transpose(1, 3)[keys] > 0).any()
-        if name.startswith("decoder") and "self" in name:
-            assert (weights.triu(1) == 0).all()
 
 
 def test_recording_changes_no_gradient(tiny) -> None:
@@ -159,7 +118,7 @@ def test_any_module_with_attention_inside(tiny) -> None:
     assert maps == {}
 
 
-@architectures
+@every_architecture
 @pytest.mark.parametrize("softcap", [None, 1.0])
 @pytest.mark.parametrize("kind", ["autocast", "weights"])
 def test_recording_leaves_half_precision_logits_within_its_rounding(
@@ -183,7 +142,7 @@ def test_recording_leaves_half_precision_logits_within_its_rounding(
 # ---- masks of heads --------------------------------------------------------------------------------------------------
 
 
-@architectures
+@every_architecture
 @pytest.mark.parametrize("binary", [True, False])
 def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool, tiny) -> None:
     """Row by row, with any factor or with 0 and 1; a mask for all rows is a mask for each."""
@@ -203,7 +162,7 @@ def test_factors_scale_the_input_of_the_output_projection(architecture: str, bin
             close(model(*arguments)[row], masked[row])
 
 
-@architectures
+@every_architecture
 def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) -> None:
     model, arguments, path = tiny(architecture, "rope").double(), inputs(architecture), last(architecture)
 
@@ -216,7 +175,7 @@ def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) 
     assert (torch.autograd.grad(loss(factors), factors)[0].abs() > 0).all()
 
 
-@architectures
+@every_architecture
 @pytest.mark.parametrize("outside", ["record", "mask"])
 def test_recording_and_masking_nest_in_both_orders(architecture: str, outside: str, tiny) -> None:
     """The weights of a masked head are recorded; its masked output reaches the next layer."""

@@ -1,7 +1,5 @@
 """Head statistics over many examples, independent of the batch size."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Which logits depend on which tokens, by gradient and by change; batches, padding and documents as one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from small_models import (
     draw,
     every_architecture,
     every_decoder,
-    every_numbering,
+    every_pairing,
     every_scheme,
     keep_of,
     reach,
@@ -35,7 +33,7 @@ packing = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only
 
 @every_architecture
 @every_scheme
-@pytest.mark.parametrize("options", [{}, {"window": 3}, {"norm_first": False, "n_kv_heads": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 3, "norm_first": False, "n_kv_heads": 1}], ids=str)
 def test_logits_depend_on_what_the_masks_of_all_layers_allow(options: dict, name: str, architecture: str) -> None:
     """Two layers: a decoder depends on the past within two windows, an encoder on both sides."""
     ids, source = draw(2, 7), draw(2, 5)
@@ -52,8 +50,7 @@ def test_logits_depend_on_what_the_masks_of_all_layers_allow(options: dict, name
 
 
 @every_decoder
-@every_numbering
-@every_scheme
+@every_pairing
 @pytest.mark.parametrize("training", [False, True], ids=["", "training"])
 def test_later_tokens_change_no_logit(training: bool, name: str, numbering: str, architecture: str) -> None:
     """Some numberings read the tokens themselves."""
@@ -61,19 +58,20 @@ def test_later_tokens_change_no_logit(training: bool, name: str, numbering: str,
     with torch.no_grad():
         torch.manual_seed(1)
         logits = run(model, source, ids)
-        for t in range(6):
+        for t in (0, 2, 4):
             other = torch.cat((ids[:, : t + 1], (ids[:, t + 1 :] + 1 + draw(2, 5 - t) % 9) % VOCAB), dim=1)
             torch.manual_seed(1)
             close(run(model, source, other)[:, : t + 1], logits[:, : t + 1])
 
 
 @every_architecture
-@every_numbering
-@every_scheme
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_a_ragged_batch_equals_one_by_one(left: bool, name: str, numbering: str, architecture: str) -> None:
+@every_pairing
+def test_a_ragged_batch_equals_one_by_one(name: str, numbering: str, architecture: str) -> None:
+    """With padding on the right, on the left and on both sides."""
     model, ids, source = build_tiny(architecture, name, numbering), draw(3, 9), draw(3, 9)
-    keep, source_keep = keep_of(2, 5, 7, width=9, left=left), keep_of(6, 1, 4, width=9, left=left)
+    keep, source_keep = keep_of(2, 9, 7), keep_of(6, 9, 4)
+    keep[1, :4], source_keep[1, :8] = False, False
+    keep[2, :2], source_keep[2, :1] = False, False
     with torch.no_grad():
         whole = run(model, source, ids, source_keep, keep)
         assert whole.isfinite().all()
@@ -93,11 +91,10 @@ def test_an_empty_row_does_no_harm(architecture: str) -> None:
     close(logits[:1], run(model, ids[:1], ids[:1]))
 
 
-@every_architecture
 @every_scheme
-def test_a_model_on_meta_has_shapes(name: str, architecture: str) -> None:
+def test_a_model_on_meta_has_shapes(name: str) -> None:
     """Where minitx describe counts FLOPs."""
-    model, ids = build_tiny(architecture, name).to("meta"), torch.empty(2, 5, dtype=torch.long, device="meta")
+    model, ids = build_tiny("encoder_decoder", name).to("meta"), torch.empty(2, 5, dtype=torch.long, device="meta")
     keep = torch.ones(2, 5, dtype=torch.bool, device="meta")
     assert run(model, ids, ids, keep, keep).shape == (2, 5, VOCAB)
 
@@ -117,12 +114,9 @@ class Shifted(ConsecutiveIds):
 
 
 @every_architecture
-@every_numbering
 @every_scheme
-def test_absolute_schemes_are_those_that_a_shift_of_all_ids_changes(
-    name: str, numbering: str, architecture: str
-) -> None:
-    model, source, ids = build_tiny(architecture, name, numbering), draw(2, 5), draw(2, 7)
+def test_absolute_schemes_are_those_that_a_shift_of_all_ids_changes(name: str, architecture: str) -> None:
+    model, source, ids = build_tiny(architecture, name), draw(2, 5), draw(2, 7)
     before = run(model, source, ids)
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
         stack.position_ids = Shifted(stack.position_ids)
@@ -131,7 +125,7 @@ def test_absolute_schemes_are_those_that_a_shift_of_all_ids_changes(
 
 
 @every_architecture
-@pytest.mark.parametrize("name", ["learned", "rope", "alibi"])
+@pytest.mark.parametrize("name", ["learned", "alibi"])
 @pytest.mark.parametrize("numbering", [name for name in POSITION_IDS if name != "consecutive"])
 def test_another_numbering_is_another_model(numbering: str, name: str, architecture: str) -> None:
     """All of them in training; offset counts from 0 in evaluation, as it should."""
@@ -157,9 +151,8 @@ def test_each_numbering_has_the_direction_of_its_stack(architecture: str) -> Non
 @every_scheme
 @pytest.mark.parametrize(
     "options",
-    [{"window": 3}, {"n_kv_heads": 1, "softcap": 2.0}]
-    + [{"position_ids": name} for name in POSITION_IDS if name != "randomized"],  # whose documents share a sample
-    ids=str,
+    [{"window": 3}, {"n_kv_heads": 1, "softcap": 2.0, "position_ids": "offset"}, {"position_ids": "coupled"}],
+    ids=str,  # randomized is left out: its documents share a sample
 )
 def test_each_document_as_if_alone(options: dict, name: str, architecture: str) -> None:
     """Padding between and after documents included, whatever its document number."""
@@ -218,8 +211,7 @@ def test_a_prefix_and_documents_go_together() -> None:
     close(packed[:, 5:], model(ids[:, 5:]))
 
 
-@every_numbering
-@every_scheme
+@every_pairing
 def test_steps_after_a_whole_prompt_equal_the_forward_with_a_prefix(name: str, numbering: str) -> None:
     """Prompts of ragged length, padded on the left."""
     model, lengths, further = build_tiny("decoder_only", name, numbering, prefix_lm=True), (3, 6, 1), draw(3, 3)
@@ -235,13 +227,9 @@ def test_steps_after_a_whole_prompt_equal_the_forward_with_a_prefix(name: str, n
 
 def test_training_reads_the_same_prefix_as_generation() -> None:
     """The framed batch and the prompt agree: the logits of the answer are equal."""
-    model, (source_keep, target_keep) = (
-        build_tiny("decoder_only", "learned", prefix_lm=True),
-        (keep_of(4, 1, 3), keep_of(2, 3, 1)),
-    )
-    source, target = (
-        torch.randint(6, VOCAB, keep.shape).masked_fill(~keep, SPECIAL.pad) for keep in (source_keep, target_keep)
-    )
+    model, keeps = build_tiny("decoder_only", "learned", prefix_lm=True), (keep_of(4, 1, 3), keep_of(2, 3, 1))
+    source_keep, target_keep = keeps
+    source, target = (torch.randint(6, VOCAB, keep.shape).masked_fill(~keep, SPECIAL.pad) for keep in keeps)
     batch = Pairs(source, source_keep, target, target_keep).frame("decoder_only", SPECIAL)
     assert batch.prefix.tolist() == [5, 2, 4]  # <sep> included
     assert [int(row[length - 1]) for row, length in zip(batch.tgt, batch.prefix, strict=True)] == [SPECIAL.sep] * 3

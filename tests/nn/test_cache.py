@@ -1,21 +1,19 @@
 """The cache changes the cost of decoding, never the logits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from minitx.nn import POSITION_IDS, POSITIONS, Cache
+from minitx.nn import Cache
 from minitx.nn.cache import FIRST_CAPACITY
-from small_models import build_tiny, close, draw, every_decoder, every_numbering, every_scheme, keep_of
+from small_models import PAIRINGS, build_tiny, close, draw, every_decoder, every_numbering, every_scheme, keep_of
 
 every_variant = pytest.mark.parametrize(
     "variant",
     [
-        *({"position": name, "position_ids": ids} for name in [*POSITIONS, "all_hooks"] for ids in POSITION_IDS),
+        *({"position": name, "position_ids": ids} for name, ids in PAIRINGS),
         {"position": "learned", "window": 3},
         {"position": "learned", "n_kv_heads": 1},
         {"position": "learned", "n_kv_heads": 2, "qk_norm": True, "d_head": 6},
@@ -162,16 +160,6 @@ def test_the_memory_is_projected_once() -> None:
     for _ in range(4):
         model.step(draw(2, 1), cache)
     assert calls == ["k"]
-
-
-def test_the_model_advances_the_cache_once_and_the_stack_never() -> None:
-    model, cache, ids = build_tiny("decoder_only"), Cache(), draw(1, 3)
-    pos = cache.append(ids, None, model.decoder.position_ids)
-    model.decoder(model.embedding(ids), pos, cache=cache)
-    assert cache.length == 0
-    cache.advance(3)
-    model.step(draw(1, 2), cache)
-    assert cache.length == 5
 
 
 def test_the_cache_keeps_no_graph() -> None:

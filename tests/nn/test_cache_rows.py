@@ -1,7 +1,5 @@
 """Rows of a cache that leave and continue each other, and windows that drop tokens: the same logits, no more memory."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """On a GPU: each of torch's kernels, and flex attention, beside the explicit softmax in fp64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Which code computes an attention, the forms in which a stack prepares its mask, and flex attention's rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -128,7 +126,7 @@ def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:
 
 
 @pytest.mark.parametrize("softcap", [None, 0.8])
-@pytest.mark.parametrize(("window", "tokens"), [(None, 7), (1, 7), (5, 7), (999, 7), (5, 140)])
+@pytest.mark.parametrize(("window", "tokens"), [(None, 7), (1, 7), (5, 140)])
 @every_direction
 def test_flex_attention_equals_the_explicit_formula(
     causal: bool, tokens: int, window: int | None, softcap: float | None
@@ -137,23 +135,6 @@ def test_flex_attention_equals_the_explicit_formula(
     k, v = torch.randn(2, 2, tokens, 16), torch.randn(2, 2, tokens, 16)
     options = {"causal": causal, "window": window, "softcap": softcap}
     close(flex_attention(q, k, v, compiled=False, **options), explicit(q, k, v, **options))
-
-
-@every_direction
-def test_flex_attention_in_half_precision(causal: bool) -> None:
-    q, k, v = (torch.randn(2, 2, 40, 16).bfloat16() for _ in range(3))
-    out = flex_attention(q, k, v, compiled=False, causal=causal, window=5, softcap=2.0)
-    assert out.dtype == torch.bfloat16
-    close(out, explicit(q.float(), k.float(), v.float(), causal=causal, window=5, softcap=2.0), 3e-2)
-
-
-@every_direction
-def test_a_window_leaves_most_blocks_out(causal: bool) -> None:
-    """Of 16 x 16 blocks a narrow window touches the diagonal and one beside it on each side it looks to."""
-    blocks = _block_mask(16 * 128, causal, 65, torch.device("cpu"))
-    assert int(blocks.to_dense().sum()) == 16 + 15 * (1 if causal else 2)
-    whole = _block_mask(16 * 128, causal, None, torch.device("cpu"))
-    assert whole is None if not causal else int(whole.to_dense().sum()) == 16 * 17 // 2
 
 
 def test_blocks_and_score_mods_are_made_once() -> None:

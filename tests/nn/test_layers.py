@@ -1,25 +1,22 @@
 """The parts around attention: norms, feed-forward, embedding, head, layers and stacks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from minitx.nn import (
     ACTIVATIONS,
+    POSITIONS,
     AddNorm,
     DecoderLayer,
-    DecoderStack,
     EncoderLayer,
     EncoderStack,
     FeedForward,
     Head,
     MultiHeadAttention,
-    NoPositions,
     TokenEmbedding,
     masks,
 )
@@ -188,62 +185,13 @@ def test_head_scores_by_inner_product_and_may_share_the_table() -> None:
 # --- stacks ---------------------------------------------------------------------------------------------------------
 
 
-class Recorder(NoPositions):
-    """Adds ids to the embedding, and records the ids of each hook."""
-
-    def __init__(self) -> None:
-        super().__init__(D, HEADS, D // HEADS, False)
-        self.embedded: list[Tensor] = []
-        self.prepared: list[tuple[Tensor, Tensor]] = []
-        self.rotated: list[Tensor] = []
-
-    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        self.embedded.append(pos)
-        return x + pos[..., None] * torch.arange(D)
-
-    def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        self.prepared.append((q_pos, k_pos))
-        return q_pos
-
-    def rotate(self, x: Tensor, prepared: Tensor) -> Tensor:
-        self.rotated.append(prepared)
-        return x
-
-
-def positioned(kind: type[nn.Module], scheme: NoPositions, n_layers: int) -> list:
-    return [
-        kind(MultiHeadAttention(D, HEADS, position=scheme), FeedForward(D, 20), D)  # type: ignore[call-arg]
-        for _ in range(n_layers)
-    ]
-
-
-def test_encoder_stack_marks_positions_once_and_norms_last(roughen) -> None:
-    scheme, keep = Recorder(), torch.tensor([[False, True, True, True], [True, True, True, False]])
-    stack = roughen(EncoderStack(positioned(EncoderLayer, scheme, 2), scheme, nn.LayerNorm(D)))
-    x, pos = torch.randn(2, 4, D), torch.tensor([[0, 0, 1, 2], [0, 1, 2, 2]])
-    expected = x + pos[..., None] * torch.arange(D)
-    for layer in stack.layers:
-        expected = layer(expected, layer.self_attn.prepare(expected, mask=masks.key_padding(keep), pos=pos))
-    scheme.embedded.clear()
-    scheme.prepared.clear()
-    scheme.rotated.clear()
-    close(stack(x, pos, keep), stack.norm(expected))
-    assert [ids.tolist() for ids in scheme.embedded] == [pos.tolist()]
-    assert [(q.tolist(), k.tolist()) for q, k in scheme.prepared] == [(pos.tolist(), pos.tolist())]
-    assert [ids.tolist() for ids in scheme.rotated] == [pos.tolist()] * 4  # queries and keys of both layers
-
-
-def test_stacks_without_a_norm_end_with_the_last_layer(roughen) -> None:
-    scheme, x = NoPositions(D, HEADS, D // HEADS, False), torch.randn(2, 4, D)
-    encoder = roughen(EncoderStack(positioned(EncoderLayer, scheme, 1), scheme))
-    decoder = roughen(DecoderStack(positioned(DecoderLayer, scheme, 1), scheme))
-    close(encoder(x, torch.arange(4)[None]), encoder.layers[0](x))
-    close(decoder(x, torch.arange(4)[None]), decoder.layers[0](x))
-
-
 def test_stacks_drop_the_embeddings_in_training() -> None:
     """Embedding and position together; whole in evaluation."""
-    scheme, x, pos = Recorder(), torch.ones(4, 50, D), torch.arange(50)[None]
+    scheme, x, pos = (
+        POSITIONS["sinusoidal"](D, HEADS, D // HEADS, False),
+        torch.full((4, 50, D), 2.0),
+        torch.arange(50)[None],
+    )
     marked, stack = scheme.embed(x, pos), EncoderStack([], scheme, dropout=0.5)
     out = stack.train().embed(x, pos)
     dropped = out == 0

@@ -1,7 +1,5 @@
 """Masks as properties: each rule against the sentence that defines it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

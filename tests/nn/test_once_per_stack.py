@@ -1,7 +1,5 @@
 """What all layers of a stack have in common is computed once per forward, before the first layer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

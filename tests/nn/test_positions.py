@@ -1,7 +1,5 @@
 """Position schemes. What holds for one interface is tested on the whole registry: a new scheme gets it free."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

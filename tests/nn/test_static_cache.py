@@ -1,15 +1,12 @@
 """The cache of a compiled step: the numbers of the other one, in tensors that never change their shape."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
 import torch
 
 from minitx.generation import decode
-from minitx.nn import POSITIONS
-from small_models import close, draw, every_decoder, every_numbering, keep_of
+from small_models import close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW, CAPACITY = 5, 7, 16
 
@@ -21,13 +18,10 @@ def _no_grad():
 
 
 @every_decoder
-@every_numbering
-@pytest.mark.parametrize("scheme", POSITIONS)
-def test_every_step_gives_the_numbers_of_the_growing_cache(
-    scheme: str, numbering: str, architecture: str, tiny
-) -> None:
+@every_pairing
+def test_every_step_gives_the_numbers_of_the_growing_cache(name: str, numbering: str, architecture: str, tiny) -> None:
     """Also where the capacity grows between steps."""
-    model, source = tiny(architecture, scheme, numbering), (draw(3, 4), keep_of(4, 2, 4))
+    model, source = tiny(architecture, name, numbering), (draw(3, 4), keep_of(4, 2, 4))
     growing, copied = (model.start(*(source if architecture == "encoder_decoder" else ())) for _ in range(2))
     ids, keep = draw(3, PROMPT), keep_of(5, 2, 5, left=True)
     model.step(ids, growing, keep)
@@ -91,7 +85,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
     return seen
 
 
-@pytest.mark.parametrize(("scheme", "context", "tokens"), [("alibi", None, 12), ("learned", 8, 20), ("rope", 8, 20)])
+@pytest.mark.parametrize(("scheme", "context", "tokens"), [("alibi", None, 12), ("learned", 8, 20)])
 def test_a_compiled_step_writes_the_same_and_is_traced_once(
     scheme: str, context: int | None, tokens: int, tiny, graphs: list
 ) -> None:
@@ -105,23 +99,16 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for texts that grow in turn, which do not mix."""
     monkeypatch.setattr(decode, "CAPACITY_UNIT", 4)
-    models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "none")]
-    options = {"max_new_tokens": 6, "eos": -1, "pad": 0}
-    prompts = [draw(rows, 3) for rows in (1, 2)]
-    expected = [decode.generate(model, ids, **options).ids for model in models for ids in prompts]
+    rope, alibi = (tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi"))
+    options, cases = (
+        {"max_new_tokens": 4, "eos": -1, "pad": 0},
+        [(rope, draw(1, 3)), (rope, draw(2, 3)), (alibi, draw(1, 6))],
+    )
+    alone = [decode.generate(*case, **options).ids for case in cases]
     for _ in range(2):
-        written = [decode.generate(model, ids, compiled=True, **options).ids for model in models for ids in prompts]
-        assert all(torch.equal(*pair) for pair in zip(written, expected, strict=True))
-    assert len(graphs) == 4 * 2, "capacities of 4 and 8 tokens, each traced once"
-
-
-def test_texts_that_grow_in_turn_do_not_mix(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "CAPACITY_UNIT", 4)
-    models = [tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi")]
-    prompts, options = [draw(1, 3), draw(1, 6)], {"max_new_tokens": 6, "eos": -1, "pad": 0}
-    alone = [decode.generate(model, ids, **options).ids for model, ids in zip(models, prompts, strict=True)]
-    streams = [decode.steps(*pair, compiled=True, **options) for pair in zip(models, prompts, strict=True)]
-    together = list(zip(*streams, strict=True))
-    for index, text in enumerate(alone):
-        assert torch.equal(torch.stack([columns[index].ids for columns in together], dim=1), text)
+        together = list(zip(*(decode.steps(*case, compiled=True, **options) for case in cases), strict=True))
+        for index, text in enumerate(alone):
+            assert torch.equal(torch.stack([columns[index].ids for columns in together], dim=1), text)
+    assert len(graphs) == 2 + 2 + 2, "two capacities each, of 4 and 8 or of 8 and 12 tokens, each traced once"

@@ -1,49 +1,10 @@
 """The page of attention maps in a browser, alone or in a TensorBoard process."""
 
-from __future__ import annotations
-
 import re
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from chromium import CHROMIUM as CHROMIUM
-from chromium import WHY_SKIPPED as WHY_SKIPPED
-
 PATIENCE_MS = 60_000
-MODELS = {"encoder_decoder": "3 1 4", "decoder_only": "5 0", "encoder_only": "0 2 6 6 1"}
-"""The texts of the runs with maps of each architecture."""
-LONG = range(0, 3000, 10)
-"""The steps of the run `long`."""
-
-
-@contextmanager
-def tensorboard(runs: Path, *options: str) -> Iterator[str]:
-    """The address of a TensorBoard that shows a folder, once it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--port", str(port), *options]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://localhost:{port}/"
-    try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
-                break
-            except OSError:
-                assert server.poll() is None, "tensorboard ended by itself"
-                time.sleep(0.25)
-        yield url
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
 
 
 def eventually(root: Any, expression: str) -> None:

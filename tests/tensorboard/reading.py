@@ -1,7 +1,5 @@
 """TensorBoard in process, from event files to HTTP answers: its own application and readers, with our plugin."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from pathlib import Path

@@ -1,25 +1,101 @@
 """TensorBoard in a browser, on a run that has just been trained: its Attention tab has the numbers of the model."""
 
-from __future__ import annotations
-
+import json
 import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import numpy as np
 import pytest
-from browsing import CHROMIUM, PATIENCE_MS, WHY_SKIPPED, Maps
+from browsing import PATIENCE_MS, Maps
 from torch.utils.tensorboard import SummaryWriter
 
 import minitx
+from minitx.cli.main import main
 from minitx.interpret.attention_maps import AttentionMaps
+from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 from predictors import built
 
+ROOT = Path(__file__).parents[2]
 STEP = 1 / 255
+LONG = range(0, 3000, 10)
+"""The steps of the run `long`."""
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of reversal, 300 steps, tokens and names like markup, and damaged maps."""
+    folder = tmp_path_factory.mktemp("tab") / "runs"
+    short = ["--trainer.max_steps", "6", "--trainer.val_every_n_steps", "2", "--data.test_size", "10"]
+    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, "--run.folder", str(folder)])
+    token = "<img src=x onerror=parent.hacked=1>"
+    hostile = encode("encoder", [token, "שלום"], [token, "👩‍👩‍👧"], [np.full((1, 2, 2), 0.25)])
+    with SummaryWriter(str(folder / "strange")) as writer:
+        add_maps(writer, "encoder/hostile", hostile, 1)
+        add_maps(writer, "encoder/hostile", [hostile[0], b"no gzip"], 2)
+        add_maps(writer, "foreign/x", [b"not ours", b"at all"], 1)
+    with SummaryWriter(str(folder / "long")) as writer:
+        for step in LONG:
+            add_maps(writer, "encoder/x", encode("encoder", [str(step)], ["a"], [np.full((1, 1, 1), 0.25)]), step)
+    return folder
+
+
+# Through Python's data server, requests go in process in test_plugin.py; here they go through the one in Rust.
+@pytest.fixture(scope="module", params=["--load_fast=auto", pytest.param("--load_fast=false", marks=pytest.mark.slow)])
+def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a TensorBoard on the runs, once it answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--port", str(port), request.param, "--reload_interval", "1"]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), *options]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://localhost:{port}/"
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
+                break
+            except OSError:
+                assert server.poll() is None, "tensorboard ended by itself"
+                time.sleep(0.1)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def get(address: str, route: str, **query: Any) -> Any:
+    with urllib.request.urlopen(f"{address}data/plugin/minitx{route}?{urlencode(query)}") as answer:
+        return json.loads(answer.read())
+
+
+def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
+    for _ in range(900):  # until all runs are read
+        runs = get(address, "/index")["runs"]
+        if "strange" in runs and len(runs.get("long", {}).get("encoder/x", [])) == len(LONG):
+            break
+        time.sleep(0.1)
+    assert runs["long"]["encoder/x"] == [*LONG]
+    for step in (0, 10, 1230, 2990):
+        assert get(address, "/header", run="long", tag="encoder/x", step=step)["queries"] == [str(step)]
+    for run, tag, step in (("strange", "foreign/x", 1), ("long", "encoder/x", 7), ("long", "none", 0)):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(address, "/header", run=run, tag=tag, step=step)
+        assert caught.value.code == 404
+        assert "attention map" in json.loads(caught.value.read())["error"]
+
+
+# ---- in a browser ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +121,8 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def opened(page: Any, address: str, **view: object) -> Maps:
-    """The page of the tab alone, which loads faster than all of TensorBoard, at a view as in a link."""
+    """The page of the tab alone, which loads faster than all of TensorBoard, at a view as in a link. It polls often."""
+    page.add_init_script("{ const poll = setInterval; window.setInterval = (run, ms) => poll(run, ms / 10); }")
     fragment = f"#minitx&p.minitx.view={quote(urlencode(view), safe='')}" if view else ""
     page.goto(f"{address}data/plugin_entry.html?name=minitx{fragment}")
     return Maps(page, page)

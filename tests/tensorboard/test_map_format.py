@@ -1,7 +1,5 @@
 """The format of attention maps: round trips, and errors for damaged bytes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Maps and head statistics in event files, read by TensorBoard's own reader."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import NAME
-from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, HeadFigures, add_heads, heads, heads_json, heads_table
+from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.map_format import Statistic, encode
 from minitx.tensorboard.writer import add_maps
 
@@ -68,13 +66,13 @@ def test_statistics_by_head() -> None:
         "cross": [*statistic([[0.4, 0.5], [None]]), *statistic([[0.9] * 2, [0.8]], "entropy")],
     }
     found = heads(statistics)
-    assert [(head.kind, head.layer, head.head) for head in found] == [
+    assert [(head["kind"], head["layer"], head["head"]) for head in found] == [
         ("encoder", 1, 1), ("cross", 1, 1), ("cross", 1, 2), ("cross", 2, 1)
     ]  # fmt: skip
-    assert [head.figures for head in found] == [
+    assert [head["figures"] for head in found] == [
         {"diagonal": 0.25}, {"diagonal": 0.4, "entropy": 0.9}, {"diagonal": 0.5, "entropy": 0.9}, {"entropy": 0.8}
     ]  # fmt: skip
-    assert [head.pattern for head in found] == [None, None, "diagonal", None], "half of the weight names a head"
+    assert [head["pattern"] for head in found] == [None, None, "diagonal", None], "half of the weight names a head"
 
 
 def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, float]:
@@ -106,22 +104,18 @@ def test_undefined_statistics_are_not_written(tmp_path: Path) -> None:
     assert scalars(tmp_path, {"cross": statistic([[None]])}) == {}
 
 
-def test_the_table_and_the_json_have_an_entry_for_each_head() -> None:
-    found = [
-        HeadFigures("cross", 2, 1, {"entropy": 0.123456, "diagonal": 0.9}, "diagonal"),
-        HeadFigures("decoder", 1, 2, {"entropy": 1.0}, None),
+def test_the_table_has_a_row_for_each_head() -> None:
+    found: list[HeadFigures] = [
+        {
+            "kind": "cross",
+            "layer": 2,
+            "head": 1,
+            "figures": {"entropy": 0.1234, "diagonal": 0.9},
+            "pattern": "diagonal",
+        },
+        {"kind": "decoder", "layer": 1, "head": 2, "figures": {"entropy": 1.0}, "pattern": None},
     ]
     table = re.sub(r"</?code>", "", heads_table(found)).replace("&#46;", ".")
     cells = [[cell.strip() for cell in line[2:-2].split("|")] for line in table.splitlines()]
     assert cells[0] == ["layer.head", "pattern", "entropy", "diagonal"]
     assert cells[2:] == [["cross 2.1", "diagonal", "0.12", "0.90"], ["decoder 1.2", "", "1.00", ""]]
-    assert heads_json(found) == [
-        {
-            "kind": "cross",
-            "layer": 2,
-            "head": 1,
-            "pattern": "diagonal",
-            "figures": {"entropy": 0.1235, "diagonal": 0.9},
-        },
-        {"kind": "decoder", "layer": 1, "head": 2, "pattern": None, "figures": {"entropy": 1.0}},
-    ]

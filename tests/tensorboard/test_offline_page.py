@@ -1,7 +1,5 @@
 """The offline page, opened from disk without network: its numbers are those of the maps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browsing import CHROMIUM, WHY_SKIPPED, Maps, eventually
+from browsing import Maps, eventually
 from PIL import Image
 from torch import Tensor
 
@@ -17,8 +15,6 @@ from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.images import _RAMP
 from minitx.tensorboard.map_format import Statistic
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_SKIPPED)
 
 STEP = 1 / 255
 SOURCE, TARGET = ["der", "Hund", "rennt", "<eos>"], ["<bos>", "a", "dog"]

@@ -1,7 +1,5 @@
 """The server side of the Attention tab: its routes, and untrusted event files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

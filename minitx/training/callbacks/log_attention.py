@@ -13,7 +13,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import KINDS, AttentionMaps
 from minitx.interpret.head_statistics import HeadSums
-from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_json, heads_table
+from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
 from minitx.training.callbacks.event_logger import RunLogger
 
@@ -79,10 +79,10 @@ class LogAttention(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The latest head statistics, for a resumed run without a further validation."""
-        return {"heads": [head._asdict() for head in self._heads]}
+        return {"heads": self._heads}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._heads = [HeadFigures(**head) for head in state_dict["heads"]]
+        self._heads = state_dict["heads"]
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Write the latest head statistics as a table in TensorBoard and as heads.json."""
@@ -90,7 +90,7 @@ class LogAttention(Callback):
             return
         assert isinstance(trainer.logger, RunLogger)
         trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)
-        files, table = trainer.logger.files, json.dumps(heads_json(self._heads), indent=2)
+        files, table = trainer.logger.files, json.dumps(self._heads, indent=2)
         with files.writing("heads.json", "TensorBoard's tab TEXT has it"):
             files.write("heads.json", f"{table}\n".encode())
 
