@@ -116,9 +116,8 @@ def ablate(
 def _common(names: Sequence[Named | None]) -> Named | None:
     """The pattern of all heads, with their lowest value; None where they differ."""
     found = [named for named in names if named]
-    if len(found) < len(names) or len({named.pattern for named in found}) != 1:
-        return None
-    return min(found, key=lambda named: named.value)
+    alike = len(found) == len(names) and len({named.pattern for named in found}) == 1
+    return min(found, key=lambda named: named.value) if alike else None
 
 
 def _evaluate_without(predictor: Predictor, ablated: Sequence[HeadName], examples: Examples) -> dict[str, float]:

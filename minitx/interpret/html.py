@@ -48,7 +48,12 @@ def page(runs: Runs) -> str:
     script = f"(async () => {{\n{_bundled('offline.js', set())}\nawait start();\n}})();"
     digest = _base64(hashlib.sha256(script.encode()).digest())
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
-    return _PAGE.format(policy=policy, style=_static("page.css"), maps=_embedded(runs), script=script)
+    maps = {
+        run: {tag: {"0": [json.loads(header), *map(_base64, rest)]} for tag, (header, *rest) in tags.items()}
+        for run, tags in runs.items()
+    }
+    embedded = json.dumps({"runs": maps}, separators=(",", ":")).replace("<", r"\u003c")
+    return _PAGE.format(policy=policy, style=_static("page.css"), maps=embedded, script=script)
 
 
 def frame(runs: Runs) -> str:
@@ -57,15 +62,6 @@ def frame(runs: Runs) -> str:
         f'<iframe srcdoc="{html.escape(page(runs))}" sandbox="allow-scripts allow-downloads" title="attention maps" '
         f'style="width: 100%; height: 720px; border: 0"></iframe>'
     )
-
-
-def _embedded(runs: Runs) -> str:
-    """The maps as JSON in ASCII, with `<` escaped."""
-    maps = {
-        run: {tag: {"0": [json.loads(header), *map(_base64, rest)]} for tag, (header, *rest) in tags.items()}
-        for run, tags in runs.items()
-    }
-    return json.dumps({"runs": maps}, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def _base64(data: bytes) -> str:

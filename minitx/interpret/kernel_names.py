@@ -1,7 +1,4 @@
-"""Names of the kernels that compute each attention of a model, recorded during a forward pass.
-
-Legend: B batch, T queries, S keys, H heads.
-"""
+"""Names of the kernels that compute each attention of a model, recorded during a forward pass."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
