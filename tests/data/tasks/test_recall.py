@@ -31,9 +31,9 @@ def test_what_is_asked_for_stood_anywhere() -> None:
 )
 def test_values_are_recalled(symbols: int, pairs: tuple[int, int], queries: int) -> None:
     task = make("associative_recall", symbols=symbols, pairs=pairs, queries=queries)
-    drawn = task.question(generator(1), 300)
-    check_answers("associative_recall", task, task.answered(*drawn))
-    used = {int(symbol) for row in spelt(task, *drawn) for symbol in row}
+    sampled = task.question(generator(1), 300)
+    check_answers("associative_recall", task, task.answered(*sampled))
+    used = {int(symbol) for row in spelt(task, *sampled) for symbol in row}
     assert used == {*range(symbols)}
 
 

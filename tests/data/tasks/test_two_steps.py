@@ -1,12 +1,14 @@
 """Every toy task with every architecture that can express it: it trains and is measured; others are refused."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from minitx.config.schema import Config, ModelConfig
-from minitx.data.tasks import generator
+from minitx.checkpoints import memory_checks
+from minitx.config.schema import Config, ModelConfig, TrainerConfig
+from minitx.data.tasks import Markov, generator
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -91,3 +93,15 @@ def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
 def test_an_encoder_alone_never_completes_brackets() -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
         resolve(config("dyck", "encoder_only", depth=5, length=(1, 5)))
+
+
+@pytest.mark.parametrize(("recompute", "kept"), [(False, 4), (True, 1)])
+def test_a_batch_may_take_all_memory_and_no_more(monkeypatch: pytest.MonkeyPatch, recompute: bool, kept: int) -> None:
+    trainer = TrainerConfig(recompute_activations=recompute)
+    whole = dataclasses.replace(config("markov", "decoder_only"), trainer=trainer)
+    needed = 8 * 12 * kept * 16 * memory_checks.ACTIVATION_BYTES  # examples, tokens, tensors of one layer, width
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(memory_checks, "memory_bytes", lambda: needed)
+    memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole)
+    with pytest.raises(ValueError, match=r"data\.batch_size 9 examples of up to 12 tokens"):
+        memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=9), whole)
