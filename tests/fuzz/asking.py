@@ -7,10 +7,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 
 FINE, REFUSED = "fine", "refused with a sentence"
+
+
+def few_and_many(few: int, many: int, seeds: int) -> Any:
+    """Parametrize a test by count and seed: few inputs, and in slow tests many of each of several seeds."""
+    slow = [pytest.param(many, seed, marks=pytest.mark.slow) for seed in range(2, 2 + seeds)]
+    return pytest.mark.parametrize(("count", "seed"), [(few, 1), *slow])
 
 
 class Asked:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import Asked
+from asking import Asked, few_and_many
 
 import minitx
 from minitx.checkpoints import format as checkpoint
@@ -33,7 +33,8 @@ def use(path: Path) -> Any:
     return minitx.load(path, device="cpu").generate("3 1 4", max_new_tokens=3)
 
 
-def flips(good: Path, count: int, seed: int) -> Asked:
+@few_and_many(60, 1000, 5)
+def test_flipped_bits(good: Path, count: int, seed: int) -> None:
     whole, asked, chance = good.read_bytes(), Asked(), random.Random(seed)
     path = good.parent / "flipped.ckpt"
     pickled = zipfile.ZipFile(good).infolist()[0].file_size  # the first entry
@@ -45,17 +46,7 @@ def flips(good: Path, count: int, seed: int) -> Asked:
             bits[chance.randrange(end)] ^= 1 << chance.randrange(8)
         path.write_bytes(bits)
         asked.call(lambda: use(path), f"flip {number} of seed {seed}")
-    return asked
-
-
-def test_flipped_bits(good: Path) -> None:
-    flips(good, 60, 1).check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 7))
-def test_thousands_of_flipped_bits(good: Path, seed: int) -> None:
-    flips(good, 1000, seed).check()
+    asked.check()
 
 
 def places(tree: Any, path: tuple = ()) -> list[tuple]:
@@ -73,7 +64,8 @@ def replaced(tree: Any, path: tuple, new: Any) -> None:
     tree[path[-1]] = new
 
 
-def swaps(tmp_path: Path, count: int, seed: int) -> Asked:
+@few_and_many(50, 1000, 3)
+def test_values_of_another_kind(tmp_path: Path, count: int, seed: int) -> None:
     chance, asked, path = random.Random(seed), Asked(), tmp_path / "swapped.ckpt"
     ways = places(trained("decoder_only", n_layers=1))
     ways = [way for way in ways if "vocab" not in way] + [("minitx", "tokenizer", "model", "vocab", "3")]
@@ -84,17 +76,7 @@ def swaps(tmp_path: Path, count: int, seed: int) -> Asked:
         replaced(contents, way, new)
         torch.save(contents, path)
         asked.call(lambda: use(path), f"{number}: {'.'.join(map(str, way))} = {new!r}")
-    return asked
-
-
-def test_values_of_another_kind(tmp_path: Path) -> None:
-    swaps(tmp_path, 50, 1).check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 5))
-def test_thousands_of_values_of_another_kind(tmp_path: Path, seed: int) -> None:
-    swaps(tmp_path, 1000, seed).check()
+    asked.check()
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import FINE, REFUSED, Asked
+from asking import FINE, REFUSED, Asked, few_and_many
 from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from torch.utils.tensorboard import SummaryWriter
@@ -67,10 +67,11 @@ def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
         asked.note("traceback", what, repr(error))
 
 
-def damaged(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
+@few_and_many(25, 1000, 2)
+def test_damaged_event_files(events: bytes, tmp_path: Path, count: int, seed: int) -> None:
     chance, asked = random.Random(seed), Asked()
     for number in range(count):
-        content = bytearray(whole)
+        content = bytearray(events)
         for _ in range(chance.choice((1, 3, 20))):
             content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         if number % 3 == 0:
@@ -78,7 +79,6 @@ def damaged(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
         look(tmp_path / f"{seed}_{number}", bytes(content), asked, f"{number} of seed {seed}")
     assert not asked.others, asked.others[:2]
     assert asked.came[FINE] > count
-    return asked
 
 
 def rechecked(whole: bytes, chance: random.Random) -> bytes:
@@ -106,26 +106,12 @@ def _sum(content: bytes) -> bytes:
     return struct.pack("<I", masked_crc32c(content))
 
 
-def signed(whole: bytes, tmp_path: Path, count: int, seed: int) -> Asked:
+@few_and_many(30, 1000, 2)
+def test_event_files_with_valid_checksums(events: bytes, tmp_path: Path, count: int, seed: int) -> None:
     chance, asked = random.Random(seed), Asked()
     for number in range(count):
-        look(tmp_path / f"signed{seed}_{number}", rechecked(whole, chance), asked, f"signed {number} of seed {seed}")
-    return asked
-
-
-def test_damaged_event_files(events: bytes, tmp_path: Path) -> None:
-    damaged(events, tmp_path, 25, 1)
-
-
-def test_event_files_that_are_wrong_on_purpose(events: bytes, tmp_path: Path) -> None:
-    signed(events, tmp_path, 30, 1).check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 4))
-def test_thousands_of_damaged_event_files(events: bytes, tmp_path: Path, seed: int) -> None:
-    damaged(events, tmp_path, 1000, seed)
-    signed(events, tmp_path, 1000, seed).check()
+        look(tmp_path / f"signed{seed}_{number}", rechecked(events, chance), asked, f"signed {number} of seed {seed}")
+    asked.check()
 
 
 def test_the_whole_file_shows_all(events: bytes, tmp_path: Path) -> None:

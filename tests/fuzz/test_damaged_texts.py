@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import Asked
+from asking import Asked, few_and_many
 
 from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
@@ -70,7 +70,8 @@ def use(path: Path, tokenizer: str, documents: str) -> None:
     task.examples("validation", 2)
 
 
-def texts(folder: Path, count: int, seed: int) -> Asked:
+@few_and_many(60, 1000, 3)
+def test_any_file_is_read_or_refused(tmp_path: Path, count: int, seed: int) -> None:
     chance, asked = random.Random(seed), Asked()
     for number in range(count):
         name = chance.choice([*WHOLE])
@@ -86,24 +87,14 @@ def texts(folder: Path, count: int, seed: int) -> Asked:
         elif damage == "insert":
             place = chance.randrange(len(content) + 1)
             content[place:place] = chance.choice((b"\0", b'"', b"\n", b"\xff", b"\\", b"\r", b"{", b"," * 20))
-        path = folder / f"{seed}_{number}{chance.choice(ENDINGS)}"
+        path = tmp_path / f"{seed}_{number}{chance.choice(ENDINGS)}"
         path.write_bytes(content)
         how = (
             chance.choice(("char", "char", "byte", "word")),
             chance.choice(("auto", "auto", "line", "row", "paragraph")),
         )
         asked.call(lambda: use(path, *how), f"{number} of seed {seed}: {name}, {damage}, {path.suffix}, {how}")  # noqa: B023
-    return asked
-
-
-def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
-    texts(tmp_path, 60, 1).check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 5))
-def test_any_thousands_of_files_are_read_or_refused(tmp_path: Path, seed: int) -> None:
-    texts(tmp_path, 1000, seed).check()
+    asked.check()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -222,18 +222,6 @@ def test_answers_may_exceed_the_trained_length(architecture: str, position: str,
     assert len(predictor.generate("3 1", max_new_tokens=limit, **options).split()) == limit
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_beams": 2}, {"stream": True}],
-    ids=str,
-)
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
-def test_learned_positions_say_where_they_end(architecture: str, options: dict[str, Any]) -> None:
-    predictor = built(architecture, ends=False, position={"name": "learned", "max_len": 9})
-    with pytest.raises(ValueError, match=r"max_new_tokens must be at most \d.*model\.position\.max_len"):
-        predictor.generate("3 1", max_new_tokens=30, **options)
-
-
 def test_beams_of_running_text_look_back_on_everything() -> None:
     """The prompt is cut at its beginning, so that the output fits into the context."""
     for seed in (1, 2):

@@ -17,7 +17,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 import minitx
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.tensorboard.events import EventFile
@@ -261,12 +260,3 @@ def test_a_line_is_dropped_on_a_full_disk_alone(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("builtins.print", write)
     with raised:
         print_line("a line")
-
-
-def test_a_failed_write_keeps_the_old_file_alone(tmp_path: Path, disk: FullDisk) -> None:
-    (tmp_path / "file").write_text("before")
-    disk.fill()
-    with pytest.raises(OSError, match="No space left"), written_whole(tmp_path / "file") as file:
-        file.write(b"after")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "before"
