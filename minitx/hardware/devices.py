@@ -33,20 +33,12 @@ def training_device(accelerator: str) -> str:
     return "cpu" if accelerator == "cpu" else best_device()
 
 
-def has_bf16(device: torch.device | str) -> bool:
-    """Whether a device multiplies bf16 natively: a GPU of NVIDIA by its own word, a CPU with AVX512-BF16 or AMX."""
-    kind = torch.device(device).type
-    if kind == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities() if kind == "cpu" else {}
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-
-
 def resolve_precision(setting: str, accelerator: str) -> str:
-    """Resolve trainer.precision: auto is bf16-mixed on hardware with native bf16, else 32-true."""
+    """Resolve trainer.precision without a measurement: auto is bf16-mixed on a GPU with native bf16, else 32-true."""
     if setting != "auto":
         return setting
-    return "bf16-mixed" if has_bf16(training_device(accelerator)) else "32-true"
+    native = training_device(accelerator) == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if native else "32-true"
 
 
 def widest_float(device: torch.device | str) -> torch.dtype:

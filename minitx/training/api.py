@@ -11,8 +11,9 @@ from minitx.evaluation.report import evaluation_report, table
 from minitx.inference.predictor import Predictor
 from minitx.training import run
 from minitx.training.folder import RunFiles
+from minitx.training.precision_race import choose_precision
 from minitx.training.resilience.disk import TolerantFiles
-from minitx.training.resolve import resolve
+from minitx.training.resolve import ResolvedRun, resolve
 
 
 def train(
@@ -66,6 +67,9 @@ class AllExtras(run.RunExtras):
         from minitx.training.sharding import ShardedStrategy
 
         return ShardedStrategy()
+
+    def precision(self, run: ResolvedRun) -> tuple[str, str]:
+        return choose_precision(run)
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         from minitx.training.callbacks.auto_compile import AutoCompile

@@ -7,14 +7,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from minitx.config.schema import Config, TrainerConfig
+from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.tasks import Task, generator
-from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, resolve_precision, training_device
+from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
+from minitx.training.precision_race import choose_precision
 from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -61,7 +62,7 @@ def describe(run: ResolvedRun) -> str:
         "(forward and backward)",
         f"{config.trainer.max_steps:,} steps: {flops * config.trainer.max_steps / 1e12:.3g} TFLOP",
         "",
-        *kernels(model, batch, config.trainer),
+        *kernels(run, batch),
         "",
         *learning_rate_curve(config),
     ]
@@ -79,11 +80,11 @@ def parts(model: nn.Module) -> list[tuple[str, int]]:
     return list(counts.items())
 
 
-def kernels(model: nn.Module, batch: Batch, trainer: TrainerConfig) -> list[str]:
+def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
     """Attention kernels of training on this machine and in this precision, equal layers in one line."""
-    device = training_device(trainer.accelerator)
-    precision = resolve_precision(trainer.precision, trainer.accelerator)
-    model = copy.deepcopy(model).to(device, TRUE_DTYPES.get(precision)).train()
+    device = training_device(run.config.trainer.accelerator)
+    precision, _ = choose_precision(run)
+    model = copy.deepcopy(run.model).to(device, TRUE_DTYPES.get(precision)).train()
     dtype = MIXED_DTYPES.get(precision)
     with torch.autocast(device, dtype, enabled=dtype is not None):
         names = attention_kernels(model, batch.to(device).model_inputs())

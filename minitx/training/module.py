@@ -218,6 +218,7 @@ class TransformerModule(pl.LightningModule):
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
         """Add config and tokenizer, which make the file self-contained, and the state that resuming needs."""
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
+        contents["precision"] = self.trainer.precision
         contents["seconds"] = self.seconds
         contents["data_digest"] = self._data_digest
         contents["validated"] = self._validated_step == self.global_step or not validation_is_due(self.trainer)

@@ -38,6 +38,10 @@ class RunExtras:
         """Create Lightning's strategy, from trainer.strategy."""
         return name
 
+    def precision(self, run: ResolvedRun) -> tuple[str, str]:
+        """Resolve trainer.precision; also, for the first line of the run, what the choice rests on."""
+        return resolve_precision(run.config.trainer.precision, run.config.trainer.accelerator), ""
+
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         """Create Lightning callbacks; a RunCallback may surround the run."""
         return []
@@ -89,7 +93,7 @@ def _train(
 
     _silence_lightning()
     config, task, model, settings = run.config, run.task, run.model, run.config.trainer
-    precision = resolve_precision(settings.precision, settings.accelerator)
+    precision, reason = extras.precision(run)
     accumulate = settings.accumulate_grad_batches
     save_every = min(settings.save_every_n_steps, settings.max_steps)
     callbacks = [
@@ -126,7 +130,12 @@ def _train(
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         device = trainer.strategy.root_device.type
-        print(f"{files.folder}: {parameters:,} parameters, {precision}, {device}", *run.notes, sep="\n", flush=True)
+        print(
+            f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}",
+            *run.notes,
+            sep="\n",
+            flush=True,
+        )
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from minitx.hardware import devices as hardware
-from minitx.hardware.devices import best_device, finished_at, has_bf16, moved, training_device, widest_float
+from minitx.hardware.devices import best_device, finished_at, moved, training_device, widest_float
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, cuda: bool = False, mps: bool = False) -> None:
@@ -27,14 +27,6 @@ def test_only_an_apple_gpu_lacks_float64() -> None:
     assert {device: widest_float(device) for device in ("cpu", "cuda:1", "mps", "meta")} == {
         "cpu": torch.float64, "cuda:1": torch.float64, "mps": torch.float32, "meta": torch.float64
     }  # fmt: skip
-
-
-def test_bf16_is_native_where_the_hardware_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: not including_emulation)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
-    assert has_bf16("cuda")
-    assert has_bf16("cpu")
-    assert not has_bf16("mps")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
