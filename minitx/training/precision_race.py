@@ -35,16 +35,12 @@ Clock = Callable[[], float]
 def choose_precision(run: ResolvedRun, clock: Clock = time.perf_counter) -> tuple[str, str]:
     """Choose Lightning's name of the precision; also, in words, the measurement that it rests on.
 
-    A resumed run keeps the precision of its checkpoint. What was measured is kept in the cache folder, for each machine,
-    model and batch.
+    A resumed run keeps the precision of its checkpoint. Measurements are kept in the cache folder, one for each
+    machine, model and batch.
     """
-    settings = run.config.trainer
-    if (
-        run.start is not None
-        and run.start.resumes
-        and settings.precision == run.start.config.trainer.precision == "auto"
-    ):
-        return run.start.contents.get("precision", resolve_precision("auto", settings.accelerator)), ""
+    settings, start = run.config.trainer, run.start
+    if start is not None and start.resumes and settings.precision == start.config.trainer.precision == "auto":
+        return start.contents.get("precision", resolve_precision("auto", settings.accelerator)), ""
     several = "WORLD_SIZE" in os.environ or settings.num_nodes > 1 or settings.devices not in (1, "auto")
     if settings.precision != "auto" or training_device(settings.accelerator) != "cpu" or several:
         return resolve_precision(settings.precision, settings.accelerator), ""
