@@ -46,10 +46,10 @@ CORE = {
 OPENS_EXTRAS = {"inference/predictor.py": "Predictor", "interpret/attention_maps.py": "AttentionMaps"}
 """Classes whose methods may open an extra: what minitx.load returns, and what its attend returns."""
 
-CORE_LINES = 9_060
+CORE_LINES = 7_820
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
-CLOSURE_FILES = 65
-"""Files that minitx.training.run imports, directly or not, inside functions too. The target is 60."""
+CLOSURE_FILES = 57
+"""Files that minitx.training.run imports, directly or not, inside functions too, at most."""
 
 
 def module_name(file: Path) -> str:
