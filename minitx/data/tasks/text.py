@@ -23,7 +23,7 @@ from minitx.data.text.readers import Corpus
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
-"""Shares of the chosen tokens that become <mask> and a random token; the rest are unchanged."""
+"""Shares of the chosen tokens that become `<mask>` and a random token; the rest are unchanged."""
 
 
 @register("text")
@@ -162,7 +162,7 @@ class MaskedText(Text):
 def mask_tokens(ids: Tensor, special: SpecialIds, vocab_size: int, share: float, generator: torch.Generator) -> Masked:
     """Choose tokens of text [N, T] to predict, none of them special, and replace most of them.
 
-    A chosen token becomes <mask> in 80 % of cases, a random token in 10 %, and stays in 10 %, so that a model cannot
+    A chosen token becomes `<mask>` in 80 % of cases, a random token in 10 %, and stays in 10 %, so that a model cannot
     trust the unmasked tokens either. In a row without a chosen token, the one nearest to it is taken.
     """
     keep = ids != special.pad
