@@ -100,7 +100,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:
-    """Logits of the model, one question and what is written behind it, laid out by hand: those that predict the answer
+    """Logits of the model, one question and its continuation, padded by hand: those that predict the answer
     and the token after it."""
     special, asked = predictor.tokenizer.special, ids(predictor.tokenizer, question)
     with torch.no_grad():

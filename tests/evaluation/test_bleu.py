@@ -232,8 +232,8 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     best = text_scores(trained, trained.task.sentences("validation"))["bleu"]
     assert max(logged) == pytest.approx(best, rel=1e-5)
     main(["evaluate", str(run), "--num_beams", "3", "--length_penalty", "0.7", "--json", str(folder / "out.json")])
-    told = json.loads((folder / "out.json").read_text())
-    assert told["decoding"] == "3 beams, length penalty 0.7"
+    written = json.loads((folder / "out.json").read_text())
+    assert written["decoding"] == "3 beams, length penalty 0.7"
     assert "3 beams, length penalty 0.7" in capsys.readouterr().out
 
 

@@ -92,12 +92,12 @@ def test_answers_of_different_lengths_are_compared_row_by_row(architecture: str)
 class Echo(nn.Module):
     """An encoder that returns the given answers."""
 
-    def __init__(self, said: Tensor) -> None:
+    def __init__(self, answers: Tensor) -> None:
         super().__init__()
-        self.said = nn.Parameter(nn.functional.one_hot(said, VOCABULARY).float())
+        self.answers = nn.Parameter(nn.functional.one_hot(answers, VOCABULARY).float())
 
     def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
-        return self.said
+        return self.answers
 
 
 def test_an_encoder_matches_place_by_place_and_padding_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def test_points_as_logged_by_name_and_pattern(run: Path) -> None:
 def test_a_run_folder_means_its_newest_version(run: Path) -> None:
     with SummaryWriter(str(run.parent / "v1")) as writer:
         writer.add_scalar("training/loss", 7.0, 1)
-    (run.parent / "v2").mkdir()  # begun, nothing logged yet
+    (run.parent / "v2").mkdir()  # started, nothing logged yet
     assert minitx.curves(run.parent)["training/loss"] == [(1, 7.0)]
 
 

@@ -85,7 +85,7 @@ def test_files_without_a_pair_are_refused(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("x.tsv", "en\tfr\nA\tB\n", "data.source: "),
         ("x.csv", "de,fr\nA,B\n", "no column en, only de, fr"),
@@ -99,6 +99,6 @@ def test_files_without_a_pair_are_refused(tmp_path: Path, content: str) -> None:
         ("x.jsonl", "", "x.jsonl in"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, name: str, content: str, told: str) -> None:
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     write(tmp_path, name, content)
-    assert told in refused(tmp_path, name)
+    assert message in refused(tmp_path, name)

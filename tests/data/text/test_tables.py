@@ -143,9 +143,9 @@ def test_the_message_about_a_broken_table_is_the_only_output(tmp_path: Path) -> 
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
     data = ["--data.name", "text", "--data.path", str(tmp_path / "x.jsonl"), "--model.architecture", "decoder_only"]
     command = [sys.executable, "-c", "from minitx.cli.main import main; main()", "describe", *data]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", said.stderr)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", ran.stderr)
 
 
 def test_a_column_of_numbers_or_a_folder_of_several_kinds(tmp_path: Path) -> None:
