@@ -6,8 +6,6 @@ finished sequences.
 Legend: B batch, K beams, P prompt tokens, T generated tokens, C candidates of one step, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 

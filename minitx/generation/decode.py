@@ -3,8 +3,6 @@
 Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol

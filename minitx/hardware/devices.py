@@ -1,7 +1,5 @@
 """The devices: which there are, what each can do, how to wait for one; and what a figure was measured on."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import platform

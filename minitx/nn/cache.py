@@ -5,8 +5,6 @@ The model appends the new tokens to the cache, each layer extends its keys and v
 once per call. Modules hold no state of a generation.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -5,18 +5,16 @@ ids (position_ids.py), never lengths, so padding, caches and unusual numberings 
 subclass NoPositions, override one or two hooks and register the class under its `model.position.name`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from minitx.nn.errors import require
 
-POSITIONS: dict[str, type[NoPositions]] = {}
+POSITIONS: dict[str, type["NoPositions"]] = {}
 """Every scheme by its name in the YAML."""
 GIVEN = ("d_model", "n_heads", "d_head", "causal")
 """Constructor arguments that come from the model; all others are options of the config section."""
@@ -56,7 +54,7 @@ class NoPositions(nn.Module):
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NoPositions:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move with the model, but keep the dtype of buffers: in half precision large angles would be far off."""
         buffers = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         super()._apply(fn, recurse)

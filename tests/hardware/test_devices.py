@@ -1,7 +1,5 @@
 """Which device is taken, what it can do and how it is waited for: simulated, so that no GPU is needed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
