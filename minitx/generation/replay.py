@@ -24,6 +24,8 @@ MAX_PROGRAMS = 64
 Program = Callable[..., tuple[Any, ...]]
 """From a cache's length, new ids, the cache's ids, keep and tensors to logits and the cache's new ids, keep and pos."""
 
+Programs = dict[Hashable, Program | None]
+
 
 class Call(NamedTuple):
     """A call of a torch function."""
@@ -78,52 +80,62 @@ class ReplayedStep:
         cache: holds the prompt.
     """
 
-    _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Hashable, Program | None]]] = WeakKeyDictionary()
+    _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Hashable, Programs]]] = WeakKeyDictionary()  # and by weights
 
     def __init__(self, model: Any, cache: Any) -> None:
         self._model, self._cache = model, cache
-        self._replays = getattr(model, "repeats_itself", False)
-        if self._replays:
-            self._known = self._programs.setdefault(model, {})
-            self._weights = tuple(map(id, (*model.parameters(), *model.buffers())))
+        self._known: Programs | None = None  # None: the model takes each step itself
+        if getattr(model, "repeats_itself", False):
+            weights = tuple(map(id, (*model.parameters(), *model.buffers())))
+            found = self._programs.setdefault(model, {})
+            if weights not in found:
+                found.clear()  # programs of weights that were replaced
+            self._known = found.setdefault(weights, {})
         self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
         self._until = 0  # length of the cache
-        self._key: Hashable = None
         self._tensors: list[Tensor | None] = []
+        self._program: Program | None = None
+        self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]."""
         cache = self._cache
-        if not self._replays:
+        if self._known is None:
             return self._model.step(ids, cache)
         if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
-            self._buffers, self._first = cache.layers[0].buffers, None
-            alike, rule = cache.steps_alike()
-            self._until, self._tensors = cache.length + alike, cache.tensors()
-            self._key = self._weights, ids.device, ids.size(0), rule
-        program = self._known.get(self._key)
-        if program is not None and cache.length < self._until:
-            logits, *after = program(cache.length, ids, cache.ids, cache.keep, *self._tensors)
+            self._enter(self._known, ids)
+        if self._program is not None:
+            logits, *after = self._program(cache.length, ids, cache.ids, cache.keep, *self._tensors)
             cache.follow(*after)
             return logits
-        if self._key in self._known or (self._first is None and self._until - cache.length < MIN_STEPS):
+        if self._key is None:
             return self._model.step(ids, cache)
         recording = Recording(self._model, cache, ids)
         if self._first is not None:
             if len(self._known) >= MAX_PROGRAMS:
                 self._known.clear()
-            self._known[self._key] = written(self._first, recording)
+            self._known[self._key] = self._program = written(self._first, recording)
+            self._key = None
         self._first = recording
         return recording.logits
+
+    def _enter(self, known: Programs, ids: Tensor) -> None:
+        """Look up the program for the next steps that are alike, or decide to record it."""
+        cache = self._cache
+        alike, rule = cache.steps_alike()
+        key = ids.device, ids.size(0), rule
+        self._buffers, self._until, self._tensors = cache.layers[0].buffers, cache.length + alike, cache.tensors()
+        self._program = known.get(key) if alike else None
+        self._key = key if key not in known and alike >= MIN_STEPS else None
+        self._first = None
 
 
 def written(first: Recording, second: Recording) -> Program | None:
     """The function of which both recordings are instances; None if they differ in more than lengths."""
     if first.reads or second.reads or len(first.calls) != len(second.calls):
         return None
-    writer = _GraphWriter(second.length - first.length, first.length)
-    writer.inputs(first.inputs, second.inputs)
+    writer = _GraphWriter(first, second)
     try:
         for one, two in zip(first.calls, second.calls, strict=True):
             writer.call(one, two)
@@ -139,17 +151,14 @@ class _Different(Exception):
 class _GraphWriter:
     """Writes the calls that two recordings share as a graph of torch.fx, in which lengths are variables."""
 
-    def __init__(self, step: int, length: int) -> None:
-        self.step, self.first_length = step, length
+    def __init__(self, first: Recording, second: Recording) -> None:
+        self.first_length = first.length
         self.graph = fx.Graph()
         self.length = self.graph.placeholder("length")
         self.nodes: dict[int, fx.Node] = {}  # by the id of the first recording's tensor
         self.twins: dict[int, int] = {}  # its counterpart in the second
         self.constants: list[Tensor] = []
-
-    def inputs(self, one: Sequence[Any], two: Sequence[Any]) -> None:
-        """Name the tensors that the function is called with."""
-        for index, pair in enumerate(zip(one, two, strict=True)):
+        for index, pair in enumerate(zip(first.inputs, second.inputs, strict=True)):
             self.name(*pair, self.graph.placeholder(f"input{index}"))
 
     def name(self, one: Any, two: Any, node: fx.Node) -> None:
@@ -187,12 +196,10 @@ class _GraphWriter:
                 self.constants.append(one)
             if self.twins.get(id(one)) == id(two):
                 return self.nodes[id(one)]
-        elif type(one) is type(two) is int and abs(two - one) == self.step:
-            grows = two > one
-            function, constant = (
-                (operator.add, one - self.first_length) if grows else (operator.sub, one + self.first_length)
-            )
-            return self.graph.call_function(function, (self.length, constant) if grows else (constant, self.length))
+        elif type(one) is type(two) is int and two == one + 1:
+            return self.graph.call_function(operator.add, (self.length, one - self.first_length))
+        elif type(one) is type(two) is int and two == one - 1:
+            return self.graph.call_function(operator.sub, (one + self.first_length, self.length))
         elif one == two:
             return one
         raise _Different

@@ -68,7 +68,7 @@ class Cache:
     def follow(self, ids: Tensor, keep: Tensor | None, pos: Tensor) -> None:
         """Take over the outcome of a step of one token that has changed the tensors without this object."""
         self.ids, self.keep, self.pos = ids, keep, pos
-        self.length += 1
+        self.advance(1)
         for layer in self.layers.values():
             layer.used += 1
 

@@ -12,8 +12,8 @@ from minitx.evaluation.report import length_range
 from minitx.sweeps.grid import combinations, slug
 from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import fingerprint
-from minitx.training.describe import cost, first_batch
-from minitx.training.resolve import resolve
+from minitx.training.describe import cost
+from minitx.training.resolve import first_batch, resolve
 
 
 @dataclass(frozen=True)

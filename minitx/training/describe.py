@@ -9,14 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.tasks import Task, generator
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
 from minitx.training.precision_race import choose_precision
-from minitx.training.resolve import ResolvedRun
+from minitx.training.resolve import ResolvedRun, first_batch
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -28,12 +27,6 @@ class Cost(NamedTuple):
     parameters: int
     tokens: int  # predicted in the first optimizer step
     flops: int  # of one optimizer step, forward and backward
-
-
-def first_batch(config: Config, task: Task) -> Batch:
-    """The first batch that a run trains on."""
-    examples = task.batch(generator(config.run.seed, 0, 0), task.batch_size)
-    return examples.frame(config.model.architecture, task.vocabulary.special)
 
 
 def cost(config: Config, model: Transformer, batch: Batch) -> Cost:

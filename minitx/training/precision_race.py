@@ -8,19 +8,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from minitx.checkpoints.atomic_files import written_whole
-from minitx.data.tasks import generator
 from minitx.data.text.token_cache import cache_folder
 from minitx.hardware.devices import machine, resolve_precision, training_device
 from minitx.models.builder import build_model
 from minitx.training.losses import cross_entropy
-from minitx.training.resolve import ResolvedRun
+from minitx.training.resolve import ResolvedRun, first_batch
 
 FP32, BF16 = "32-true", "bf16-mixed"
 MIN_GAIN = 1.05
@@ -59,18 +57,9 @@ def _recorded_ratio(run: ResolvedRun, clock: Clock) -> float:
         return float(json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
         ratio = measured_ratio(run, clock)
-    _record(file, ratio)
+    with suppress(OSError), written_whole(file) as stream:  # where it cannot be written, the next run measures again
+        stream.write(json.dumps(ratio).encode())
     return ratio
-
-
-def _record(file: Path, ratio: float) -> None:
-    """Keep a measurement; where the folder cannot be written, the next run measures again."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(file) as stream:
-            stream.write(json.dumps(ratio).encode())
-    except OSError:
-        return
 
 
 def measured_ratio(run: ResolvedRun, clock: Clock) -> float:
@@ -78,9 +67,7 @@ def measured_ratio(run: ResolvedRun, clock: Clock) -> float:
     config = run.config.model
     with torch.random.fork_rng(devices=[]):
         model = build_model(replace(config, n_layers=1, n_decoder_layers=1 if config.n_decoder_layers else None))
-        batch = run.task.batch(generator(0), run.task.batch_size).frame(
-            config.architecture, run.task.vocabulary.special
-        )
+        batch = first_batch(run.config, run.task)
 
         def step(precision: str) -> None:
             with torch.autocast("cpu", torch.bfloat16) if precision == BF16 else nullcontext():

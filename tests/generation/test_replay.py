@@ -28,7 +28,7 @@ def started(model: Any, padded: bool) -> Any:
 
 
 def programs(model: Any) -> list[Any]:
-    return list(ReplayedStep._programs[model].values())
+    return [program for known in ReplayedStep._programs[model].values() for program in known.values()]
 
 
 def check_equal(model: Any, padded: bool = False, steps: int = STEPS) -> None:
