@@ -18,7 +18,8 @@ from torch import Tensor, nn
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
-from minitx.plotting.panels import COLOURS, INK, QUIET, Heat, Lines, new_figure, save, sheet
+from minitx.plotting.panels import Heat, Lines, sheet
+from minitx.plotting.style import COLOURS, QUIET, new_figure, save, styled
 
 WORDS = ["I", "love", "apple", "phones"]
 
@@ -186,6 +187,7 @@ def curves(path: Path, run: str, *tags: str) -> None:
     sheet(path, run, panels)
 
 
+@styled()
 def shift(path: Path, run: str, word: str, *sentences: str) -> None:
     """The vector of a word in the embedding and after the last layer in each sentence."""
     predictor = minitx.load(run)
@@ -200,7 +202,7 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
         names.append(" ".join(words[2:]))
     centred = torch.stack(vectors) - torch.stack(vectors).mean(dim=0)
     flat = centred @ torch.linalg.svd(centred).Vh[:2].T  # [N, 2], the two directions in which they differ most
-    figure = new_figure(6.8, 3.6)
+    figure = new_figure(6.8, 3.2)
     wide, narrow = figure.add_gridspec(1, 3)[1:], figure.add_gridspec(1, 3)[0]
     axes_of = [
         (narrow, f"{word} in the embedding", torch.zeros(1, 2), [word]),
@@ -208,11 +210,11 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
     ]
     for where, title, points, labels in axes_of:
         axes = figure.add_subplot(where)
-        axes.set_title(title, loc="left", fontsize=9.5, color=INK)
+        axes.set_title(title)
         for (x, y), label in zip(points.tolist(), labels, strict=True):
             own = label.startswith(word)
             axes.plot(x, y, "o", color=COLOURS[1 if own else 0], markersize=7 if own else 5)
-            axes.annotate(label, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8, color=QUIET)
+            axes.annotate(label, (x, y), xytext=(6, 4), textcoords="offset points", color=QUIET)
         axes.margins(0.28)
         axes.set_xticks([])
         axes.set_yticks([])

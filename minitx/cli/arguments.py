@@ -20,7 +20,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
 
     def check(text: str) -> Path:
         if suffixes and not text.lower().endswith(suffixes):
-            raise ArgumentTypeError(f"must end in {' or '.join(suffixes)}, got {text}")
+            raise ArgumentTypeError(f"must end in {', '.join(suffixes)}, got {text}")
         try:
             return writable(text)
         except ConfigError as error:

@@ -11,6 +11,7 @@ from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
 from minitx.config.schema import config_from_dict
+from minitx.plotting import FORMATS
 from minitx.sweeps import grid
 
 
@@ -33,8 +34,8 @@ def train(parsed: Namespace) -> None:
 
 
 def describe_arguments(parser: Parser) -> None:
-    text = "plot positions and learning rate into this .png file"
-    parser.add_argument("--plot", metavar="FILE", type=output(".png"), help=text)
+    text = "plot positions and learning rate into this .png, .pdf or .svg file"
+    parser.add_argument("--plot", metavar="FILE", type=output(*FORMATS), help=text)
 
 
 def describe(parsed: Namespace) -> None:

@@ -13,6 +13,7 @@ from minitx.cli.arguments import add_checkpoint, output
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser, add_options
 from minitx.generation.options import GenerationOptions
+from minitx.plotting import FORMATS
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
@@ -38,7 +39,8 @@ def evaluate_arguments(parser: Parser) -> None:
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     add_options(parser, GenerationOptions, BEAM_OPTIONS)
     parser.add_argument("--json", type=output(), help="also write the metrics to this file")
-    parser.add_argument("--plot", type=output(".png"), help="with --lengths: plot the accuracy into this .png file")
+    text = "with --lengths: plot the accuracy into this .png, .pdf or .svg file"
+    parser.add_argument("--plot", type=output(*FORMATS), help=text)
 
 
 def evaluate(parsed: Namespace) -> None:
@@ -124,8 +126,8 @@ def attend_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
     parser.add_argument("--target", help="the answer to attend to; default: the model's own")
-    text = "an interactive .html page, or a .png image; default attention.png"
-    parser.add_argument("--out", type=output(".png", ".html"), default="attention.png", help=text)
+    text = "an interactive .html page, or a .png, .pdf or .svg image; default attention.png"
+    parser.add_argument("--out", type=output(".html", *FORMATS), default="attention.png", help=text)
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
 
 
@@ -138,7 +140,10 @@ def attend(parsed: Namespace) -> None:
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     maps = predictor.attend(parsed.text, parsed.target)
-    (maps.save_html if out.suffix.lower() == ".html" else maps.save_png)(out)
+    if out.suffix.lower() == ".html":
+        maps.save_html(out)
+    else:
+        maps.save_image(out, title=f"{predictor.config.run.name}: {parsed.text:.80}")
     print(f"{out}: {len(maps.encoder)} encoder, {len(maps.decoder)} decoder and {len(maps.cross)} cross layers")
     if parsed.logdir:
         from torch.utils.tensorboard import SummaryWriter
@@ -159,7 +164,8 @@ def ablate_arguments(parser: Parser) -> None:
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     parser.add_argument("--heads", help="also without these together: cross.2.1,cross.2.2")
-    parser.add_argument("--out", type=output(".png"), help="plot layers and heads into this .png file")
+    text = "plot layers and heads into this .png, .pdf or .svg file"
+    parser.add_argument("--out", type=output(*FORMATS), help=text)
     parser.add_argument("--json", type=output(), help="also write the metrics to this file")
 
 

@@ -105,12 +105,13 @@ class AttentionMaps:
             raise ConfigError("alignment needs cross-attention: model.architecture is not encoder_decoder")
         return self.cross[-1].mean(dim=1)
 
-    def save_png(self, path: str | Path, example: int = 0) -> None:
-        """Save a PNG with all kinds and layers, stacked vertically."""
-        from minitx.interpret import images
+    def save_image(self, path: str | Path, example: int = 0, title: str = "") -> None:
+        """Save all kinds and layers as PNG, PDF or SVG, by the ending of the path."""
+        from minitx.plotting.attention_figure import draw_attention
 
-        titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
-        images.stacked(titled).save(path)
+        draw_attention(self, Path(path), example, title)
+
+    save_png = save_image
 
     def save_html(self, path: str | Path, beside: Mapping[str, Self] | None = None) -> None:
         """Save an interactive HTML file with all kinds, layers, heads and examples, usable without a network.

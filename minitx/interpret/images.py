@@ -19,12 +19,12 @@ _GREYS = 256 - _COLOURS  # the rest, from background to text, for antialiasing
 _INKS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uint8)  # index of each text intensity
 
 # Anchors of a dark-to-bright ramp similar to magma: monotone in lightness, so that it also works in greyscale.
-_RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93), (254, 176, 120), (252, 253, 191))
+RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93), (254, 176, 120), (252, 253, 191))
 
 
 @cache
 def _palette() -> list[int]:
-    anchors = np.array(_RAMP, dtype=float)
+    anchors = np.array(RAMP, dtype=float)
     steps = np.linspace(0, len(anchors) - 1, _COLOURS)
     colours = np.stack([np.interp(steps, range(len(anchors)), channel) for channel in anchors.T], axis=1)
     greys = np.linspace((255, 255, 255), (40, 40, 40), _GREYS)
@@ -44,7 +44,7 @@ def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> I
 
     A palette image; brighter is more weight.
     """
-    rows, columns = [_label(token) for token in rows], [_label(token) for token in columns]
+    rows, columns = [token_label(token) for token in rows], [token_label(token) for token in columns]
     cell = max(1, min(CELL, MAX_SIDE // max(weights.shape[1:])))
     left = max(map(_width, rows), default=0) + 2 * _MARGIN
     top = max(map(_width, columns), default=0) + FONT_SIZE + 2 * _MARGIN
@@ -94,7 +94,7 @@ def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: 
     return pixels
 
 
-def _label(token: str) -> str:
+def token_label(token: str) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
     label = "_" if token == " " else token if token.isprintable() else ascii(token)[1:-1]
     return label if len(label) <= 12 else label[:11] + "…"

@@ -16,7 +16,7 @@ LEARNING_RATE_POINTS = 200
 
 
 def draw(run: ResolvedRun, path: Path) -> Path:
-    """Plot a config's learning rate and the positions of its initialized model into a PNG file; return its path."""
+    """Plot a config's learning rate and the positions of its initialized model; return the path, .png, .pdf or .svg."""
     config, task, model = run.config, run.task, run.model
     length = min(MAX_POSITIONS, max(2, *task.reach))
     curve = sampled(config.optimizer.schedule, config.trainer.max_steps, LEARNING_RATE_POINTS)

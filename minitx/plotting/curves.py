@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from minitx.plotting.panels import COLOURS, INK, QUIET, SHADE, new_figure, save, style_axes
+from minitx.plotting.style import COLOURS, QUIET, SHADE, legend_beside, new_figure, save, styled
 
 MARKERS = "osD^vPX*"
 DASHES = ("-", "--", ":", "-.")  # curves after the first eight repeat the colours with other dashes
+LEGEND_WIDTH = 24  # characters in a line
 
 
 @dataclass(frozen=True)
@@ -25,38 +27,36 @@ class Curve:
     values: Sequence[Sequence[float]]  # for each length one value for each seed, in [0, 1]
 
 
+@styled()
 def accuracy_by_length(
     path: Path, curves: Sequence[Curve], title: str, trained: tuple[int, int] | None = None, legend: str = ""
 ) -> Path:
-    """Plot shares against length into a PNG file: the mean over seeds as a line, one standard deviation as a band.
+    """Plot shares against length: the mean over seeds as a line, one standard deviation as a band.
 
     The first curve is on top, the lengths in training (shortest, longest) are shaded, and `legend` is the title of the
-    legend. The path is returned.
+    legend. The path, .png, .pdf or .svg, is returned.
     """
-    figure = new_figure(8.6, 4.6, dpi=160)
+    figure = new_figure(6.8, 3.4)
     axes = figure.add_subplot()
     lengths = [length for curve in curves for length in curve.lengths]
     if trained is not None:
         axes.axvspan(trained[0] - 0.5, trained[1] + 0.5, color=SHADE, linewidth=0, zorder=0)
         middle = (max(trained[0], min(lengths)) + min(trained[1], max(lengths))) / 2
-        axes.text(middle, 104.5, "lengths in training", ha="center", va="bottom", fontsize=9, color=QUIET)
+        axes.text(middle, 104.5, "lengths in training", ha="center", va="bottom", color=QUIET)
     for number, curve in enumerate(curves):
         _draw(axes, curve, number, len(curves))
     axes.set_xlim(min(lengths) - 0.5, max(lengths) + 0.5)
     axes.set_ylim(-3, 103)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_yticks(range(0, 101, 20), [f"{share} %" for share in range(0, 101, 20)])
-    style_axes(axes)
-    axes.tick_params(labelsize=9.5, labelcolor=INK)
-    axes.set_xlabel("length of the question", fontsize=10.5, color=INK)
-    axes.set_title(title, loc="left", pad=24, fontsize=12.5, color=INK, fontweight="bold")
+    axes.set_xlabel("length of the question")
+    axes.set_title(title, pad=18, fontsize=11, fontweight="bold")
     if len(curves) > 1:
-        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
-        axes.legend(title=legend or None, title_fontsize=9, fontsize=9.5, frameon=False, **place)
+        legend_beside(axes, legend)
     seeds = max(len(values) for curve in curves for values in curve.values)
     if seeds > 1:
         note = f"mean of {seeds} seeds; band: one standard deviation"
-        axes.text(1.0, -0.15, note, transform=axes.transAxes, ha="right", va="top", fontsize=8.5, color=QUIET)
+        axes.text(1.0, -0.15, note, transform=axes.transAxes, ha="right", va="top", color=QUIET)
     return save(figure, path)
 
 
@@ -74,5 +74,12 @@ def _draw(axes: Axes, curve: Curve, number: int, total: int) -> None:
         "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
         "marker": MARKERS[number % len(MARKERS)],
     }
-    style |= {"linewidth": 1.9, "markersize": 4.2, "markeredgewidth": 0, "markevery": (number % every, every)}
-    axes.plot(curve.lengths, means, color=colour, label=curve.label, zorder=3 + total - number, **style)
+    style |= {"markeredgewidth": 0, "markevery": (number % every, every)}
+    axes.plot(
+        curve.lengths,
+        means,
+        color=colour,
+        label=textwrap.fill(curve.label, LEGEND_WIDTH, break_on_hyphens=False),
+        zorder=3 + total - number,
+        **style,
+    )

@@ -1,5 +1,6 @@
 """minitx.curves: the logged scalars of a run as numbers and plots: losses, accuracies, head statistics."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +12,7 @@ from minitx.checkpoints.format import versions
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.plotting.panels import Lines, png, sheet
 
+HEAD = re.compile(r"layer_(\d+)\.head_(\d+)")  # in heads_decoder/entropy/layer_1.head_2
 Points = list[tuple[int, float]]  # optimizer steps, and the value after each
 
 
@@ -46,23 +48,43 @@ class Curves:
             raise ConfigError(f"{self.run} has no curve like {' or '.join(patterns)}; there are {known}")
         return Curves(self.run, {name: self.points[name] for name in names})
 
-    def save_png(self, path: str | Path) -> None:
-        """Plot the curves: a statistic of several heads in one panel, every other curve in a panel of its own."""
-        sheet(Path(path), self.run, self._panels())
+    def save_image(self, path: str | Path) -> None:
+        """Plot the curves into a PNG, PDF or SVG file.
+
+        A panel has a measure of training and validation, or a statistic of all heads of one kind.
+
+        Raises:
+            ConfigError: another ending of the path.
+        """
+        sheet(Path(path), self._title, self._panels())
+
+    save_png = save_image
 
     def _repr_png_(self) -> bytes:
-        return png(self.run, self._panels())
+        return png(self._title, self._panels())
+
+    @property
+    def _title(self) -> str:
+        return "/".join(Path(self.run).parts[-2:])
 
     def _panels(self) -> list[Lines]:
         # A value logged once is left out, unless the run is so short that all were.
         curves = {name: points for name, points in self.points.items() if len(points) > 1} or self.points
-        panels: dict[tuple[str, tuple[int, ...]], list[tuple[str, list[float]]]] = {}
+        panels: dict[str, dict[str, Points]] = {}
         for name, points in curves.items():
-            measure, _, label = name.rpartition("/")
-            title = measure if name.startswith("heads_") else name
-            steps, values = zip(*points, strict=True)
-            panels.setdefault((title, steps), []).append((label, list(values)))
-        return [Lines(title, steps, lines, "optimizer step") for (title, steps), lines in panels.items()]
+            folder, _, last = name.rpartition("/")
+            title, label = (folder, HEAD.sub(r"\1.\2", last)) if "/" in folder else (last, folder)
+            panels.setdefault(title, {})[label] = points
+        return [_panel(title, curves) for title, curves in panels.items()]
+
+
+def _panel(title: str, curves: Mapping[str, Points]) -> Lines:
+    """Curves over the steps of all of them."""
+    at = sorted({step for points in curves.values() for step, _ in points})
+    lines = [(label, [*map(dict(points).get, at)]) for label, points in curves.items()]
+    if "/" in title:
+        return Lines(title, at, lines, "optimizer step", "layer.head")
+    return Lines(f"{lines[0][0]}/{title}" if len(lines) == 1 else title, at, lines, "optimizer step")
 
 
 def curves(path: str | Path) -> Curves:

@@ -163,4 +163,4 @@ def test_files_of_the_page_are_small_and_never_parse_markup(file: Path) -> None:
 def test_colours_are_those_of_the_pictures() -> None:
     ramp = re.search(r"RAMP = (\[.*?\]);", (STATIC / "colours.js").read_text(), re.DOTALL)
     assert ramp
-    assert json.loads(re.sub(r",\s*\]", "]", ramp[1])) == [list(anchor) for anchor in images._RAMP]
+    assert json.loads(re.sub(r",\s*\]", "]", ramp[1])) == [list(anchor) for anchor in images.RAMP]

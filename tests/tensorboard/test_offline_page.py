@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
-from minitx.interpret.images import _RAMP
+from minitx.interpret.images import RAMP
 from minitx.tensorboard.map_format import Statistic
 
 STEP = 1 / 255
@@ -141,8 +141,8 @@ def test_colours_follow_the_ramp(opened: Opened, file: Path) -> None:
         maps.kind(kind)
         for row, column in np.ndindex(head(MAPS, kind, 1, 1).shape):
             level = round(255 * head(MAPS, kind, 1, 1)[row, column] ** 0.5) / 255
-            place = (level if scale == "√" else level**2) * (len(_RAMP) - 1)
-            wanted = [np.interp(place, range(len(_RAMP)), [anchor[part] for anchor in _RAMP]) for part in range(3)]
+            place = (level if scale == "√" else level**2) * (len(RAMP) - 1)
+            wanted = [np.interp(place, range(len(RAMP)), [anchor[part] for anchor in RAMP]) for part in range(3)]
             assert maps.pixel("1:1", column, row)[:3] == pytest.approx(wanted, abs=4)
 
 

@@ -1,0 +1,108 @@
+"""The look of all plots: fonts, colours, legends, colour bars and files.
+
+Sizes are those of print: inches, and points of text that stay legible in a paper. matplotlib is used without pyplot, so
+that no global state is left.
+"""
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cycler import cycler
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError
+from minitx.plotting import FORMATS
+
+# Okabe and Ito's colours, distinguishable for the colour-blind.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
+INK, QUIET, SHADE, MISSING = "#222222", "#666666", "#EEF1F4", "#D8D8D8"
+
+STYLE: Any = {
+    "figure.dpi": 160,
+    "figure.constrained_layout.use": True,
+    "figure.titlesize": 11,
+    "figure.titleweight": "bold",
+    "font.size": 8.5,
+    "text.color": INK,
+    "text.parse_math": False,  # a token may be a dollar sign
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#999999",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": QUIET,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.7,
+    "image.interpolation": "nearest",
+    "legend.borderaxespad": 0.0,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.title_fontsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 3.5,
+    "xtick.labelcolor": INK,
+    "xtick.major.size": 0,
+    "ytick.labelcolor": INK,
+    "ytick.major.size": 0,
+    "pdf.fonttype": 42,  # embedded TrueType: text stays text
+    "svg.hashsalt": "minitx",  # the same plot is the same file
+}
+styled = partial(rc_context, STYLE)
+"""@styled() on a function that draws."""
+
+
+def new_figure(width: float, height: float, title: str | None = None) -> Figure:
+    """An empty figure of this size in inches."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    if title is not None:
+        figure.suptitle(title, x=0.01, ha="left")
+    return figure
+
+
+def legend_beside(axes: Axes, title: str = "", columns: int = 1) -> None:
+    """A legend to the right of the axes, where it covers no data."""
+    axes.legend(title=title or None, loc="upper left", bbox_to_anchor=(1.02, 1.0), alignment="left", ncols=columns)
+
+
+def style_heat(axes: Axes) -> None:
+    """Remove grid and frame, as suits a heat map; cells without a value are grey."""
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.set_facecolor(MISSING)
+
+
+def colour_bar(figure: Figure, image: AxesImage, axes: Any, label: str = "", **options: Any) -> None:
+    """The scale of a heat map."""
+    bar = figure.colorbar(image, ax=axes, label=label, **options)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0)
+
+
+@styled()
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure as PNG, PDF or SVG, by the ending of the path, which is returned.
+
+    Raises:
+        ConfigError: another ending.
+    """
+    ending = path.suffix.lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"the name of a plot must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {path}")
+    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(ending)
+    with warnings.catch_warnings(), written_whole(path) as file:
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a token: shown as a box
+        figure.savefig(file, format=ending[1:], metadata=undated)
+    return path
