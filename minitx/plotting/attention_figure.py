@@ -5,7 +5,7 @@ Everything is placed in inches on one axes: hundreds of axes, each with its tick
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,13 +14,19 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.patches import Rectangle
 
 from minitx.interpret import images
-from minitx.interpret.attention_maps import KINDS, AttentionMaps
 from minitx.interpret.recording import Map
 from minitx.plotting.style import QUIET, new_figure, save, styled
 
+if TYPE_CHECKING:
+    from minitx.interpret.attention_maps import AttentionMaps
+
 COLOURS = LinearSegmentedColormap.from_list("attention", np.array(images.RAMP) / 255)
 SCALE = PowerNorm(0.5, vmin=0, vmax=1, clip=True)  # of the square root, so that small weights are visible
-NAMES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
+NAMES = {  # of each kind, of its queries and of its keys
+    "encoder": ("encoder self-attention", "source", "source"),
+    "decoder": ("decoder self-attention", "target", "target"),
+    "cross": ("cross-attention", "target", "source"),
+}
 WIDTH = 10.0  # inches; as many layers are beside one another as it takes, and the heads of one layer shrink to fit
 MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # of a head, and of one weight
 FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
@@ -28,9 +34,9 @@ MARGIN = 0.15
 
 
 @styled()
-def draw_attention(maps: AttentionMaps, path: Path, example: int = 0, title: str = "") -> None:
+def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: str = "") -> None:
     """Draw all kinds and layers into a PNG, PDF or SVG file: queries down, keys across, brighter is more weight."""
-    kinds = [found for kind in KINDS if (found := maps.layers(kind, example))]
+    kinds = [found for kind in NAMES if (found := maps.layers(kind, example))]
     most = max(len(layer.weights) for found in kinds for layer in found)
     side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / most))
     blocks = [_Block(found, min(MAX_CELL, side / max(found[0].weights.shape[1:]))) for found in kinds]
@@ -41,7 +47,8 @@ def draw_attention(maps: AttentionMaps, path: Path, example: int = 0, title: str
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.text(MARGIN, MARGIN, title or "attention", fontsize=11, fontweight="bold", va="top")
-    bar = figure.add_axes((MARGIN / width, 1 - 3.4 * LINE / height, 2.0 / width, 0.8 * LINE / height))
+    place = (MARGIN / width, 1 - 3.4 * LINE / height, 2.0 / width, 0.8 * LINE / height)
+    bar = figure.add_axes(place, label="<colorbar>")
     scale = figure.colorbar(ScalarMappable(SCALE, COLOURS), cax=bar, orientation="horizontal")
     scale.set_ticks([0, 0.1, 0.25, 0.5, 1], labels=["0", "0.1", "0.25", "0.5", "1"], fontsize=FONT)
     scale.outline.set_visible(False)
@@ -64,7 +71,7 @@ class _Block:
         left, above = (max(map(len, labels)) * LETTER + 0.06 for labels in (self.rows, self.columns))
         self.corner = (LINE + left, 1.2 * LINE + above)  # of the first head, from the corner of its layer
         self.step = len(self.columns) * cell + MARGIN  # from one head to the next
-        self.layer_width = self.corner[0] + self.step * len(first.weights)
+        self.layer_width = self.corner[0] + self.step * len(first.weights) + MARGIN
         self.layer_height = self.corner[1] + len(self.rows) * cell + MARGIN
         self.across = min(len(layers), max(1, int(WIDTH // self.layer_width)))
         self.width = max(5.0, self.across * self.layer_width)  # the line above the heads takes 5 inches
@@ -72,9 +79,9 @@ class _Block:
 
     def draw(self, axes: Axes, top: float) -> None:
         """Draw everything below `top`."""
-        kind = self.layers[0].kind
-        axes.text(MARGIN, top + LINE / 2, NAMES[kind], fontsize=9.5, va="center")
-        roles = "each row is a query ({}), each column a key ({})".format(*KINDS[kind])
+        name, queries, keys = NAMES[self.layers[0].kind]
+        axes.text(MARGIN, top + LINE / 2, name, fontsize=9.5, va="center")
+        roles = f"each row is a query ({queries}), each column a key ({keys})"
         axes.text(MARGIN + 1.9, top + LINE / 2, roles, fontsize=FONT, color=QUIET, va="center")
         for number, layer in enumerate(self.layers):
             row, column = divmod(number, self.across)

@@ -36,7 +36,9 @@ def accuracy_by_length(
     The first curve is on top, the lengths in training (shortest, longest) are shaded, and `legend` is the title of the
     legend. The path, .png, .pdf or .svg, is returned.
     """
-    figure = new_figure(6.8, 3.4)
+    labels = [textwrap.fill(curve.label, LEGEND_WIDTH, break_on_hyphens=False) for curve in curves]
+    in_legend = sum(label.count("\n") + 1 for label in labels)
+    figure = new_figure(6.8, max(3.4, 1.0 + 0.18 * in_legend))
     axes = figure.add_subplot()
     lengths = [length for curve in curves for length in curve.lengths]
     if trained is not None:
@@ -44,7 +46,7 @@ def accuracy_by_length(
         middle = (max(trained[0], min(lengths)) + min(trained[1], max(lengths))) / 2
         axes.text(middle, 104.5, "lengths in training", ha="center", va="bottom", color=QUIET)
     for number, curve in enumerate(curves):
-        _draw(axes, curve, number, len(curves))
+        _draw(axes, curve, labels[number], number, len(curves))
     axes.set_xlim(min(lengths) - 0.5, max(lengths) + 0.5)
     axes.set_ylim(-3, 103)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
@@ -60,7 +62,7 @@ def accuracy_by_length(
     return save(figure, path)
 
 
-def _draw(axes: Axes, curve: Curve, number: int, total: int) -> None:
+def _draw(axes: Axes, curve: Curve, label: str, number: int, total: int) -> None:
     """Plot one line with its band."""
     colour = COLOURS[number % len(COLOURS)]
     means = [100 * statistics.fmean(values) for values in curve.values]
@@ -75,11 +77,4 @@ def _draw(axes: Axes, curve: Curve, number: int, total: int) -> None:
         "marker": MARKERS[number % len(MARKERS)],
     }
     style |= {"markeredgewidth": 0, "markevery": (number % every, every)}
-    axes.plot(
-        curve.lengths,
-        means,
-        color=colour,
-        label=textwrap.fill(curve.label, LEGEND_WIDTH, break_on_hyphens=False),
-        zorder=3 + total - number,
-        **style,
-    )
+    axes.plot(curve.lengths, means, color=colour, label=label, zorder=3 + total - number, **style)

@@ -31,7 +31,7 @@ def test_table_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--out", "heads.jpg"], "--out: must end in .png, got heads.jpg"),
+        (["--out", "heads.jpg"], "--out: must end in .png, .pdf, .svg, got heads.jpg"),
         (["--json", "/nowhere/heads.json"], "--json: /nowhere/heads.json cannot be written"),
         (["--heads", "cross"], "--heads must be KIND.LAYER.HEAD"),
         (["--heads", "cross.9.1"], "there is no head cross.9.1 in this model, which has encoder.1.1 to encoder.2.2"),

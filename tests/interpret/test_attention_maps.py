@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
@@ -58,18 +59,24 @@ def test_kinds_that_an_architecture_lacks_have_no_picture() -> None:
     assert list(AttentionMaps({}).pictures()) == []
 
 
-def test_one_png_holds_all_the_pictures(maps: AttentionMaps, tmp_path: Path) -> None:
+def test_one_image_holds_every_head_with_its_tokens(
+    maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]
+) -> None:
+    maps.tokens["target"][1][0] = "$a_1$"  # no formula
     maps.save_png(tmp_path / "maps.png", example=1)
-    with Image.open(tmp_path / "maps.png") as opened:
-        assert opened.format == "PNG"
-        whole = np.asarray(opened.convert("RGB"))
-    below = 0
-    for _, _, image in maps.pictures(example=1):  # stacked vertically
-        part = np.asarray(image.convert("RGB"))
-        height, width = part.shape[:2]
-        places = range(below, whole.shape[0] - height + 1)
-        top = next(top for top in places if np.array_equal(whole[top : top + height, :width], part))
-        below = top + height
+    assert Image.open(tmp_path / "maps.png").format == "PNG"
+    axes = saved_figures[0].axes[0]
+    drawn = iter(axes.images)
+    for kind in ("encoder", "decoder", "cross"):
+        for layer in maps.layers(kind, example=1):
+            for head in layer.weights.numpy():
+                image = next(drawn)
+                assert np.array_equal(image.get_array(), head)
+                left, right, bottom, top = image.get_extent()
+                assert (right - left) / (bottom - top) == pytest.approx(head.shape[1] / head.shape[0])
+    assert list(drawn) == []
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("$a_1$") == 2 * 1 + 2 * H + 2 * 1, "rows once for a layer, columns for each head"
 
 
 def test_attention_maps_are_those_of_one_forward() -> None:

@@ -49,8 +49,8 @@ def test_of_a_resumed_run_the_later_values_count(run: Path) -> None:
 def test_heads_share_a_panel_and_a_single_value_has_none(run: Path) -> None:
     panels = minitx.curves(run)._panels()
     assert [(panel.title, [label for label, _ in panel.curves]) for panel in panels] == [
-        ("training/loss", ["loss"]),
-        ("heads_decoder/entropy", ["layer_1.head_1", "layer_1.head_2"]),
+        ("training/loss", ["training"]),
+        ("heads_decoder/entropy", ["1.1", "1.2"]),
     ]
 
 
@@ -59,7 +59,9 @@ def test_single_points_are_plotted(tmp_path: Path) -> None:
         writer.add_scalar("training/loss", 7.0, 1)
         writer.add_scalar("validation/loss", 8.0, 1)
     curves = minitx.curves(tmp_path)
-    assert [panel.title for panel in curves._panels()] == ["training/loss", "validation/loss"]
+    assert [(panel.title, panel.at, panel.curves) for panel in curves._panels()] == [
+        ("loss", [1], [("training", [7.0]), ("validation", [8.0])])
+    ]
     picture = curves._repr_png_()
     colours = Image.open(io.BytesIO(picture)).convert("RGB").getcolors(2**20)
     assert sum(count for count, colour in colours if colour == (0, 0x72, 0xB2)) > 30

@@ -1,0 +1,166 @@
+"""Every plot of a command: nothing covers anything else, and its file opens as PNG, PDF and SVG."""
+
+import re
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
+
+import minitx
+from minitx.checkpoints import format as checkpoint
+from minitx.cli.main import main
+from minitx.plotting import FORMATS
+from minitx.plotting.curves import Curve, accuracy_by_length
+from minitx.plotting.style import STYLE, save
+from predictors import trained
+
+OVERLAP = 1.5  # pixels by which boxes may overlap: they include the space around letters
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
+    """The figures of the commands and of minitx.curves, by name."""
+    folder = tmp_path_factory.mktemp("figures")
+    model = str(folder / "model.ckpt")
+    checkpoint.write(trained("encoder_decoder"), model)
+    with SummaryWriter(str(folder / "run")) as writer:
+        for step in range(10):
+            for name, every in (("training/loss", 1), ("validation/loss", 4)):
+                if not step % every:
+                    writer.add_scalar(name, 2.0 ** -min(step, 3), step)
+            for kind, count in (("decoder", 4), ("encoder", 30)):  # lines in every corner
+                for head in range(count):
+                    tag = f"heads_{kind}/entropy/layer_{1 + head // 3}.head_{1 + head % 3}"
+                    writer.add_scalar(tag, head * (step - 5), step)
+    found: dict[str, Figure] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STYLE, "figure.dpi", 80)
+        name = ""
+        patch.setattr(Figure, "savefig", lambda self, *args, **kwargs: found.update({name: self}))
+        out = str(folder / "x.png")
+        for name, words in {  # noqa: B007 (savefig uses the name)
+            "attend": ["attend", model, "3 1 4", "--out", out],
+            "evaluate": ["evaluate", model, "--lengths", "1:9", "--plot", out],
+            "ablate": ["ablate", model, "--examples", "8", "--out", out],
+            "describe": ["describe", "--config", "reverse", "--model.position", "{name: rope}", "--plot", out],
+        }.items():
+            main(words)
+        name = "curves"
+        minitx.curves(folder / "run").save_image(out)
+        name = "sweep"
+        seeds = [[0.1 * seed * n % 1 for seed in range(3)] for n in range(20)]
+        curves = [Curve(f"{n} of the settings of a sweep", range(1, 21), seeds[n:] + seeds[:n]) for n in range(10)]
+        accuracy_by_length(Path(out), curves, "sweep: exact match by length", (3, 9), "model.position.name")
+        with matplotlib.rc_context(STYLE):
+            for figure in found.values():
+                FigureCanvasAgg(figure).draw()
+    return found
+
+
+def beyond(axis: Axis) -> list[Text]:
+    """Labels of ticks outside the axes, which are not drawn."""
+    low, high = sorted(axis.get_view_interval())
+    return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
+
+
+NAMES = ("attend", "evaluate", "ablate", "describe", "curves", "sweep")
+
+
+def boxes(artists: list[Text]) -> np.ndarray:
+    """[N, 4]: left, bottom, right and top of each in pixels."""
+    return np.array([artist.get_window_extent().extents for artist in artists])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
+    figure = figures[name]
+    legends = [legend.get_window_extent() for legend in figure.findobj(Legend)]
+    assert bool(legends) == (name in ("evaluate", "curves", "sweep"))
+    for axes in figure.axes:
+        for legend in legends:
+            inside = Bbox.intersection(legend, axes.bbox)
+            if inside is None:
+                continue
+            for line in axes.lines:
+                path = line.get_path().transformed(line.get_transform())
+                assert not path.intersects_bbox(inside, filled=False), (axes.get_title(loc="left"), line.get_label())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_are_inside_the_figure_and_do_not_overlap(figures: dict[str, Figure], name: str) -> None:
+    figure = figures[name]
+    hidden = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in beyond(axis)}
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    texts = [text for text in texts if text not in hidden and text.get_window_extent().width > 0]
+    found = boxes(texts)
+    width, height = figure.canvas.get_width_height()
+    outside = (found[:, :2] < -OVERLAP).any(1) | (found[:, 2:] > np.array([width, height]) + OVERLAP).any(1)
+    assert [text.get_text() for text, out in zip(texts, outside, strict=True) if out] == []
+    shared = np.minimum(found[:, None, 2:], found[None, :, 2:]) - np.maximum(found[:, None, :2], found[None, :, :2])
+    pairs = np.argwhere(np.triu((shared > OVERLAP).all(-1), 1))
+    assert [(texts[one].get_text(), texts[other].get_text()) for one, other in pairs] == []
+    assert min(text.get_fontsize() for text in texts) >= 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_heat_map_has_a_scale(figures: dict[str, Figure], name: str) -> None:
+    images = [axes for axes in figures[name].axes if axes.images]
+    bars = [axes for axes in figures[name].axes if axes.get_label() == "<colorbar>"]
+    assert bool(bars) == bool(images) == (name in ("attend", "ablate", "describe"))
+
+
+@pytest.mark.parametrize("name", ["evaluate", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)])
+def test_files_open(figures: dict[str, Figure], name: str, tmp_path: Path) -> None:
+    png, pdf, svg = (save(figures[name], tmp_path / f"x{ending.upper()}") for ending in FORMATS)
+    width, height = figures[name].get_size_inches()
+    with Image.open(png) as image:
+        assert image.format == "PNG"
+        assert image.width / image.height == pytest.approx(width / height, rel=0.01)
+    content = pdf.read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert content.rstrip().endswith(b"%%EOF")
+    assert len(re.findall(rb"/Type /Page\b", content)) == 1
+    root = xml.parse(svg).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(72 * width, rel=0.01)
+    assert len(root.findall(".//{*}path")) + len(root.findall(".//{*}use")) > 20
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in \.png, \.pdf or \.svg, got .*x\.jpg"):
+        save(Figure(), tmp_path / "x.jpg")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_curves_show_their_own_points(figures: dict[str, Figure]) -> None:
+    """Validation at its own steps, each marked, beside training."""
+    (axes,) = (axes for axes in figures["curves"].axes if axes.get_title(loc="left") == "loss")
+    training, validation = axes.lines
+    assert [*training.get_xdata()] == list(range(10))
+    assert [*validation.get_xdata()] == [0, 4, 8]
+    assert validation.get_marker() == "o"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "validation"]
+
+
+def test_of_many_heads_each_layer_has_a_colour(figures: dict[str, Figure]) -> None:
+    (axes,) = (axes for axes in figures["curves"].axes if axes.get_title(loc="left") == "heads_encoder/entropy")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(layer) for layer in range(1, 11)]
+    colours = [tuple(np.ravel(line.get_color())) for line in axes.lines]
+    assert len(set(colours)) == 10
+    assert all(colours[head] == colours[head - head % 3] for head in range(30))
+
+
+def test_no_damage_has_a_negative_zero(figures: dict[str, Figure]) -> None:
+    texts = [text.get_text() for axes in figures["ablate"].axes for text in axes.texts]
+    assert len(texts) == 2 * 3 * 2 * 2
+    assert [text for text in texts if re.match(r"-0\.0*($|\n)", text)] == []
