@@ -85,8 +85,7 @@ class AttentionMaps:
         """
         kinds = [name for name in ("encoder", "decoder") if getattr(self, name)]
         if kind not in kinds:
-            have = " or ".join(kinds) or "nothing"
-            raise ConfigError(f"rollout is of self-attention, which is here of {have}; got {kind}")
+            raise ConfigError(f"rollout needs self-attention: expected {' or '.join(kinds) or 'nothing'}, got {kind}")
         rollout = identity = torch.eye(len(self.tokens[KINDS[kind][0]][example]))
         for layer in self.layers(kind, example):
             mixed = (layer.weights.mean(dim=0) + identity) / 2

@@ -1,0 +1,39 @@
+"""Tables of the config's keys for docs/api/config.md, from the schema; a hook of mkdocs."""
+
+import dataclasses
+from typing import Any
+
+from minitx.config.parser import field_docs
+from minitx.config.schema import Config
+from minitx.config.validation import expected, keys, shown
+
+MARK = "<!-- keys -->"
+HEAD = ["key", "value", "default", "meaning"]
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Put the tables in the place of MARK."""
+    return markdown.replace(MARK, f'<div class="keys" markdown>\n{tables()}\n</div>') if MARK in markdown else markdown
+
+
+def tables() -> str:
+    """A heading and a table for each section."""
+    parts: dict[str, list[str]] = {}
+    docs = field_docs(Config)
+    for key, field in keys(Config):
+        if dataclasses.is_dataclass(field.annotation):
+            docs = docs | {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
+            parts[key] = [f"\n## {key}\n\n{docs[key]}\n", _row(HEAD), _row(["---"] * len(HEAD))]
+            continue
+        section, _, name = key.rpartition(".")
+        if not section:
+            parts[key] = [f"\n## {key}\n\n{docs[key]}\n"]
+            continue
+        default = shown(field.get_default(call_default_factory=True)).replace("'", "")
+        name = f'<code id="{key}">{name}</code>'
+        parts[section].append(_row([name, expected(field).replace("'", "`"), f"`{default}`", docs[key]]))
+    return "\n".join(line for lines in parts.values() for line in lines)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
