@@ -31,7 +31,9 @@ def tables() -> str:
             continue
         default = shown(field.get_default(call_default_factory=True)).replace("'", "")
         name = f'<code id="{key}">{name}</code>'
-        parts[section].append(_row([name, expected(field).replace("'", "`"), f"`{default}`", docs[key]]))
+        values, _, example = expected(field).replace("'", "`").partition(", e.g. ")
+        values += f", e.g. `{example}`" if example else ""
+        parts[section].append(_row([name, values, f"`{default}`", docs[key]]))
     return "\n".join(line for lines in parts.values() for line in lines)
 
 

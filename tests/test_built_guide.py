@@ -2,17 +2,25 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minitx.config.schema import Config
+from minitx.config.validation import keys
 from minitx.data.tokenizers import SPECIAL_TOKENS
-from pages import PAGES, ROOT, named
+from pages import DOCS, PAGES, ROOT, blocks, named
 
-PHONE, DESKTOP = (390, 844), (1280, 800)
+PHONE, DESKTOP = (390, 844), (1300, 900)
+CODE_COLUMNS = 88
+"""Characters in a line of code that fit the column of text at DESKTOP."""
+CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
+    .map(code => code.textContent.slice(0, 60))"""
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here (make docs)")
 
@@ -27,6 +35,33 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "WARNING" not in ran.stderr
     return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_code_fits_its_column(page: Path) -> None:
+    lines = [line for block in blocks(page) for line in block.text.splitlines()]
+    assert [line for line in lines if len(line) > CODE_COLUMNS] == []
+
+
+def test_chapters_have_their_numbers(site: Path) -> None:
+    """The navigation and the list of chapters in the guide's first page number them alike."""
+    html = (site / "guide" / "index.html").read_text()
+    listed = re.findall(r"^(\d+)\. \[.*?\]\((\w+)\.md\)", (DOCS / "guide" / "index.md").read_text(), re.MULTILINE)
+    assert [number for number, _ in listed] == [str(number + 1) for number in range(14)]
+    for number, name in listed:
+        assert re.search(rf'href="{name}\.html"[^>]*>\s*<span class="md-ellipsis">\s*{number}\. ', html), name
+
+
+def test_every_key_of_the_config_has_a_row(site: Path) -> None:
+    html = (site / "api" / "config.html").read_text()
+    rows = re.findall(
+        r'<tr>\s*<td><code id="([\w.]+)">(\w+)</code></td>\s*<td>(.+?)</td>.*?<td>.+?</td>', html, re.DOTALL
+    )
+    every = [key for key, field in keys(Config) if "." in key and not is_dataclass(field.annotation)]
+    assert [key for key, _, _ in rows] == every
+    assert [key.rpartition(".")[2] for key in every] == [name for _, name, _ in rows]
+    assert "an integer of at least 1" in html
+    assert "<code>{name: rope}</code>" in html
 
 
 def test_every_page_is_built(site: Path) -> None:
@@ -57,12 +92,14 @@ def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
     page.on("pageerror", lambda error: broken.append(str(error)))
     too_wide = {}
     for source in PAGES:
-        page.goto((site / named(source).replace(".md", ".html")).as_uri())
         for width, height in (PHONE, DESKTOP):
-            page.set_viewport_size({"width": width, "height": height})
+            page.set_viewport_size({"width": width, "height": height})  # before loading: a change is animated
+            page.goto((site / named(source).replace(".md", ".html")).as_uri())
             needed = page.evaluate("document.documentElement.scrollWidth")
             if needed > width:
                 too_wide[named(source), width] = needed
+            if cut := page.evaluate(CUT):
+                too_wide[named(source), width] = cut
         missing = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
         broken += page.evaluate(missing)
     page.close()
