@@ -16,6 +16,7 @@ from minitx.plotting.style import COLOURS, colour_bar, legend_beside, new_figure
 
 COLUMNS = 3
 PANEL_INCHES = (3.2, 2.4)  # width and height
+MIN_WIDTH = 4.6
 MAX_MARKED_POINTS = 40  # of a curve whose points are marked
 LEGEND_ROWS = 12
 
@@ -60,7 +61,7 @@ def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
     """All panels, row by row."""
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = new_figure(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows + 0.4, title=title)
+    figure = new_figure(max(MIN_WIDTH, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * rows + 0.4, title=title)
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
         axes.set_title(panel.title)
@@ -96,5 +97,7 @@ def _lines(axes: Axes, panel: Lines) -> None:
         marker = "o" if len(points) <= MAX_MARKED_POINTS else None
         label = None if group in groups[:number] else group
         axes.plot(*zip(*points, strict=True), color=colours[names.index(group)], marker=marker, label=label)
+    if all(float(x).is_integer() for x in panel.at):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     if len(labels) > 1:
         legend_beside(axes, panel.legend, columns=math.ceil(len(names) / LEGEND_ROWS))
