@@ -130,7 +130,7 @@ def test_rows_without_attention_keep_their_own_token() -> None:
 def test_rollout_is_of_self_attention_only(maps: AttentionMaps) -> None:
     assert decode(maps.encoded()["cross"])[0]["extras"] == []
     for kind in ("cross", "nonsense"):
-        with pytest.raises(ValueError, match=f"here of encoder or decoder; got {kind}"):
+        with pytest.raises(ValueError, match=f"expected encoder or decoder, got {kind}"):
             maps.rollout(kind)
     alone = AttentionMaps({"target": [["a"]]}, decoder=[torch.ones(1, 1, 1, 1)])
     with pytest.raises(ValueError, match="here of decoder; got encoder"):
