@@ -133,5 +133,5 @@ def test_rollout_is_of_self_attention_only(maps: AttentionMaps) -> None:
         with pytest.raises(ValueError, match=f"expected encoder or decoder, got {kind}"):
             maps.rollout(kind)
     alone = AttentionMaps({"target": [["a"]]}, decoder=[torch.ones(1, 1, 1, 1)])
-    with pytest.raises(ValueError, match="here of decoder; got encoder"):
+    with pytest.raises(ValueError, match="expected decoder, got encoder"):
         alone.rollout("encoder")
