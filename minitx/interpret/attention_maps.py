@@ -110,7 +110,8 @@ class AttentionMaps:
         from minitx.interpret import images
 
         titled = [images.titled(image, f"{kind}, layer {layer}") for kind, layer, image in self.pictures(example)]
-        images.stacked(titled).save(path)
+        with written_whole(path) as file:
+            images.stacked(titled).save(file, format="PNG")
 
     def save_html(self, path: str | Path, beside: Mapping[str, Self] | None = None) -> None:
         """Save an interactive HTML file with all kinds, layers, heads and examples, usable without a network.

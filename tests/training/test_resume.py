@@ -1,5 +1,6 @@
 """A run that was killed and resumed equals one that was not: weights, curves, selection; and what may not change."""
 
+import itertools
 import json
 import math
 import signal
@@ -13,10 +14,13 @@ import yaml
 
 import minitx
 from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
+from minitx.training import run
 from minitx.training.api import train_config as train
 from minitx.training.folder import new_folder
 from minitx.training.module import TransformerModule
+from minitx.training.resolve import resolve
 from tests.training.interrupting import assert_same_run, break_off, interrupt_at, scalars, state
 
 Sections = dict[str, dict[str, Any]]
@@ -283,6 +287,39 @@ def test_runs_that_start_at_the_same_moment_have_folders_of_their_own(
     monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # as each sees it before the other creates its folder
     with new_folder(small()) as one, new_folder(small()) as other:
         assert (one.name, other.name) == ("v0", "v1")
+
+
+def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: Any, version: Path) -> None:
+    """It is read before the other process saves, and the lock is free when training begins."""
+    break_off(small(**seven()), 3)
+    stale = resolve(small(**seven()), resume=True)
+    train(small(**seven()), resume=True)
+    with pytest.raises(ConfigError, match=r"another process has just trained in .*small/v0: repeat the command"):
+        run.train(stale)
+    assert state(version)["global_step"] == 7
+
+
+@pytest.mark.parametrize(
+    ("left", "taken"),
+    [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
+)
+def test_a_run_that_left_nothing_leaves_its_folder_to_the_next(
+    small: Any, version: Path, left: list[str], taken: str
+) -> None:
+    version.mkdir(parents=True)
+    for name in left:
+        (version / name).write_text("x")
+    with new_folder(small()) as folder:
+        assert folder == version.with_name(taken)
+        assert not list(folder.glob(".*"))
+
+
+def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As to a disk that is not mounted."""
+    monkeypatch.setattr(itertools, "count", lambda first: range(first, first + 3))
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
+    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"), new_folder(small()):
+        pass
 
 
 def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, version: Path, capsys: Any) -> None:
