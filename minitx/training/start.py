@@ -103,9 +103,8 @@ class Start:
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
-        digest = self.contents.get("data_digest")  # absent from the first checkpoints of format 1
-        same = any(key.startswith("data.") for key in found) or digest in (None, data_digest(task))
-        if not same or task.vocabulary.to_dict() != self.tokenizer.to_dict():
+        digest = str(self.contents.get("data_digest", ""))  # shorter in, or absent from, earlier checkpoints
+        if not data_digest(task).startswith(digest) or task.vocabulary.to_dict() != self.tokenizer.to_dict():
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
         if self.step > steps:
             done = f"{self.step:,}, the steps that {self.file} has done"
@@ -224,9 +223,10 @@ def _unknown_share(config: Config, task: Task) -> float:
 
 
 def data_digest(task: Task) -> str:
-    """Hash a few training examples: other data, or another way of sampling, has another digest."""
+    """Hash a few training examples, and a corpus: other data, or another way of sampling, has another digest."""
     tensors = [tensor for tensor in task.batch(generator(0), 8) if isinstance(tensor, torch.Tensor)]
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    examples = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    return examples + getattr(task, "fingerprint", "")
 
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:

@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_leaves_no_half_file(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr(EventFile, "flush", full)
+    monkeypatch.setattr(EventFile, "close", full)
     monkeypatch.setattr("minitx.huggingface.exporting.save_file", lambda *_: full())
     commands = {
         "a.png": ["attend", str(run), "3 1", "--out"],

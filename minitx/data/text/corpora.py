@@ -124,7 +124,8 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
     compressed = kind == "parquet"
     digested = partial(digest, files, f"{kind} {column} {by_row}", check=not compressed)
     key = digested()
-    return Corpus(key, chunks, by_row, None if compressed else sum(file.stat().st_size for file in files))
+    size = None if compressed else sum(file.stat().st_size for file in files)
+    return Corpus(key, chunks, by_row, size, local=True)
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:

@@ -38,6 +38,7 @@ class Corpus:
     chunks: Callable[[], Iterator[Chunk]]  # starts a new reading
     packed: bool = False  # whether the text is divided into documents; otherwise it is one running text
     size: int | None = None  # in bytes, where it is known
+    local: bool = False  # whether the key is a hash of files alone, equal wherever and whenever they are read
 
     def read(self, label: str, max_bytes: int | None = None) -> Iterator[Chunk]:
         """The chunks, with a progress bar of this label.
@@ -81,7 +82,7 @@ def text_files(files: Sequence[Path], documents: str) -> Corpus:
             raise changed(files)
 
     key = digest(files, documents, check=True)
-    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files))
+    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files), local=True)
 
 
 def changed(files: Sequence[Path]) -> ConfigError:

@@ -167,6 +167,22 @@ def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pyt
     assert logged(folder)[-2:] == [7, 8]
 
 
+def test_a_folder_that_cannot_be_created_again_does_not_end_the_run(
+    small: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a disk that is unmounted; in the end it is there again."""
+
+    def replace() -> None:
+        shutil.rmtree(folder)
+        folder.write_text("a file")
+
+    with acting({3: replace, 6: folder.unlink}):
+        train(small(trainer=STEPS))
+    assert "last.ckpt cannot be written (File exists): the one of step 2 is kept" in capsys.readouterr().out
+    assert saved(folder) == 8
+    assert (folder / "config.yaml").exists()
+
+
 def test_a_folder_that_is_full_from_the_start_is_refused(tmp_path: Path, disk: FullDisk, capsys: Any) -> None:
     disk.fill()
     with pytest.raises(SystemExit) as stop:
