@@ -41,6 +41,9 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
         (["--run.name", "a/b"], "run.name must be a plain folder name"),
         (["--run.name=--"], "--run.name must not be --"),
         (["--run.folder", __file__], "run.folder"),
+        (["--run.folder", "~nosuchuser/runs"], "run.folder: there is no home folder for ~nosuchuser/runs"),
+        (["--config", "~nosuchuser/a.yaml"], "--config: there is no home folder for ~nosuchuser/a.yaml"),
+        (["--config", "shakespeare", "--data.path", "~nosuchuser/a"], "data.path: there is no home folder for"),
         (["--config", "shakespeare", "--data.path", "none.txt"], "there is no file"),
     ],
 )
