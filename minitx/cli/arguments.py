@@ -1,10 +1,12 @@
 """Arguments that several commands share."""
 
+import json
+import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
-from minitx.checkpoints.atomic_files import writable
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
 
@@ -21,9 +23,31 @@ def output(*suffixes: str) -> Callable[[str], Path]:
     def check(text: str) -> Path:
         if suffixes and not text.lower().endswith(suffixes):
             raise ArgumentTypeError(f"must end in {', '.join(suffixes)}, got {text}")
+        path = Path(text)
+        existed = path.exists()
         try:
-            return writable(text)
-        except ConfigError as error:
-            raise ArgumentTypeError(str(error)) from None  # argparse would drop the sentence of any ValueError
+            with path.open("ab"):
+                pass
+        except OSError as error:
+            raise ArgumentTypeError(f"{path} cannot be written ({error.strerror})") from None
+        if not existed:
+            path.unlink()
+        return path
 
     return check
+
+
+def writable_folder(path: str) -> None:
+    """Create a folder where it is missing; a ConfigError if it cannot be written."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ConfigError(f"the folder {path} cannot be written ({error.strerror})") from None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write indented JSON."""
+    with written_whole(path) as file:
+        file.write(f"{json.dumps(value, indent=2)}\n".encode())

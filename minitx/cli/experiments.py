@@ -8,7 +8,7 @@ import yaml
 
 from minitx.cli.arguments import output
 from minitx.cli.source_options import check_config
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.parser import Parser
 from minitx.config.schema import config_from_dict
 from minitx.plotting import FORMATS
@@ -31,6 +31,14 @@ def train(parsed: Namespace) -> None:
     from minitx.training.api import train_config
 
     train_config(parsed.values, parsed.resume, parsed.init_from)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        run = config_from_dict(parsed.values).run
+        raise RunFailed(
+            f"standard output cannot be written ({error.strerror}); the run in {run.folder}/{run.name} is trained and "
+            "saved, and minitx evaluate prints its figures"
+        ) from None
 
 
 def describe_arguments(parser: Parser) -> None:

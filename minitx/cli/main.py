@@ -4,16 +4,23 @@ Arguments are parsed before torch is imported, so that help and typos answer at 
 stderr with exit code 2; MINITX_TRACEBACK=1 shows their traceback.
 """
 
+import errno
 import os
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from minitx.cli import conversion, experiments, trained
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.config.parser import Parser, config_parser
+
+DISK_ERRORS = {
+    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+"""Errors of a disk or a folder; any other OSError may be a bug."""
 
 
 class Command(NamedTuple):
@@ -37,33 +44,62 @@ class Command(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exit with code 2 after bad input."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line; exit with code 2 after bad input, and 1 where the output cannot be written."""
+    for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, stream) is None:  # closed: its descriptor would be that of the next file to be opened
+            setattr(sys, stream, open(os.devnull, mode))  # noqa: SIM115
     try:
-        if not arguments or arguments[0] in ("-h", "--help"):
-            print(usage(), flush=True)
-            raise SystemExit(0 if arguments else 2)
-        name = arguments[0]
-        if name not in COMMANDS:
-            raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
-        for word in arguments:
-            if "\0" in word or re.search("[\ud800-\udfff]", word):  # Python reads undecodable bytes as surrogates
-                raise ConfigError(f"minitx {name}: arguments must be UTF-8, got {word!r:.80}")
-            if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
-                raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
-        command = COMMANDS[name]
-        command.run(command.parser(name).parse_args(arguments[1:]))
+        try:
+            _run(list(sys.argv[1:] if arguments is None else arguments))
+        except SystemExit as stopped:
+            if not stopped.code:
+                sys.stdout.flush()
+            raise
+        sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error at exit
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except (ConfigError, RunFailed, MemoryError, RuntimeError) as error:
-        sentences = str(error) if isinstance(error, ConfigError | RunFailed) else _memory(error)
+    except (ConfigError, RunFailed, OSError, MemoryError, RuntimeError) as error:
+        sentences = _sentences(error)
         if sentences is None or os.environ.get("MINITX_TRACEBACK"):
             raise
-        print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
-        raise SystemExit(1 if isinstance(error, RunFailed) else 2) from None
+        with suppress(OSError):
+            print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
+        raise SystemExit(1 if isinstance(error, RunFailed | OSError) else 2) from None
+    finally:
+        for file in (sys.stdout, sys.stderr):
+            try:
+                file.flush()
+            except OSError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # no second error at exit
+
+
+def _run(arguments: list[str]) -> None:
+    """Parse the arguments, and run their command."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage(), flush=True)
+        raise SystemExit(0 if arguments else 2)
+    name = arguments[0]
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
+    for word in arguments:
+        if "\0" in word or re.search("[\ud800-\udfff]", word):  # Python reads undecodable bytes as surrogates
+            raise ConfigError(f"minitx {name}: arguments must be UTF-8, got {word!r:.80}")
+        if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
+            raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
+    command = COMMANDS[name]
+    command.run(command.parser(name).parse_args(arguments[1:]))
+
+
+def _sentences(error: Exception) -> str | None:
+    """The message for an error that a user can mend; None for any other one."""
+    if isinstance(error, ConfigError | RunFailed):
+        return str(error)
+    if isinstance(error, OSError):
+        place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
+        return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None
+    return _memory(error)
 
 
 def _memory(error: Exception) -> str | None:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minitx.checkpoints.atomic_files import writable_folder
-from minitx.cli.arguments import add_checkpoint, output
+from minitx.cli.arguments import add_checkpoint, output, writable_folder, write_json
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser, add_options
 from minitx.generation.options import GenerationOptions
@@ -53,9 +52,9 @@ def evaluate(parsed: Namespace) -> None:
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
-    if parsed.json:
-        parsed.json.write_text(json.dumps(report, indent=2) + "\n")
     print(table(report))
+    if parsed.json:
+        write_json(parsed.json, report)
     if parsed.plot:
         if not report["by_length"]:
             raise ConfigError(f"--plot: there is no question of a length in {parsed.lengths}")
@@ -146,15 +145,19 @@ def attend(parsed: Namespace) -> None:
         maps.save_image(out, title=f"{predictor.config.run.name}: {parsed.text:.80}")
     print(f"{out}: {len(maps.encoder)} encoder, {len(maps.decoder)} decoder and {len(maps.cross)} cross layers")
     if parsed.logdir:
-        from torch.utils.tensorboard import SummaryWriter
-
+        from minitx.tensorboard.events import EventFile
         from minitx.tensorboard.writer import add_attention, add_maps
 
-        with SummaryWriter(parsed.logdir) as writer:
-            name = parsed.text[:60]  # part of a tag
-            for kind, items in maps.encoded().items():
-                add_maps(writer, f"{kind}/{name}", items, step=0)
-            add_attention(writer, maps.pictures(), name, step=0)
+        writer = EventFile(parsed.logdir)
+        name = parsed.text[:60]  # part of a tag
+        for kind, items in maps.encoded().items():
+            add_maps(writer, f"{kind}/{name}", items, step=0)
+        add_attention(writer, maps.pictures(), name, step=0)
+        try:
+            writer.close()
+        except OSError:
+            writer.path.unlink(missing_ok=True)
+            raise
         print(f"tensorboard --logdir {parsed.logdir}")
 
 
@@ -183,7 +186,7 @@ def ablate(parsed: Namespace) -> None:
     ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
     print(table(ablation))
     if parsed.json:
-        parsed.json.write_text(json.dumps(ablation.to_dict(), indent=2) + "\n")
+        write_json(parsed.json, ablation.to_dict())
     if parsed.out:
         draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
         print(parsed.out)

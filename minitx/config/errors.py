@@ -6,6 +6,7 @@ exception keeps its traceback, so that a bug is never mistaken for bad input.
 
 import difflib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -24,6 +25,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "it has none"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
+
+
+def expanded(path: str, key: str) -> Path:
+    """Expand ~ and ~user in the path of a key; a ConfigError if there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{key}: there is no home folder for {path}; give the whole path") from None
 
 
 def all_results(*parts: Callable[[], Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from minitx.config.errors import ConfigError, did_you_mean
+from minitx.config.errors import ConfigError, did_you_mean, expanded
 from minitx.config.validation import check_plain
 
 MAX_BYTES = 2**20  # of a config file; an experiment takes about two thousand
@@ -62,7 +62,7 @@ def parse(text: str) -> Any:
 
 def read(name: str) -> dict[str, Any]:
     """The values in a YAML file, given by its path or by the name of a bundled config."""
-    path = Path(name).expanduser()
+    path = expanded(name, "--config")
     if not path.is_file():
         known = bundled()
         if name not in known:

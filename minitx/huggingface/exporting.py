@@ -3,15 +3,20 @@
 import dataclasses
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.errors import ConfigError
+from minitx.checkpoints.atomic_files import UNFINISHED
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import ModelConfig
 from minitx.data.examples import positions
 from minitx.huggingface.families import FAMILIES, Family, resolved
@@ -21,6 +26,7 @@ from minitx.huggingface.tokenizer_files import generation_settings, special_ids,
 from minitx.inference.predictor import Predictor, load
 from minitx.models.transformers import max_positions
 
+WEIGHTS = "model.safetensors"
 MIN_TABLE_POSITIONS = 1024  # of a table that replaces sinusoids
 STREAM_TOKENS = 200  # default max_new_tokens of models of running text
 HF_USES = {
@@ -65,20 +71,35 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     else:
         settings = {"minitx": checkpoint.FORMAT, **predictor.config.to_dict()}
         weights = {name: part.detach() for name, part in predictor.model.named_parameters()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be made ({error.strerror})") from None
-    save_file(
-        {name: part.contiguous() for name, part in weights.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
-    write_json(folder / "config.json", settings)
-    write_tokenizer(tokenizer, folder, task.kind, architecture, max_length)
-    if to == "hf" and architecture != "encoder_only":
-        max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1
-        write_json(folder / "generation_config.json", generation_settings(tokenizer, architecture, max_new_tokens))
-    (folder / "README.md").write_text(_card(predictor, file.parent / "results.json", to == "hf"), encoding="utf-8")
+    card = _card(predictor, file.parent / "results.json", to == "hf")
+    with _whole_folder(folder) as part:
+        save_file({key: weight.contiguous() for key, weight in weights.items()}, part / WEIGHTS, {"format": "pt"})
+        write_json(part / "config.json", settings)
+        write_tokenizer(tokenizer, part, task.kind, architecture, max_length)
+        if to == "hf" and architecture != "encoder_only":
+            max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1
+            write_json(part / "generation_config.json", generation_settings(tokenizer, architecture, max_new_tokens))
+        (part / "README.md").write_text(card, encoding="utf-8")
     return name
+
+
+@contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of an empty or missing one at the end of the block, or is removed.
+
+    Raises:
+        RunFailed: it cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=".export.", suffix=UNFINISHED) as outer:
+            inner = Path(outer, "folder")  # with the permissions of any folder, which a temporary one lacks
+            inner.mkdir()
+            yield inner
+            inner.replace(folder)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RunFailed(f"{folder} cannot be written ({reason})") from None
 
 
 def choose(predictor: Predictor, max_length: int) -> tuple[Family, ModelConfig, Weights]:

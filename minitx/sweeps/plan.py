@@ -13,6 +13,7 @@ from minitx.sweeps.grid import combinations, slug
 from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import fingerprint
 from minitx.training.describe import cost
+from minitx.training.folder import run_root
 from minitx.training.resolve import first_batch, resolve
 
 
@@ -36,7 +37,7 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
     base = config_from_dict(values)
-    folder = Path(base.run.folder).expanduser() / f"{base.run.name}_sweep"
+    folder = run_root(base).with_name(f"{base.run.name}_sweep")
     jobs: list[Job] = []
     measured: range | None = None
     trained: set[tuple[int, int] | None] = set()

@@ -13,6 +13,7 @@ from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps import grid, rows, tables
 from minitx.sweeps.plan import Plan
 from minitx.sweeps.pool import environments, run_jobs
+from minitx.training.folder import print_line
 
 
 def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows.Row], list[str]]:
@@ -20,7 +21,7 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
 
     As many runs as `jobs` are parallel, each in its own process; the tables and the plot land in `out`, by default the
     sweep's own folder. Returns the recorded rows in the plan's order, and a sentence for each run that failed. SIGTERM
-    exits with code 143 once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
+    and SIGHUP exit with code 128 + n once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
@@ -29,10 +30,11 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
     todo = [job for job in plan.jobs if rows.latest(recorded, job["fingerprint"], plan.lengths) is None]
     finished = total - len(todo)
     note = f", {finished} of them finished before" if finished else ""
-    print(f"{plan.folder}: {total} runs{note}; each has a .log beside it", flush=True)
+    print_line(f"{plan.folder}: {total} runs{note}; each has a .log beside it")
     failed: list[str] = []
     began = time.perf_counter()
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    stops = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in stops}
     try:
         on_cpu = all(job["config"]["trainer"]["accelerator"] == "cpu" for job in plan.jobs)
         processes = environments(min(jobs, max(len(todo), 1)), 0 if on_cpu else torch.cuda.device_count())
@@ -44,10 +46,11 @@ def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows
                 failed.append(f"{name}: {answer['error']} (see {job['log']})")
             _show_progress(finished + done, total, (time.perf_counter() - began) / done)
     except (KeyboardInterrupt, SystemExit):
-        print("stopped; the same command resumes the sweep", flush=True)
+        print_line("stopped; the same command resumes the sweep")
         raise
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     recorded = rows.read(file)
     found = [rows.latest(recorded, job["fingerprint"], plan.lengths) for job in plan.jobs]
     available = [row for row in found if row is not None]
@@ -67,14 +70,14 @@ def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
     if curves:
         title = f"{plan.name}: exact match by length"
         files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.keys)))
-    print(f"\n{tables.markdown(plan.keys, table, plan.trained)}\n{'  '.join(map(str, files))}", flush=True)
+    print_line(f"\n{tables.markdown(plan.keys, table, plan.trained)}\n{'  '.join(map(str, files))}")
 
 
 def _show_progress(done: int, total: int, seconds_per_run: float) -> None:
     """Print the progress and the time left, on a terminal in place."""
     left, in_place = total - done, sys.stdout.isatty()
     line = f"{done} of {total} runs" + (f", {format_seconds(seconds_per_run * left)} left" if left else "")
-    print(f"\033[2K{line}" if in_place else line, end="\r" if in_place and left else "\n", flush=True)
+    print_line(f"\033[2K{line}" if in_place else line, end="\r" if in_place and left else "\n")
 
 
 def format_seconds(seconds: float) -> str:

@@ -6,9 +6,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -31,13 +31,21 @@ class EventFile:
         writing: makes the context to write in, which may suppress an OSError.
     """
 
-    def __init__(self, folder: str | Path, writing: Callable[[], AbstractContextManager[None]]) -> None:
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
-        self.path = Path(folder) / name
+    def __init__(self, folder: str | Path, writing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        # TensorBoard reads files in the order of the seconds in their names. Where the clock was set back since an
+        # earlier file was written, or during the run, time continues all the same.
+        now = time.time()
+        for file in Path(folder).glob("events.out.tfevents.[0-9]*.*"):
+            now = max(now, float(file.name.split(".")[3]) + 1.0, file.stat().st_mtime)
+        self._epoch = now - time.monotonic()
+        self.path = Path(folder) / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._writing = writing
         self._waiting: deque[bytes] = deque()
         self._size = self._written = 0  # bytes that wait; bytes of the first record that are in the file
-        self.flush()
+
+    def _get_file_writer(self) -> Self:
+        """As of torch's SummaryWriter: the functions of writer.py take either."""
+        return self
 
     def get_logdir(self) -> str:
         """The folder."""
@@ -49,7 +57,7 @@ class EventFile:
 
     def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
         """Add an event, and flush when FLUSH_BYTES wait."""
-        event.wall_time = time.time() if walltime is None else walltime
+        event.wall_time = self._time() if walltime is None else walltime
         if step is not None:
             event.step = int(step)
         record = _record(event)
@@ -61,7 +69,9 @@ class EventFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting records, as far as possible."""
+        """Write the waiting records, as far as possible. The first of them creates the file."""
+        if not self._waiting:
+            return
         with self._writing():
             if not self.path.exists():
                 self._create()
@@ -74,11 +84,15 @@ class EventFile:
     close = flush
 
     def _create(self) -> None:
-        """Create the file with its version record, also after it was removed."""
+        """Create the file, also after it was removed; its version record is the first to be written."""
+        self.path.touch(exist_ok=False)
         if self._written:  # the first half of this record was removed with the file
             self._drop_first()
-        with self.path.open("xb", buffering=0) as file:
-            file.write(_record(Event(wall_time=time.time(), file_version="brain.Event:2")))
+        self._waiting.appendleft(_record(Event(wall_time=self._time(), file_version="brain.Event:2")))
+        self._size += len(self._waiting[0])
+
+    def _time(self) -> float:
+        return self._epoch + time.monotonic()
 
     def _drop_first(self) -> None:
         self._size -= len(self._waiting.popleft())

@@ -1,6 +1,5 @@
 """The folder of a run, runs/NAME/vN: created, locked against a second training, and written to."""
 
-import errno
 import fcntl
 import itertools
 import os
@@ -8,12 +7,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
-from minitx.config.errors import ConfigError
+from minitx.checkpoints.atomic_files import UNFINISHED, remove_unfinished, written_whole
+from minitx.config.errors import ConfigError, expanded
 from minitx.config.schema import Config
 
 
@@ -21,61 +20,82 @@ def run_root(config: Config) -> Path:
     """The folder of all versions of a run; a ConfigError if run.name is not a folder name."""
     if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
         raise ConfigError(f"run.name must be a plain folder name, got {config.run.name!r}")
-    return Path(config.run.folder).expanduser() / config.run.name
+    return expanded(config.run.folder, "run.folder") / config.run.name
 
 
 @contextmanager
 def new_folder(config: Config) -> Iterator[Path]:
     """Create the folder of a new version, and lock it within the block; a ConfigError if it cannot be written."""
     root = run_root(config)
-    first = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=-1) + 1
+    newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=0)
     if not is_first_process():
-        yield root / f"v{first}"  # created by the first process, which broadcasts it through Lightning
+        yield root / f"v{newest}"  # the first process broadcasts its own through Lightning
         return
-    for number in itertools.count(first):
-        folder = root / f"v{number}"
-        with refuse_unwritable(folder), suppress(FileExistsError):  # of another run, created in the meantime
-            folder.mkdir(parents=True)
-            break
-    with _locked(folder):
+    with ExitStack() as stack:
+        with refuse_unwritable(root):
+            root.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(newest):
+            folder = root / f"v{number}"
+            with refuse_unwritable(folder), suppress(FileExistsError, BlockingIOError):  # of another run
+                folder.mkdir(exist_ok=_is_unused(folder))
+                _lock(folder, stack)
+                break
         yield folder
 
 
 @contextmanager
 def old_folder(folder: Path) -> Iterator[Path]:
-    """Lock the folder of a resumed run within the block, and remove the unfinished files of a killed process."""
-    if not is_first_process():
+    """Lock the folder of a resumed run within the block."""
+    with ExitStack() as stack:
+        if is_first_process():
+            with refuse_unwritable(folder):
+                _lock(folder, stack)
         yield folder
-        return
-    with _locked(folder):
-        with refuse_unwritable(folder):
-            remove_unfinished(folder)
-        yield folder
+
+
+def _lock(folder: Path, stack: ExitStack) -> None:
+    """Lock a folder that can be written, and remove the unfinished files of a killed process."""
+    with tempfile.TemporaryFile(dir=folder):
+        stack.enter_context(_locked(folder))
+        remove_unfinished(folder)
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether nobody trains in a folder, and a run has left nothing but its config: the next run takes it."""
+    with suppress(OSError), _locked(folder) as works:
+        return works and all(file.name == "config.yaml" or file.suffix == UNFINISHED for file in folder.iterdir())
+    return False
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder. The lock ends with the process, however that ends, and leaves no file."""
-    with refuse_unwritable(folder), tempfile.TemporaryFile(dir=folder):
-        descriptor = os.open(folder, os.O_RDONLY)
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder, or raise a BlockingIOError; False on a filesystem without locks.
+
+    The lock ends with the process, however that ends, and leaves no file.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a filesystem without locks
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
-                ) from None
-        yield
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            works = True
+        except BlockingIOError:
+            raise
+        except OSError:
+            works = False
+        yield works
     finally:
         os.close(descriptor)
 
 
 @contextmanager
 def refuse_unwritable(folder: Path) -> Iterator[None]:
-    """Report a write that fails before training as a ConfigError."""
+    """Report a folder that is locked, or a write that fails, before training as a ConfigError."""
     try:
         yield
+    except BlockingIOError:
+        raise ConfigError(
+            f"--resume: another process is training in {folder}: wait until it has ended, or stop it first"
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})") from None
@@ -83,16 +103,13 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
 
 def is_first_process() -> bool:
     """Whether this process writes files and prints; works before there is a Trainer."""
-    return not int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:
-    """Print and flush. A line that does not fit on a full disk is dropped instead of ending the run."""
-    try:
+    """Print and flush. A line that cannot be written is dropped instead of ending the run."""
+    with suppress(OSError):
         print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
 
 
 class RunFiles:

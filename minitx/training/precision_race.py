@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.config.errors import ConfigError
 from minitx.data.text.token_cache import cache_folder
 from minitx.hardware.devices import machine, resolve_precision, training_device
 from minitx.models.builder import build_model
@@ -52,12 +53,11 @@ def _recorded_ratio(run: ResolvedRun, clock: Clock) -> float:
     hardware = machine()
     settings = [hardware["device"], hardware["torch"], run.config.to_dict()["model"], run.config.data]
     name = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:32]
-    file = cache_folder() / "precision" / f"{name}.json"
-    try:
-        return float(json.loads(file.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        ratio = measured_ratio(run, clock)
-    with suppress(OSError), written_whole(file) as stream:  # where it cannot be written, the next run measures again
+    with suppress(OSError, ValueError, TypeError):
+        return float(json.loads((cache_folder() / "precision" / f"{name}.json").read_bytes()))
+    ratio = measured_ratio(run, clock)
+    # Where it cannot be written, the next run measures again.
+    with suppress(OSError, ConfigError), written_whole(cache_folder() / "precision" / f"{name}.json") as stream:
         stream.write(json.dumps(ratio).encode())
     return ratio
 

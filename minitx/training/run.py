@@ -17,7 +17,7 @@ from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.hardware.devices import TRUE_DTYPES, resolve_precision
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
-from minitx.training.folder import RunFiles, new_folder, old_folder, print_line, refuse_unwritable
+from minitx.training.folder import RunFiles, is_first_process, new_folder, old_folder, print_line, refuse_unwritable
 from minitx.training.resolve import ResolvedRun
 from minitx.training.start import Start, data_digest
 
@@ -80,6 +80,8 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
     if start is not None and (figures := start.finished(run.config, run.changes)) is not None:
         return figures
     with old_folder(start.file.parent) if start is not None else new_folder(run.config) as folder:
+        if start is not None:
+            start.check_current()
         return _train(run, start, validation, extras.files(folder), extras)
 
 
@@ -130,12 +132,7 @@ def _train(
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
         device = trainer.strategy.root_device.type
-        print(
-            f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}",
-            *run.notes,
-            sep="\n",
-            flush=True,
-        )
+        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}", *run.notes]))
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
@@ -190,10 +187,12 @@ def _trainer(**settings: Any) -> Any:
 
     try:
         trainer = pl.Trainer(**settings)
-    except (MisconfigurationException, ValueError) as error:
+    except (MisconfigurationException, RuntimeError, ValueError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
+    if trainer.world_size == 1 and not is_first_process():
+        raise ConfigError("RANK or LOCAL_RANK must be 0 or unset for a single process, got another one")
     launched = os.environ.get("WORLD_SIZE")  # set by launchers; without one, Lightning starts the other processes
-    if launched and int(launched) != trainer.world_size:
+    if launched and launched != str(trainer.world_size):
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
         raise ConfigError(f"{launched} processes were launched, but {asked}")
     return trainer

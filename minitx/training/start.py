@@ -17,7 +17,7 @@ from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
-from minitx.training.folder import is_first_process, run_root
+from minitx.training.folder import is_first_process, old_folder, print_line, run_root
 
 RESHAPABLE = tuple(
     f"model.{key}"
@@ -43,6 +43,7 @@ class Start:
     tokenizer: Tokenizer
     resumes: bool  # True continues that run, False starts a new run with its weights
     path: str  # as the user named it
+    written_ns: int  # when the file was written
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -71,6 +72,11 @@ class Start:
         run = replace(config.run, init_from=init_from)
         return replace(config, model=model, data=data, run=run)
 
+    def check_current(self) -> None:
+        """Check that no process has saved since the checkpoint was read; to be called once its folder is locked."""
+        if self.file.stat().st_mtime_ns != self.written_ns:
+            raise ConfigError(f"--resume: another process has just trained in {self.file.parent}: repeat the command")
+
     def check(self, config: Config, task: Task) -> Changes:
         """Compare the run's settings with the checkpoint's.
 
@@ -97,9 +103,8 @@ class Start:
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
-        digest = self.contents.get("data_digest")  # absent from the first checkpoints of format 1
-        same = any(key.startswith("data.") for key in found) or digest in (None, data_digest(task))
-        if not same or task.vocabulary.to_dict() != self.tokenizer.to_dict():
+        digest = str(self.contents.get("data_digest", ""))  # shorter in, or absent from, earlier checkpoints
+        if not data_digest(task).startswith(digest) or task.vocabulary.to_dict() != self.tokenizer.to_dict():
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
         if self.step > steps:
             done = f"{self.step:,}, the steps that {self.file} has done"
@@ -135,7 +140,7 @@ class Start:
         if found:
             raise ConfigError(f"--resume: {done} with {described(found)}")
         if is_first_process():
-            print(f"--resume: {done}", flush=True)
+            print_line(f"--resume: {done}")
         return dict(json.loads(results.read_bytes()))
 
 
@@ -153,11 +158,12 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
             file = checkpoint.find(root, "last")
         except ConfigError:
             raise ConfigError(f"--resume: there is no {root}/vN/last.ckpt to resume from") from None
-        try:
-            return _read(file, True, str(root))
-        except ConfigError as error:
-            message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
-            raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
+        with old_folder(file.parent):
+            try:
+                return _read(file, True, str(root))
+            except ConfigError as error:
+                message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
+                raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
     if path := init_from or config.run.init_from:
         try:
             return _read(checkpoint.find(path), False, path)
@@ -168,21 +174,23 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
 
 def _read(file: Path, resumes: bool, path: str) -> Start:
     """Read a checkpoint, and check that its parts fit together."""
+    written_ns = file.stat().st_mtime_ns
     contents = checkpoint.read(file)
     if resumes and {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
         raise ConfigError(f"{file} holds weights alone, no training state to resume")
     predictor = from_contents(contents, file)
     config = predictor.config
     data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)
-    return Start(file, contents, replace(config, data=data, model=model), predictor.tokenizer, resumes, path)
+    return Start(
+        file, contents, replace(config, data=data, model=model), predictor.tokenizer, resumes, path, written_ns
+    )
 
 
 def _alternative(damaged: Path) -> str:
     """Advice for a damaged last.ckpt."""
     if steps := sorted(damaged.parent.glob("step_*.ckpt")):
         return f"to resume from an earlier step, copy {steps[-1].name} of the same folder over it"
-    best = damaged.with_name("best.ckpt")
-    if best.is_file():
+    if (best := damaged.with_name("best.ckpt")).is_file():
         return f"to start a new run from the weights of the best validation: --init_from {best}"
     return "there is no other checkpoint in its folder: start a new run"
 
@@ -215,9 +223,10 @@ def _unknown_share(config: Config, task: Task) -> float:
 
 
 def data_digest(task: Task) -> str:
-    """Hash a few training examples: other data, or another way of sampling, has another digest."""
+    """Hash a few training examples, and a corpus: other data, or another way of sampling, has another digest."""
     tensors = [tensor for tensor in task.batch(generator(0), 8) if isinstance(tensor, torch.Tensor)]
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    examples = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    return examples + getattr(task, "fingerprint", "")
 
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:

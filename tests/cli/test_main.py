@@ -1,8 +1,10 @@
 """The command line: output, exit codes, and one sentence for every bad input."""
 
+import errno
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +20,9 @@ from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.parser import config_from_words
+from minitx.tensorboard.events import EventFile
+from tests.cli.conftest import SETS, SMALL
+from tests.training.interrupting import FORK
 
 ROOT = Path(__file__).parents[2]
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
@@ -36,6 +41,9 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
         (["--run.name", "a/b"], "run.name must be a plain folder name"),
         (["--run.name=--"], "--run.name must not be --"),
         (["--run.folder", __file__], "run.folder"),
+        (["--run.folder", "~nosuchuser/runs"], "run.folder: there is no home folder for ~nosuchuser/runs"),
+        (["--config", "~nosuchuser/a.yaml"], "--config: there is no home folder for ~nosuchuser/a.yaml"),
+        (["--config", "shakespeare", "--data.path", "~nosuchuser/a"], "data.path: there is no home folder for"),
         (["--config", "shakespeare", "--data.path", "none.txt"], "there is no file"),
     ],
 )
@@ -231,6 +239,81 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_output_that_cannot_be_written(closed: bool, stream: str) -> None:
+    """A full disk is one sentence; nothing is printed to a closed file."""
+    command = f"exec {sys.executable} -m minitx {'--help' if stream == 'stdout' else 'no-command'}"
+    number = 1 if stream == "stdout" else 2
+    shell = f"{command} {number}>{'&-' if closed else '/dev/full'}"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
+    sentence = "minitx: the output cannot be written (No space left on device)\n"
+    assert (done.returncode, done.stderr) == {
+        "stdout": (0, "") if closed else (1, sentence),
+        "stderr": (2, ""),
+    }[stream]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_training_needs_no_standard_output(closed: bool, tmp_path: Path) -> None:
+    def training() -> None:
+        os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), 2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+        if closed:
+            os.close(1)
+            sys.stdout = None  # type: ignore[assignment]  # as Python sets it
+        else:
+            os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        main(["train", *REVERSE, *SMALL, *SETS, "--run.folder", str(tmp_path / "runs")])
+
+    process = FORK.Process(target=training)
+    process.start()
+    process.join()
+    assert process.exitcode == (0 if closed else 1)
+    folder = tmp_path / "runs/reverse"
+    full = (
+        f"minitx: standard output cannot be written (No space left on device); the run in {folder} is trained and saved"
+    )
+    said = (tmp_path / "errors").read_text()
+    assert said == "" if closed else said.startswith(full)
+    assert (folder / "v0/results.json").exists()
+
+
+def test_a_disk_that_is_full_leaves_no_half_file(
+    run: Path, text_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every option that names a file to write, and the folder of an export."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(EventFile, "close", full)
+    monkeypatch.setattr("minitx.huggingface.exporting.save_file", lambda *_: full())
+    commands = {
+        "a.png": ["attend", str(run), "3 1", "--out"],
+        "a.html": ["attend", str(run), "3 1", "--out"],
+        "e.json": ["evaluate", str(run), "--json"],
+        "e.png": ["evaluate", str(run), "--lengths", "3:3", "--plot"],
+        "b.json": ["ablate", str(run), "--examples", "2", "--json"],
+        "d.png": ["describe", *REVERSE, "--plot"],
+        "export": ["export", str(text_run), "--to", "safetensors"],
+        "log": ["attend", str(run), "3 1", "--out", "unwritten.png", "--logdir"],
+    }
+    for name, command in commands.items():
+        if "." in name:
+            (tmp_path / name).write_text("before")
+        if name == "log":
+            monkeypatch.setattr("minitx.interpret.attention_maps.AttentionMaps.save_png", lambda *_: None)
+        with pytest.raises(SystemExit, match="1"):
+            main([*command, str(tmp_path / name)])
+        error = capsys.readouterr().err
+        assert re.fullmatch(r"minitx: .* written \(No space left on device\)\n", error), (name, error)
+    left = {path.name: path.is_dir() or path.read_text() for path in tmp_path.rglob("*")}
+    assert left == {**{name: "before" for name in commands if "." in name}, "log": True}
+
+
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
@@ -239,6 +322,8 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
         (ConfigError("one\ntwo"), 2, "minitx: one\nminitx: two\n"),
         (MemoryError(), 2, "minitx: there is not enough memory: make"),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.5 GiB. ..."), 2, "enough memory for 2.5 GiB more: make"),
+        (OSError(errno.ENOSPC, "No space left on device", "a.png"), 1, "a.png cannot be read or written (No space"),
+        (FileNotFoundError(errno.ENOENT, "a bug"), None, ""),
         (RuntimeError("a bug"), None, ""),
         (ValueError("a bug"), None, ""),
     ],
@@ -255,7 +340,7 @@ def test_only_mistakes_of_a_user_lose_their_traceback(
         main(["evaluate", "x.ckpt"])
     assert code is None or stopped.value.code == code
     assert sentence in capsys.readouterr().err
-    if code in (1, 2):
+    if code in (1, 2) and not isinstance(error, OSError):
         monkeypatch.setenv("MINITX_TRACEBACK", "1")
         with pytest.raises(type(error)):
             main(["evaluate", "x.ckpt"])

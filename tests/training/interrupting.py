@@ -1,10 +1,13 @@
 """Runs that end as if their process had been killed, and what must be equal afterwards."""
 
+import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,33 @@ FORK = multiprocessing.get_context("fork")
 """Starts processes that have imported everything already."""
 
 
-def start_process(config: Config, log: Path, resume: bool = False, temporary: Path | None = None) -> Any:
-    """Train in another process, whose output is appended to `log` and whose temporary files are in `temporary`."""
-    process = FORK.Process(target=_train_and_log, args=(config, str(log), resume, temporary), daemon=True)
+def start_process(
+    config: Config,
+    log: Path,
+    resume: bool = False,
+    temporary: Path | None = None,
+    prepare: Callable[[], object] = lambda: None,
+) -> Any:
+    """Train in another process, whose output is appended to `log` and whose temporary files are in `temporary`.
+
+    It calls `prepare` first.
+    """
+    process = FORK.Process(target=_train_and_log, args=(config, str(log), resume, temporary, prepare), daemon=True)
     process.start()
     return process
 
 
-def _train_and_log(config: Config, log: str, resume: bool, temporary: Path | None) -> None:
+def _train_and_log(
+    config: Config, log: str, resume: bool, temporary: Path | None, prepare: Callable[[], object]
+) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     tempfile.tempdir = None if temporary is None else str(temporary)
     torch.set_num_threads(1)
+    prepare()
     train(config, resume)
 
 
@@ -96,8 +112,22 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in tags}
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Whether two nested states are equal, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights, curves and selection are equal, bit for bit."""
+    """Weights, optimizer, curves, selection and results are equal, bit for bit."""
+    assert equal(*(state(folder)["optimizer_states"] for folder in (one, other)))
+    results = [json.loads((folder / "results.json").read_bytes()) for folder in (one, other)]
+    assert {**results[0], "seconds": 0} == {**results[1], "seconds": 0}
     for name in ("last", "best"):
         ours, theirs = state(one, name), state(other, name)
         assert ours["global_step"] == theirs["global_step"], name

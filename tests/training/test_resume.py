@@ -1,5 +1,6 @@
 """A run that was killed and resumed equals one that was not: weights, curves, selection; and what may not change."""
 
+import itertools
 import json
 import math
 import signal
@@ -13,10 +14,13 @@ import yaml
 
 import minitx
 from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
+from minitx.training import run
 from minitx.training.api import train_config as train
 from minitx.training.folder import new_folder
 from minitx.training.module import TransformerModule
+from minitx.training.resolve import resolve
 from tests.training.interrupting import assert_same_run, break_off, interrupt_at, scalars, state
 
 Sections = dict[str, dict[str, Any]]
@@ -118,12 +122,27 @@ def test_a_checkpoint_from_before_its_validation_has_it_when_resumed(small: Any,
     assert_same_run(trained(**seven()), version)
 
 
-def test_other_text_is_refused(small: Any, cat: Path) -> None:
+@pytest.mark.parametrize("moved", [False, True])
+def test_other_text_is_refused(small: Any, cat: Path, moved: bool) -> None:
+    """Another text, and the same one but for three letters."""
+    break_off(small(data={"path": str(cat)}), 5)
+    text = cat.read_text()
+    path = cat.with_name("moved.txt") if moved else cat
+    for changed in ("the cat sat on a mat, too.\n" * 200, f"{text[:28]}tac{text[31:]}"):
+        path.write_text(changed)
+        with pytest.raises(ValueError, match=r"--resume: the data differs from the data .*small.v0 was trained on"):
+            train(small(data={"path": str(path)}), resume=True)
+    path.write_text(text)
+    assert train(small(data={"path": str(path)}), resume=True)["steps"] == 6
+
+
+def test_a_checkpoint_from_before_the_whole_text_was_hashed(small: Any, cat: Path, version: Path) -> None:
     config = small(data={"path": str(cat)})
     break_off(config, 5)
-    cat.write_text("the cat sat on a mat, too.\n" * 200)
-    with pytest.raises(ValueError, match=r"--resume: the data differs from the data .*small.v0 was trained on"):
-        train(config, resume=True)
+    contents = checkpoint.read(version / "last.ckpt")
+    contents["data_digest"] = contents["data_digest"][:16]
+    checkpoint.write(contents, version / "last.ckpt")
+    assert train(config, resume=True)["steps"] == 6
 
 
 def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished: Any, capsys: Any) -> None:
@@ -283,6 +302,39 @@ def test_runs_that_start_at_the_same_moment_have_folders_of_their_own(
     monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # as each sees it before the other creates its folder
     with new_folder(small()) as one, new_folder(small()) as other:
         assert (one.name, other.name) == ("v0", "v1")
+
+
+def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: Any, version: Path) -> None:
+    """It is read before the other process saves, and the lock is free when training begins."""
+    break_off(small(**seven()), 3)
+    stale = resolve(small(**seven()), resume=True)
+    train(small(**seven()), resume=True)
+    with pytest.raises(ConfigError, match=r"another process has just trained in .*small/v0: repeat the command"):
+        run.train(stale)
+    assert state(version)["global_step"] == 7
+
+
+@pytest.mark.parametrize(
+    ("left", "taken"),
+    [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
+)
+def test_a_run_that_left_nothing_leaves_its_folder_to_the_next(
+    small: Any, version: Path, left: list[str], taken: str
+) -> None:
+    version.mkdir(parents=True)
+    for name in left:
+        (version / name).write_text("x")
+    with new_folder(small()) as folder:
+        assert folder == version.with_name(taken)
+        assert not list(folder.glob(".*"))
+
+
+def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As to a disk that is not mounted."""
+    monkeypatch.setattr(itertools, "count", lambda first: range(first, first + 3))
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
+    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"), new_folder(small()):
+        pass
 
 
 def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, version: Path, capsys: Any) -> None:

@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
+from minitx.config.errors import ConfigError
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
@@ -193,3 +194,22 @@ def test_resolve_fills_in_every_default(small: Any) -> None:
     assert config.data["test_size"] == 64
     assert config.model.vocab_size == task.vocabulary.vocab_size == model.embedding.table.num_embeddings
     assert config.model.position["base"] == 10000.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("LOCAL_RANK", "1", "RANK or LOCAL_RANK must be 0 or unset for a single process"),
+        ("RANK", "x", "RANK or LOCAL_RANK must be 0 or unset for a single process"),
+        ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
+        ("SLURM_NTASKS", "2", "trainer: You set `--ntasks=2` in your SLURM bash script"),
+    ],
+)
+def test_the_environment_of_a_launcher_without_one(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        train(small())
+    assert not list(tmp_path.glob("runs/small/v0/*"))

@@ -75,6 +75,11 @@ class Text(Task):
             raise ConfigError(f"data.isolate: {self.path} is read as one running text; set data.documents")
         return corpus
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the whole text, for --resume; empty for a data set on the hub, which has versions of its own."""
+        return f"-{self._corpus.key}" if self._corpus.local else ""
+
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """Trained on the whole text, so that no held-out character is unknown."""

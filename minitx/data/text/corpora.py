@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, digest, text_files
+from minitx.config.errors import ConfigError, did_you_mean, expanded
+from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, changed, digest, text_files
 from minitx.data.text.token_cache import cache_folder
 
 KINDS = {
@@ -90,7 +90,7 @@ def _by_row(documents: str) -> bool:
 
 def _on_disk(path: str) -> tuple[str, list[Path]] | None:
     """The kind of a file, or of all files in a folder, and these files sorted by path."""
-    file = Path(path).expanduser()
+    file = expanded(path, "data.path")
     try:
         if not file.is_dir():
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.exists() else None
@@ -118,10 +118,14 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
                 data = {"train": [str(file)]}
                 table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
                 yield from _rows(table, str(file), column, by_row)
+        if digested() != key:
+            raise changed(files)
 
     compressed = kind == "parquet"
-    key = digest(files, f"{kind} {column} {by_row}", check=not compressed)
-    return Corpus(key, chunks, by_row, None if compressed else sum(file.stat().st_size for file in files))
+    digested = partial(digest, files, f"{kind} {column} {by_row}", check=not compressed)
+    key = digested()
+    size = None if compressed else sum(file.stat().st_size for file in files)
+    return Corpus(key, chunks, by_row, size, local=True)
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:

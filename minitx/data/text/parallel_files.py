@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, expanded
 
 Sentences = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
@@ -26,7 +26,7 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
     with a header, .jsonl with an object for each line. A language is the suffix of its file, or the name of its column.
     `key` is the option under data that gave the name, for messages.
     """
-    root = Path(folder).expanduser()
+    root = expanded(folder, "data.path")
     expected = name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
     if not root.is_dir():
         raise ConfigError(f"data.path: there is no folder {folder}; give one with {expected}")

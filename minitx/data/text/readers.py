@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +32,13 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text that can be read repeatedly."""
+    """Text that can be read repeatedly; a ConfigError at the end of a reading if files have changed since the first."""
 
     key: str  # a hash of the text and its division into documents
     chunks: Callable[[], Iterator[Chunk]]  # starts a new reading
     packed: bool = False  # whether the text is divided into documents; otherwise it is one running text
     size: int | None = None  # in bytes, where it is known
+    local: bool = False  # whether the key is a hash of files alone, equal wherever and whenever they are read
 
     def read(self, label: str, max_bytes: int | None = None) -> Iterator[Chunk]:
         """The chunks, with a progress bar of this label.
@@ -54,8 +54,9 @@ class Corpus:
         taken = 0
         for number, chunk in enumerate(chunks):
             if taken >= max_bytes:
-                return
-            if int((number + 1) * share) > int(number * share):
+                if self.size is None:
+                    return
+            elif int((number + 1) * share) > int(number * share):  # and read to the end, where changes are found
                 taken += chunk.bytes
                 yield chunk
 
@@ -69,15 +70,33 @@ def text_files(files: Sequence[Path], documents: str) -> Corpus:
     """Files of UTF-8 text in sequence, divided by one of DIVISIONS; every line break becomes \\n."""
 
     def chunks() -> Iterator[Chunk]:
-        return chain.from_iterable(_chunks(file, documents) for file in files)
+        total = hashlib.sha256(documents.encode())
+        try:
+            for file in files:
+                own = hashlib.sha256()
+                yield from _chunks(file, documents, own)
+                total.update(own.digest())
+        except (OSError, UnicodeDecodeError):
+            raise changed(files) from None
+        if total.hexdigest()[:32] != key:
+            raise changed(files)
 
     key = digest(files, documents, check=True)
-    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files))
+    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files), local=True)
 
 
-def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
+def changed(files: Sequence[Path]) -> ConfigError:
+    """The error of files that are not what their digest was made of."""
+    return ConfigError(
+        f"data.path: {files[0]} has changed while it was read: start again"
+        if len(files) == 1
+        else f"data.path: a file in {files[0].parent} has changed while it was read: start again"
+    )
+
+
+def _chunks(file: Path, documents: str, digest: "hashlib._Hash") -> Iterator[Chunk]:
     space = ""  # white space at the end of a part: the next part shows whether a paragraph ends there
-    for text, size in _parts(file):
+    for text, size in _parts(file, digest):
         texts = [text]
         if documents == "line":
             texts = text.split("\n")
@@ -90,12 +109,16 @@ def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
         yield Chunk([""], False, 0)  # the end of the last document
 
 
-def _parts(file: Path) -> Iterator[tuple[str, int]]:
-    """The text of a file in parts that end with a line where lines are short enough, and the bytes read for each."""
+def _parts(file: Path, digest: "hashlib._Hash") -> Iterator[tuple[str, int]]:
+    """The text of a file in parts that end with a line where lines are short enough, and the bytes read for each.
+
+    The digest is updated with all bytes.
+    """
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
     rest = ""
     with file.open("rb") as stream:
         while block := stream.read(CHUNK_BYTES):
+            digest.update(block)
             text = rest + decoder.decode(block)
             end = border(text, 0, len(text))
             rest = text[end:]

@@ -3,54 +3,113 @@
 Memory holds one chunk of a corpus at a time.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from minitx.checkpoints.atomic_files import written_whole
+from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
+from minitx.config.errors import ConfigError, expanded
 from minitx.config.registry import build, resolve
 from minitx.config.schema import Options
 from minitx.data.text.readers import Chunk, Corpus, pieces
 from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
 
 
 def cache_folder() -> Path:
     """The folder of cached tokenizers and encoded corpora: $MINITX_CACHE, or ~/.cache/minitx."""
-    return Path(os.environ.get("MINITX_CACHE") or "~/.cache/minitx").expanduser()
+    return expanded(os.environ.get("MINITX_CACHE") or "~/.cache/minitx", "the environment variable MINITX_CACHE")
 
 
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it."""
     options = resolve(TOKENIZERS, options, "data.tokenizer")
     path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"
-    if path.exists():
+    with suppress(OSError, ValueError):  # missing, or damaged
         return Tokenizer.from_dict(json.loads(path.read_bytes()))
     trainer = build(TOKENIZERS, options, "data.tokenizer")
     max_bytes = None if trainer.sample is None else trainer.sample * 1_000_000
     tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", max_bytes))
-    with written_whole(path) as file:
+    with _new_entry(path) as file:
         file.write(json.dumps(tokenizer.to_dict()).encode())
     return tokenizer
 
 
 def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
-    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only; cached."""
+    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only; cached.
+
+    An entry is the ids, their number and the key of the corpus that they were read from.
+    """
     kind = np.min_scalar_type(tokenizer.vocab_size - 1)
     path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.{kind.name}"
-    if not path.exists():
-        with written_whole(path) as file:
-            for ids in _encoded(corpus.read("encoding"), tokenizer):
-                file.write(ids.astype(kind).tobytes())
-    return np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.empty(0, dtype=kind)
+    ids = _entry(path, corpus, kind)
+    if ids is None:
+        count = 0
+        with _new_entry(path) as file:
+            for part in _encoded(corpus.read("encoding"), tokenizer):
+                file.write(part.astype(kind).tobytes())
+                count += len(part)
+            file.write(_trailer(corpus, count))
+        ids = _entry(path, corpus, kind)
+        assert ids is not None
+    return ids
+
+
+def _entry(path: Path, corpus: Corpus, kind: np.dtype) -> np.ndarray | None:
+    """The ids in a file of the cache; None if it is missing, incomplete, or of another text."""
+    try:
+        count, rest = divmod(path.stat().st_size - len(_trailer(corpus, 0)), kind.itemsize)
+        with path.open("rb") as file:
+            file.seek(max(count, 0) * kind.itemsize)
+            trailer = file.read()
+    except OSError:
+        return None
+    if rest or trailer != _trailer(corpus, count):
+        return None
+    return np.memmap(path, kind, "r", shape=(count,)) if count else np.empty(0, kind)
+
+
+def _trailer(corpus: Corpus, count: int) -> bytes:
+    """The end of an entry, of constant length."""
+    return hashlib.sha256(f"{corpus.key} {count}".encode()).digest()
+
+
+@contextmanager
+def _new_entry(path: Path) -> Iterator[IO[bytes]]:
+    """written_whole for a file of the cache, without the unfinished files of killed processes.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # another process is writing, or the filesystem has no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_unfinished(path.parent)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with written_whole(path) as file:
+                yield file
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ConfigError(
+            f"the cache folder {path.parent} cannot be written ({error.strerror}): set the environment variable "
+            "MINITX_CACHE to another folder"
+        ) from None
 
 
 def _key(corpus: Corpus, settings: dict) -> str:

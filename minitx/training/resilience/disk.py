@@ -1,7 +1,7 @@
 """A run's folder that is full, removed or read-only: training continues, and the next write tries again."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minitx.config.errors import RunFailed
@@ -35,12 +35,14 @@ class TolerantFiles(RunFiles):
     @contextmanager
     def writing(self, name: str, fallback: str) -> Iterator[None]:
         """Report the first OSError of a file, and suppress all."""
+        removed = not self.folder.is_dir()
         try:
-            if not self.folder.is_dir():
-                self.folder.mkdir(parents=True)
-                print_line(f"{self.folder} was removed during the run: it is created again, without its old files")
+            with suppress(OSError):  # which the write below meets as well
                 for file, contents in self._contents.items():
-                    super().write(file, contents)
+                    if not (self.folder / file).exists():
+                        super().write(file, contents)
+                if removed:
+                    print_line(f"{self.folder} was removed during the run: it is created again, without its old files")
             yield
         except OSError as error:
             reason = error.strerror or str(error)

@@ -1,10 +1,12 @@
-"""Ctrl-C and SIGTERM: the current step is completed and saved, then the run ends; a second signal ends it at once."""
+"""Ctrl-C, SIGTERM, a closed terminal or pipe: the step is completed and saved; a second signal ends the run at once."""
 
 import os
+import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,14 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
-from minitx.training.folder import RunFiles
+from minitx.training.folder import RunFiles, print_line
 from minitx.training.module import RunCallback
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopOnSignal(RunCallback):
-    """End a run at a signal, with exit code 128 + its number.
+    """End a run at a signal, or when nobody reads its output any more, with exit code 128 + the signal's number.
 
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
     of them received the signal. A single process exits at once where there is nothing to complete: before the first
@@ -40,7 +42,8 @@ class StopOnSignal(RunCallback):
         if threading.current_thread() is not threading.main_thread():
             yield  # Python handles signals in the main thread only
             return
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS[: 2 if nohup else 3]}
         if launched_by_lightning(trainer):
             unblock()  # also those sent while this process was starting
         elif trainer.world_size > 1:
@@ -62,7 +65,8 @@ class StopOnSignal(RunCallback):
             raise self._exit(number)
         if self._trainer.is_global_zero:  # not print, which this handler may interrupt
             message = f"{signal.Signals(number).name}: finishing the current step; a second signal ends at once\n"
-            os.write(2, message.encode())
+            with suppress(OSError):  # of a closed terminal
+                os.write(2, message.encode())
 
     def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         """Unblock signals, now that all processes have started."""
@@ -95,6 +99,8 @@ class StopOnSignal(RunCallback):
 
     def _received_anywhere(self, trainer: pl.Trainer) -> int:
         """The signal that any process has received, in all processes; 0 for none."""
+        if not self.received and _output_is_closed():
+            self.received = signal.SIGPIPE
         if trainer.world_size == 1:
             return self.received
         local = torch.tensor(self.received, device=trainer.strategy.root_device)
@@ -112,8 +118,17 @@ class StopOnSignal(RunCallback):
                 message = "stopped before anything was saved; start again"
             else:
                 message = f"stopped at step {last:,}; resume with --resume"
-            print(message, flush=True)
+            closed = number == signal.SIGPIPE
+            print_line(f"standard output was closed: {message}" if closed else message, to_errors=closed)
         return SystemExit(0 if launched_by_lightning(self._trainer) else 128 + number)
+
+
+def _output_is_closed() -> bool:
+    """Whether standard output is a pipe that nobody reads any more, as after `| head`."""
+    poll = select.poll()
+    with suppress(OSError, ValueError, AttributeError):  # standard output is no file
+        poll.register(sys.stdout.fileno(), 0)
+    return [event for _, event in poll.poll(0)] == [select.POLLERR]
 
 
 def unblock() -> None:

@@ -1,14 +1,18 @@
 """Sources of text files (corpora.py), and the cache of their ids (token_cache.py)."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from minitx.config.errors import ConfigError
 from minitx.data import tokenizers
 from minitx.data.text import corpora, readers, token_cache
 from minitx.data.text.readers import Chunk, Corpus
@@ -186,6 +190,60 @@ def test_an_interrupted_run_leaves_no_file_and_is_repeated(
     assert list(caches.iterdir()) == []
     monkeypatch.setattr(token_cache, "_encoded", encoded)
     assert tokenizer.decode(token_cache.encode(corpus, tokenizer).tolist()) == "first\nsecond\n"
+
+
+@pytest.mark.parametrize("name", ["text.txt", "table.csv"])
+def test_a_text_that_changes_while_it_is_read_is_not_cached(tmp_path: Path, caches: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("text\naaaa bbbb\n")
+    corpus = corpora.load(str(path))
+    tokenizer = token_cache.train_tokenizer(corpus, {"name": "char"})
+    for content in ("text\nbbbb aaaa\n", "text\nnew\n"):
+        path.write_text(content)
+        for reading in (partial(token_cache.encode, corpus, tokenizer), partial(list, corpus.read("sampling", 3))):
+            with pytest.raises(ConfigError, match=rf"data.path: .*{name} has changed while it was read: start again"):
+                reading()
+    assert not list(caches.glob("*.uint*"))
+
+
+@pytest.mark.parametrize("damaged", [slice(20), slice(-1), slice(0), slice(1, None)], ids=str)
+def test_a_damaged_entry_is_made_again(file: Callable, caches: Path, damaged: slice) -> None:
+    def cached() -> list[str]:
+        corpus = corpora.load(file("to be\nor not\n\nto be"))
+        tokenizer = token_cache.train_tokenizer(corpus, {"name": "char"})
+        return tokenizer.tokens(token_cache.encode(corpus, tokenizer).tolist())
+
+    before = cached()
+    for entry in caches.iterdir():
+        entry.write_bytes(entry.read_bytes()[damaged])
+    assert cached() == before
+
+
+def test_unfinished_entries_are_removed_unless_somebody_writes(file: Callable, caches: Path) -> None:
+    caches.mkdir()
+    unfinished, other = caches / ".entry.uint8.0123abcd.part", os.open(caches, os.O_RDONLY)
+    for number, lock in enumerate((fcntl.LOCK_SH, fcntl.LOCK_UN)):  # of another process, which ends then
+        fcntl.flock(other, lock)
+        unfinished.touch()
+        corpus = corpora.load(file(f"text {number}"))
+        token_cache.encode(corpus, trained(corpus))
+        assert unfinished.exists() == (lock == fcntl.LOCK_SH)
+    os.close(other)
+
+
+def test_a_cache_that_cannot_be_written_is_named(file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    corpus = corpora.load(file("text"))
+    tokenizer = trained(corpus)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=rf"cache folder {caches} cannot .*No space left on device\): set .* MINITX_"):
+        token_cache.encode(corpus, tokenizer)
+    assert not any(caches.iterdir())
+    monkeypatch.setenv("MINITX_CACHE", "~nosuchuser/cache")
+    with pytest.raises(ConfigError, match="MINITX_CACHE: there is no home folder for ~nosuchuser/cache"):
+        token_cache.encode(corpus, tokenizer)
 
 
 def test_the_environment_names_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

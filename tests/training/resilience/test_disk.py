@@ -3,16 +3,17 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 import minitx
@@ -167,6 +168,24 @@ def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pyt
     assert logged(folder)[-2:] == [7, 8]
 
 
+def test_a_folder_that_cannot_be_created_again_does_not_end_the_run(
+    small: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a disk that is unmounted; in the end it is there again."""
+
+    def replace() -> None:
+        shutil.rmtree(folder)
+        folder.write_text("a file")
+
+    with acting({3: replace, 6: folder.unlink}):
+        train(small(trainer=STEPS))
+    out = capsys.readouterr().out
+    assert re.search(r"last.ckpt cannot be written \(.+\): the one of step 2 is kept", out)
+    assert f"{folder}: last.ckpt is written again" in out
+    assert saved(folder) == 8
+    assert (folder / "config.yaml").exists()
+
+
 def test_a_folder_that_is_full_from_the_start_is_refused(tmp_path: Path, disk: FullDisk, capsys: Any) -> None:
     disk.fill()
     with pytest.raises(SystemExit) as stop:
@@ -250,13 +269,33 @@ def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "raised"), [(errno.ENOSPC, nullcontext()), (errno.EPIPE, pytest.raises(BrokenPipeError))]
-)
-def test_a_line_is_dropped_on_a_full_disk_alone(monkeypatch: pytest.MonkeyPatch, number: int, raised: Any) -> None:
+def test_a_line_that_cannot_be_written_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*_words: Any, **_more: Any) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     monkeypatch.setattr("builtins.print", write)
-    with raised:
-        print_line("a line")
+    print_line("a line")
+
+
+def test_the_curves_of_a_run_whose_clock_is_set_back_stay_in_order(tmp_path: Path, monkeypatch: Any) -> None:
+    """As of three processes that resume a run within a second, the last two a day earlier."""
+    for begin, now in enumerate((1_700_000_000.0, 1_699_913_600.0, 1_699_913_600.0)):
+        monkeypatch.setattr("minitx.tensorboard.events.time.time", lambda now=now: now)
+        monkeypatch.setattr(os, "getpid", lambda begin=begin: 1000 - begin)  # whose order means nothing
+        file = EventFile(tmp_path)
+        file.add_event(Event(session_log=SessionLog(status=SessionLog.START)), 2 * begin)
+        for step in range(2 * begin, 2 * begin + 3):  # of the step after the last save, the newest value counts
+            file.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=10 * begin + step)]), step)
+        file.close()
+        os.utime(file.path, (now, now))
+    curve = read_events(tmp_path).Scalars("curve")
+    assert [event.step for event in curve] == list(range(7))
+    assert [event.value for event in curve] == [0, 1, 12, 13, 24, 25, 26]
+    assert sorted(event.wall_time for event in curve) == [event.wall_time for event in curve]
+
+
+def test_events_alone_create_no_file(tmp_path: Path) -> None:
+    """So that a run that ends before its first save leaves none."""
+    file = EventFile(tmp_path)
+    file.flush()
+    assert not any(tmp_path.iterdir())

@@ -1,6 +1,7 @@
-"""kill -9 at random moments of training and saving, repeatedly: nothing but time is lost.
+"""kill -9 and SIGHUP, repeatedly: nothing but time is lost.
 
-Each run is killed, resumed and killed again until it ends by itself. KILLS=200 tries more than the 50 here.
+Each run is killed, resumed and killed again until it ends by itself. KILLS=200 tries more than the 60 here: a half at
+random moments of training and saving, a half at chosen points.
 """
 
 import os
@@ -8,6 +9,7 @@ import random
 import signal
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,23 @@ import pytest
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
 from minitx.config.schema import Config, config_from_dict
+from minitx.training import api, run
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
 from tests.training.interrupting import assert_same_run, start_process
 
 FEW = 2
-KILLS = int(os.environ.get("KILLS", "50"))
+KILLS = int(os.environ.get("KILLS", "60"))
+SEED = int(os.environ.get("SEED", "0"))
+POINTS: dict[str, tuple[Any, str, int]] = {
+    "mkdir": (Path, "mkdir", 3),
+    "write": (os, "fsync", 20),
+    "rename": (os, "replace", 20),
+    "validation": (TransformerModule, "validation_step", 4),
+    "report": (api, "evaluation_report", 1),
+    "load": (run, "load", 1),
+}
+"""Functions that a process dies in: owner, name, and how many calls of it a run survives, at most."""
 MEMORY = Path("/dev/shm")
 LONGEST_WAIT = 120.0
 
@@ -43,41 +57,66 @@ def stamp(file: Path) -> int:
     return file.stat().st_mtime_ns if file.exists() else 0
 
 
-def kill(process: Any, version: Path, chance: random.Random) -> bool:
-    """Kill at a random moment of the start, or after a save; False if the process has ended before."""
+def kill(process: Any, version: Path, chance: random.Random, number: int = signal.SIGKILL) -> bool:
+    """Send a signal at a random moment of the start, or after a save; False if the process has ended before."""
     file = version / ("config.yaml" if chance.random() < 0.3 else "last.ckpt")
     before, deadline = stamp(file), time.monotonic() + LONGEST_WAIT
     while stamp(file) == before and process.is_alive():
         assert time.monotonic() < deadline, "nothing is written"
         time.sleep(0.001)
     process.join(chance.uniform(0.0, 0.3))
-    process.kill()
-    process.join()
-    return process.exitcode == -signal.SIGKILL
+    if process.is_alive():
+        os.kill(process.pid, number)
+    process.join(LONGEST_WAIT)
+    return process.exitcode in (-number, 128 + number)
 
 
-def killed_run(folder: Path, config: Config, temporary: Path, most: int, chance: random.Random) -> tuple[int, int]:
+def die_in(point: str, chance: random.Random) -> None:
+    """Let this process die in one of the calls of a function, before or after its work."""
+    owner, name, most = POINTS[point]
+    original, left, before = getattr(owner, name), iter(range(chance.randint(1, most), 0, -1)), chance.random() < 0.5
+
+    def dying(*words: Any, **more: Any) -> Any:
+        last = next(left, 0) == 1
+        if last and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*words, **more)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, dying)
+
+
+def killed_run(
+    folder: Path, config: Config, temporary: Path, most: int, chance: random.Random, point: str = "random"
+) -> tuple[int, int]:
     """Train a run that is killed up to `most` times and resumed each time, to its end.
+
+    The point is one of POINTS, random, or SIGHUP.
 
     Returns:
         How often it was killed, and how often in the middle of writing a file.
     """
     name = config.run.name
     version, log = folder / name / "v0", folder / f"{name}.log"
+    number = signal.SIGHUP if point == "SIGHUP" else signal.SIGKILL
     killed = torn = saved = 0
     while True:
         resume = (version / "last.ckpt").exists()
-        if not resume and version.exists():  # killed before its first save: there is nothing to resume
+        if not resume and list(version.glob("events*")):  # killed before its first save: there is nothing to resume
             version.rename(folder / f"{name}_gone_{killed}")
-        process = start_process(config, log, resume, temporary)
-        if killed == most:
+        dies = partial(die_in, point, random.Random(chance.random())) if point in POINTS and killed < most else str
+        process = start_process(config, log, resume, temporary, dies)
+        if killed == most or point in POINTS:
             process.join(LONGEST_WAIT)
-            ended = True
+            ended = process.exitcode != -signal.SIGKILL
         else:
-            ended = not kill(process, version, chance)
+            ended = not kill(process, version, chance, number)
+        assert "Traceback" not in log.read_text(), log.read_text()[-3000:]
         if ended:
             assert process.exitcode == 0, log.read_text()[-3000:]
-            assert killed == 0 or f"continues after step {saved:,}\n" in log.read_text(), "what was saved is not lost"
+            assert saved == 0 or f" after step {saved:,}\n" in log.read_text(), "what was saved is not lost"
             return killed, torn
         killed += 1
         torn += any(version.glob(f".*{UNFINISHED}"))
@@ -87,20 +126,23 @@ def killed_run(folder: Path, config: Config, temporary: Path, most: int, chance:
         assert all(step == int(name[5:]) for name, step in steps.items() if name.startswith("step_"))
 
 
-def kill_runs(folder: Path, temporary: Path, kills: int, seed: int, steps: int = 120) -> tuple[int, int]:
+def kill_runs(
+    folder: Path, temporary: Path, kills: int, seed: int, steps: int = 120, point: str = "random"
+) -> tuple[int, int]:
     """Kill runs until there have been so many kills; each is compared with one that was not killed."""
     chance, straight = random.Random(seed), folder / "straight/v0"
     train(config(folder, "straight", steps))
-    killed = torn = 0
+    killed = torn = runs = 0
     while killed < kills:
-        version = folder / f"killed_{killed}/v0"
+        version = folder / f"killed_{runs}/v0"
         times, in_write = killed_run(
-            folder, config(folder, f"killed_{killed}", steps), temporary, kills - killed, chance
+            folder, config(folder, version.parent.name, steps), temporary, kills - killed, chance, point
         )
-        killed, torn = killed + times, torn + in_write
+        killed, torn, runs = killed + times, torn + in_write, runs + 1
         assert_same_run(straight, version)
         assert not list(version.glob(".*")), "unfinished files are removed"
         assert {file.name for file in version.glob("*.ckpt")} == {file.name for file in straight.glob("*.ckpt")}
+        assert not version.with_name("v1").exists()
     return killed, torn
 
 
@@ -114,6 +156,14 @@ def test_many_kills(tmp_path: Path, elsewhere: bool, capsys: pytest.CaptureFixtu
     if elsewhere and (not MEMORY.is_dir() or MEMORY.stat().st_dev == tmp_path.stat().st_dev):
         pytest.skip(f"{MEMORY} is no other file system")
     with tempfile.TemporaryDirectory(dir=MEMORY if elsewhere else tmp_path) as temporary:
-        killed, torn = kill_runs(tmp_path, Path(temporary), KILLS // 2, seed=1 + elsewhere)
+        killed, torn = kill_runs(tmp_path, Path(temporary), KILLS // 4, seed=1 + elsewhere + SEED)
     with capsys.disabled():
         print(f"\n{killed} kills, {torn} of them in the middle of a write")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "share"), [*((point, 12) for point in POINTS), ("SIGHUP", 3)])
+def test_kills_at_chosen_points(tmp_path: Path, point: str, share: int, capsys: pytest.CaptureFixture[str]) -> None:
+    killed, torn = kill_runs(tmp_path, tmp_path, KILLS // share, SEED, steps=40, point=point)
+    with capsys.disabled():
+        print(f"\n{point}: {killed} kills, {torn} of them in the middle of a write")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment: the current step is completed and saved, and all processes exit."""
+"""Ctrl-C, SIGTERM and a closed terminal or pipe at any moment: the current step is completed and saved."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from minitx.training.api import train_config as train
-from tests.training.interrupting import interrupt_at, start_process, state
+from tests.training.interrupting import FORK, interrupt_at, start_process, state
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0
@@ -105,7 +105,7 @@ def quiet(run: Run) -> bool:
     return "Traceback" not in run.output() and "Error" not in run.output()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_in_training_saves_and_exits(small: Any, tmp_path: Path, number: int, code: int) -> None:
     log = tmp_path / "log"
     process = start_process(small(trainer={"max_steps": 100_000}), log)
@@ -120,6 +120,41 @@ def test_a_signal_in_training_saves_and_exits(small: Any, tmp_path: Path, number
     assert step >= 9
     assert f"stopped at step {step:,}; resume with --resume" in out
     assert train(small(trainer={"max_steps": step + 1}), resume=True)["steps"] == step + 1
+
+
+def test_nohup_ignores_a_closed_terminal(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupt_at(monkeypatch, 2, signal.SIGHUP)
+    try:
+        assert train(small())["steps"] == 6
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) -> None:
+    """As in `minitx train | head -2`."""
+    reader, writer = os.pipe()
+
+    def training() -> None:
+        os.close(reader)
+        os.dup2(writer, 1)
+        os.close(writer)
+        os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        train(small(trainer={"max_steps": 100_000}))
+
+    process = FORK.Process(target=training, daemon=True)
+    process.start()
+    os.close(writer)
+    with open(reader) as output:
+        assert "parameters" in output.readline()
+        assert "step 3/" in output.readline()
+    process.join(PATIENCE)
+    assert process.exitcode == 128 + signal.SIGPIPE
+    step = state(tmp_path / "runs/small/v0")["global_step"]
+    said = (tmp_path / "errors").read_text()
+    assert said == f"standard output was closed: stopped at step {step:,}; resume with --resume\n"
 
 
 def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_path: Path) -> None:
