@@ -118,7 +118,7 @@ def _try_out(backend: dict[str, Any], patterns: list[str]) -> None:
     """Build a tokenizer in a child process, and encode texts with the characters of its patterns."""
     letters = list(dict.fromkeys("".join(patterns)[:200] + "a0 \n.\u00e9_"))
     runs = [letter * PROBE_CHARACTERS for letter in [*letters, "".join(letters)]]
-    probes = [text[:PROBE_CHARACTERS] + end for text in runs for end in ("", "\x01!")]
+    probes = [text[:PROBE_CHARACTERS] + end for text in runs for end in ("", f"\x01{''.join(letters)}")]
     command = [sys.executable, "-m", "minitx.data.text.tokenizer_checks"]
     reason = "took too long"
     try:

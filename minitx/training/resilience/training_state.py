@@ -143,9 +143,10 @@ def _checked_part(
     for number, state in states.items():
         _require(number in parameters, f"{kind} must have states of the model's parameters", number)
         _check_state(state, kind, names[parameters[number]], parameters[number].shape, step)
-    return {"state": states, "param_groups": [
-        {**group, "params": own} for group, own in zip(groups, numbers, strict=True)
-    ]}  # fmt: skip
+    # Fused kernels ignore strides.
+    states = {number: {key: part.contiguous() for key, part in state.items()} for number, state in states.items()}
+    groups = [{**group, "params": own} for group, own in zip(groups, numbers, strict=True)]
+    return {"state": states, "param_groups": groups}
 
 
 def _check_state(state: Any, kind: str, name: str, shape: torch.Size, step: int) -> None:
