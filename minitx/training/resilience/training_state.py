@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
+from minitx.tensorboard.head_figures import HeadFigures
 from minitx.training.optim import CombinedOptimizer, biases_of_scores, build_optimizer, parameter_groups, schedule
 from minitx.training.resolve import ResolvedRun
 
@@ -177,9 +178,17 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
                 _require(fits, f"scores of {name.partition('{')[0]} must be numbers", score)
         else:
             heads = state.get("heads", [])
-            fits = isinstance(heads, list) and all(isinstance(head, dict) for head in heads)
+            fits = isinstance(heads, list) and all(_is_head(head) for head in heads)
             _require(fits, f"heads of {name} must be a list", heads)
     return saved
+
+
+def _is_head(value: Any) -> bool:
+    """Whether a value has the statistics of a head (HeadFigures)."""
+    if not isinstance(value, dict) or value.keys() != HeadFigures.__annotations__.keys():
+        return False
+    figures, numbers = value["figures"], (value["layer"], value["head"])
+    return isinstance(figures, dict) and all(map(_is_number, [*numbers, *figures.values()]))
 
 
 def _loop(step: int) -> dict[str, Any]:
