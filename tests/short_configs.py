@@ -1,13 +1,19 @@
 """The experiments of configs/ cut down to a few steps, with texts of their own where the reader brings the text."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from minitx.config.parser import config_from_words
-from minitx.config.schema import Config
+from minitx.config.parser import config_parser
+from minitx.config.schema import Config, config_from_dict
 from parallel_files import write_split
+
+
+def config_from_words(words: Sequence[str]) -> Config:
+    """The Config of a command line: `--config FILE` and `--section.key value`, nothing else."""
+    return config_from_dict(config_parser().parse_args(words).values)
 
 
 def short(steps: int) -> list[str]:

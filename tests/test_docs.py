@@ -17,12 +17,12 @@ import torch
 import yaml
 
 from minitx.cli.main import COMMANDS, main
-from minitx.config.parser import config_from_words
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import TASKS
 from minitx.models.builder import build_model
 from minitx.nn import POSITIONS, positions
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
+from short_configs import config_from_words
 
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem != "cost"]  # which measures seconds; with the slow tests

@@ -43,8 +43,13 @@ CORE = {
 }  # fmt: skip
 """Folders of the core and their files; None for all of them."""
 
-OPENS_EXTRAS = {"inference/predictor.py": "Predictor", "interpret/attention_maps.py": "AttentionMaps"}
-"""Classes whose methods may open an extra: what minitx.load returns, and what its attend returns."""
+OPENS_EXTRAS = {
+    "inference/predictor.py": "Predictor",
+    "interpret/attention_maps.py": "AttentionMaps",
+    "data/tokenizers.py": "Tokenizer",
+}
+"""Classes whose methods may open an extra: what minitx.load returns, what its attend returns, and a tokenizer, whose
+rules are checked unless they are those of a toy task."""
 
 CORE_LINES = 7_820
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
@@ -241,7 +246,7 @@ def test_data_imports_no_model() -> None:
     ("library", "allowed"),
     [
         ("datasets", ["data/text/corpora.py"]),
-        ("tokenizers", ["data/tokenizers.py", "data/text/tokenizer_training.py"]),
+        ("tokenizers", ["data/tokenizers.py", "data/text/tokenizer_training.py", "data/text/tokenizer_checks.py"]),
         ("lightning", ["training"]),
         ("safetensors", ["huggingface/hub_files.py", "huggingface/exporting.py"]),
         ("huggingface_hub", ["huggingface/hub_files.py"]),

@@ -10,9 +10,9 @@ import pytest
 from benchmarks import common, lengths, results
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
-from minitx.config.parser import config_from_words
 from minitx.config.registry import resolve
 from minitx.data.tasks import TASKS
+from short_configs import config_from_words
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = {path.stem: path for path in (ROOT / "configs").glob("*.yaml")}

@@ -6,8 +6,8 @@ import pytest
 
 import minitx
 from benchmarks.measures import share_of_rows
-from minitx.config.parser import config_from_words
 from minitx.training.api import train_config as train
+from short_configs import config_from_words
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

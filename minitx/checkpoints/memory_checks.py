@@ -110,6 +110,16 @@ def on_meta(config: ModelConfig) -> Transformer:
         raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
 
 
+def check_stored(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a config that needs more than twice the numbers of a file; where fewer lack, they can be named."""
+    stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
+    # Position schemes may build lists with an entry per head, and each head has numbers of its own.
+    needed = config.n_heads if config.n_heads > stored else sum(parameters(config).values())
+    if needed > 2 * stored:
+        sizes = _values(config, dict.fromkeys(key for keys in PARTS.values() for key in keys))
+        raise ConfigError(f"its config needs at least {needed:,} numbers ({sizes}), but there are {stored:,}")
+
+
 def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> Transformer:
     """Build the model of a config with the weights of a checkpoint.
 
@@ -123,12 +133,7 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
             not floating point, or of another shape.
     """
     config = resolved_positions(dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size))
-    stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
-    # Position schemes may build lists with an entry per head, and each head has numbers of its own.
-    needed = config.n_heads if config.n_heads > stored else sum(parameters(config).values())
-    if needed > 2 * stored:  # where fewer are missing, they are named below
-        sizes = _values(config, dict.fromkeys(key for keys in PARTS.values() for key in keys))
-        raise ConfigError(f"its config needs at least {needed:,} numbers ({sizes}), but there are {stored:,}")
+    check_stored(config, weights)
     model = build_model(config)
     expected = model.state_dict()
     for name in [*expected, *weights]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.config.schema import Config, config_from_dict, merged
+from minitx.config.schema import Config, merged
 from minitx.config.validation import expected, keys, shown
 
 Values = dict[str, Any]
@@ -148,8 +148,3 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values
 def _texts() -> frozenset[str]:
     """The keys whose values are texts, which `--run.name 2024` may set as well."""
     return frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))
-
-
-def config_from_words(words: Sequence[str]) -> Config:
-    """The Config of a command line: `--config FILE` and `--section.key value`, nothing else."""
-    return config_from_dict(config_parser().parse_args(words).values)

@@ -7,10 +7,10 @@ here has the special ids alone; an imported one also the prefix, suffix and forc
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import models, pre_tokenizers
 
 from minitx.config.errors import ConfigError
 
@@ -84,7 +84,15 @@ class Tokenizer:
             if None in ids:
                 raise ConfigError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
             special_tokens = SpecialTokens(SpecialIds(*ids))
-        self._backend, self.special_tokens = backend, special_tokens
+        self.backend, self.special_tokens = backend, special_tokens
+
+    def check_fits(self, rows: int) -> None:
+        """Refuse an id that an embedding with these rows lacks."""
+        own = self.special_tokens
+        ids = [*own.prefix, *own.suffix, *own.other_ends, *own.never, own.forced_first, own.forced_last]
+        ids = [*self.backend.get_vocab().values(), *(id for id in ids if id is not None), *(set(own.special) - {-1})]
+        if wrong := [id for id in ids if type(id) is not int or not 0 <= id < rows]:
+            raise ConfigError(f"its tokenizer has the id {wrong[0]!r:.30}, and its model the ids 0 to {rows - 1:,}")
 
     @property
     def special(self) -> SpecialIds:
@@ -94,19 +102,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of tokens, special ones included."""
-        return self._backend.get_vocab_size()
-
-    @property
-    def unit(self) -> Literal["character", "byte"] | None:
-        """The unit of text that is always one token; None where a token's extent depends on its context."""
-        if self.imported:
-            return None
-        plain = self.to_dict()
-        pre_tokenizer, model = plain["pre_tokenizer"] or {}, plain["model"]
-        if model["type"] == "WordLevel" and pre_tokenizer.get("pattern") == {"Regex": ANY_CHARACTER}:
-            return "character"
-        without_merges = model["type"] == "BPE" and not model["merges"]
-        return "byte" if without_merges and pre_tokenizer.get("type") == "ByteLevel" else None
+        return self.backend.get_vocab_size()
 
     @property
     def alphabet(self) -> list[str]:
@@ -115,7 +111,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; the ConfigError about a piece outside the vocabulary lists the vocabulary."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        encoding = self.backend.encode(text, add_special_tokens=False)
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
@@ -142,11 +138,11 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts of a corpus; unknown pieces become <unk>."""
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without the special tokens."""
-        return self._backend.decode([token for token in ids if token not in self.special])
+        return self.backend.decode([token for token in ids if token not in self.special])
 
     def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """The text of ids that continue others: a token that begins a word keeps its space."""
@@ -168,39 +164,35 @@ class Tokenizer:
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The vocabulary's spelling of each id, special ones included: labels for figures."""
-        return [str(self._backend.id_to_token(token)) for token in ids]
-
-    def id_of(self, token: str) -> int | None:
-        """The id of a token in the vocabulary's spelling; None where there is none."""
-        return self._backend.token_to_id(token)
-
-    def template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids that the library's own post-processor puts before and after a text."""
-        plain, whole = (self._backend.encode("a", add_special_tokens=special).ids for special in (False, True))
-        offsets = range(len(whole) - len(plain) + 1)
-        start = next((offset for offset in offsets if whole[offset : offset + len(plain)] == plain), 0)
-        return tuple(whole[:start]), tuple(whole[start + len(plain) :])
-
-    def lowercased(self) -> "Tokenizer":
-        """The same vocabulary with a normalizer that lowercases text."""
-        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
-        backend.normalizer = normalizers.Lowercase()
-        return Tokenizer(backend)
+        return [str(self.backend.id_to_token(token)) for token in ids]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: the library's own format, and the special tokens of an imported tokenizer."""
-        backend: dict[str, Any] = json.loads(self._backend.to_str())
+        backend: dict[str, Any] = json.loads(self.backend.to_str())
         return {"backend": backend, "conventions": self.special_tokens.to_dict()} if self.imported else backend
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
-        """The inverse of to_dict; raises ConfigError for anything else."""
+        """The inverse of to_dict; raises ConfigError for anything else, and for a tokenizer that is not safe to use."""
         try:
             special_tokens = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
-            backend = plain if special_tokens is None else plain["backend"]
+            # Padding and truncation to the lengths of a file are never used, and may be of any size.
+            backend = (plain if special_tokens is None else plain["backend"]) | {"padding": None, "truncation": None}
+            if (
+                any(backend[part] != rules for part, rules in SYMBOLS.items())
+                or backend["model"]["type"] != "WordLevel"
+            ):
+                from minitx.data.text.tokenizer_checks import check
+
+                check(backend)
             return cls(tokenizers.Tokenizer.from_str(json.dumps(backend)), special_tokens)
         except Exception as error:  # the library raises bare Exception
-            raise ConfigError(f"the tokenizer cannot be read: {error}") from None
+            raise ConfigError(f"the tokenizer cannot be read: {error!s:.300}") from None
+
+
+SYMBOLS: dict[str, Any] = {"added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}}
+SYMBOLS |= dict.fromkeys(("normalizer", "post_processor", "decoder"))
+"""Rules of the tokenizers of toy tasks, in the library's format."""
 
 
 def symbols(names: Sequence[str]) -> Tokenizer:

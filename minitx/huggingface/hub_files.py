@@ -12,6 +12,9 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 
+MAX_JSON_BYTES, MAX_VALUES = 2**26, 4_000_000  # tokenizer.json of Gemma has half of each
+MAX_HEADER_BYTES = 2**22  # of a .safetensors file; that of a model with a thousand layers has a fifth
+
 
 def local_folder(source: str) -> Path:
     """The folder of a path, or of a name on the hub after its download."""
@@ -36,9 +39,14 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     if not path.is_file():
         return {}
+    if (
+        path.stat().st_size > MAX_JSON_BYTES
+        or sum(map((data := path.read_bytes()).count, (b",", b"[", b"{"))) > MAX_VALUES
+    ):
+        raise ConfigError(f"{path} must have at most {MAX_JSON_BYTES:,} bytes and {MAX_VALUES:,} values, got more")
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is damaged: it is not a JSON object")
@@ -58,10 +66,14 @@ def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
         if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
             hint = "; weights in other formats (*.bin) are not read" if not index else ""
             raise ConfigError(f"{folder} has no {name}{hint}")
+        with (folder / name).open("rb") as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER_BYTES:
+                raise ConfigError(f"{folder / name} is damaged: its header is longer than {MAX_HEADER_BYTES:,} bytes")
         try:
-            weights |= {key: tensor.float() for key, tensor in load_file(folder / name).items()}
-        except (SafetensorError, OSError) as error:
+            tensors = load_file(folder / name)
+        except (SafetensorError, OSError, KeyError) as error:  # KeyError: a type that torch lacks
             raise ConfigError(f"{folder / name} is damaged: {error}") from None
+        weights |= {key: part.float() if part.is_floating_point() else part for key, part in tensors.items()}
     prefix = "" if any(key.startswith(base) for key in weights) else base
     for old, new in (("gamma", "weight"), ("beta", "bias")):  # names in files of the first BERTs
         weights = {re.sub(rf"LayerNorm\.{old}$", f"LayerNorm.{new}", key): tensor for key, tensor in weights.items()}

@@ -3,14 +3,17 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import on_meta
+from minitx.checkpoints.memory_checks import check_stored, on_meta
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
+from minitx.config.validation import check_plain
+from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import local_folder, read_json, read_weights
 from minitx.huggingface.tokenizer_files import read_tokenizer
@@ -23,19 +26,13 @@ def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
         The model_type, the config and the number of parameters.
     """
     folder = local_folder(source)
-    if not (hf := read_json(folder, "config.json")):
-        raise ConfigError(f"{folder} has no config.json: it is not a model folder")
-    name = hf.get("model_type")
-    if name not in FAMILIES:
-        raise ConfigError(f"model_type {name} is not supported; minitx imports {', '.join(FAMILIES)}")
-    family = FAMILIES[name]
-    config = config_from_dict(Config(model=family.from_hf(hf)).to_dict()).model  # with checked types
-    config, tensors = _convert(family, config, read_weights(folder, family.base))
-    tokenizer = read_tokenizer(folder, config.architecture, hf)
-    if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
-        raise ConfigError(
-            f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
-        )
+    try:
+        hf, family, config, tensors, tokenizer = _read(folder)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__  # the files may hold anything
+        raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
     max_length = hf.get(family.length[0]) or family.length[1]
     data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
     run = RunConfig(name=folder.resolve().name if Path(source).is_dir() else source)
@@ -43,7 +40,29 @@ def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
     checkpoint.write({"minitx": header, "state_dict": state}, out)
     distinct = {tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}
-    return name, config, sum(distinct.values())
+    return family.model_type, config, sum(distinct.values())
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, Tensor], Tokenizer]:
+    """The contents of a folder: config.json, its family, and the config, weights and tokenizer of minitx."""
+    if not (hf := read_json(folder, "config.json")):
+        raise ConfigError(f"{folder} has no config.json: it is not a model folder")
+    check_plain(hf, f"{folder}/config.json")
+    name = hf.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise ConfigError(f"model_type {name} is not supported; minitx imports {', '.join(FAMILIES)}")
+    family = FAMILIES[name]
+    config = config_from_dict(Config(model=family.from_hf(hf)).to_dict()).model  # with checked types
+    weights = read_weights(folder, family.base)
+    check_stored(config, weights)
+    config, tensors = _convert(family, config, weights)
+    tokenizer = read_tokenizer(folder, config.architecture, hf)
+    if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
+        raise ConfigError(
+            f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
+        )
+    tokenizer.check_fits(config.vocab_size)
+    return hf, family, config, tensors, tokenizer
 
 
 def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -70,6 +89,8 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
     for hf_name, names, (from_hf, _) in links:
         for name, part in zip(names, weights[hf_name].tensor_split(len(names), dim=-1), strict=True):
             tensor, (shape, aliases) = from_hf(part), parameters[name]
+            if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+                raise ConfigError(f"{hf_name}: expected finite floating-point numbers, got {tensor.dtype} or NaN")
             if tensor.shape != shape:
                 raise ConfigError(f"{hf_name}: expected {[*shape]} for {name}, got {[*tensor.shape]}")
             tensors |= dict.fromkeys(aliases, tensor.contiguous())

@@ -17,10 +17,8 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     if not backend:
         raise ConfigError(f"{folder} has no tokenizer.json: save it as a fast tokenizer (save_pretrained writes one)")
 
-    def tokenizer(special_tokens: SpecialTokens) -> Tokenizer:
-        return Tokenizer.from_dict({"backend": backend, "conventions": special_tokens.to_dict()})
-
-    bare = tokenizer(SpecialTokens(SpecialIds(*[NONE] * len(SpecialIds._fields))))
+    none = SpecialTokens(SpecialIds(*[NONE] * len(SpecialIds._fields)))
+    bare = Tokenizer.from_dict({"backend": backend, "conventions": none.to_dict()})
     settings = read_json(folder, "special_tokens_map.json") | read_json(folder, "tokenizer_config.json")
     generation = read_json(folder, "generation_config.json")
 
@@ -28,14 +26,14 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         """The id of a special token."""
         spelling = settings.get(f"{name}_token")
         spelling = spelling.get("content") if isinstance(spelling, dict) else spelling
-        index = bare.id_of(spelling) if isinstance(spelling, str) else None
+        index = bare.backend.token_to_id(spelling) if isinstance(spelling, str) else None
         return NONE if index is None else index
 
     def setting(name: str) -> Any:
         """A setting of generation, which may be in config.json instead."""
         return generation.get(name) if generation.get(name) is not None else config.get(name)
 
-    prefix, suffix = bare.template()
+    prefix, suffix = _template(bare)
     if "add_bos_token" in settings or "add_eos_token" in settings:
         prefix, suffix = (
             (token(name),) if settings.get(f"add_{name}_token") and token(name) != NONE else ()
@@ -58,7 +56,8 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     if required and ids[required] == NONE:
         raise ConfigError(f"{folder} has no {required}_token, which {architecture} requires")
     last = setting("forced_eos_token_id")
-    return tokenizer(
+    return Tokenizer(
+        bare.backend,
         SpecialTokens(
             SpecialIds(**ids),
             prefix,
@@ -67,8 +66,16 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             forced_first=setting("forced_bos_token_id"),
             forced_last=last[0] if isinstance(last, list) else last,
             never=tuple(words[0] for words in generation.get("bad_words_ids") or [] if len(words) == 1),
-        )
+        ),
     )
+
+
+def _template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids that the library's own post-processor puts before and after a text."""
+    plain, whole = (tokenizer.backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+    offsets = range(len(whole) - len(plain) + 1)
+    start = next((offset for offset in offsets if whole[offset : offset + len(plain)] == plain), 0)
+    return tuple(whole[:start]), tuple(whole[start + len(plain) :])
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, max_length: int) -> None:

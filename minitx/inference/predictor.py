@@ -197,6 +197,7 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         config = config_from_dict(contents["minitx"]["config"])
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
         model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
+        tokenizer.check_fits(model.head.out_features)
         return Predictor(model.to(device).eval(), tokenizer, config)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
         reason = str(error).strip().partition("\n")[0] or type(error).__name__

@@ -48,7 +48,9 @@ def train_config(
     config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
 ) -> dict[str, Any]:
     """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
-    return run.train(resolve(config, resume, init_from), AllExtras())
+    from minitx.training.resilience.training_state import checked
+
+    return run.train(checked(resolve(config, resume, init_from)), AllExtras())
 
 
 class AllExtras(run.RunExtras):

@@ -23,7 +23,7 @@ from minitx.hardware.devices import widest_float
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
 from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
-from minitx.training.optim import build_optimizer, place_step_counters, regrouped, schedule, skips_on_device, unsharded
+from minitx.training.optim import build_optimizer, place_step_counters, schedule, skips_on_device, unsharded
 from minitx.training.start import data_digest, resume_loops
 
 SELECTION = "validation/selection"
@@ -225,9 +225,7 @@ class TransformerModule(pl.LightningModule):
         contents["skipped_steps"] = int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
-        """Restore clock, counters and loops, and convert the optimizer's state to the current groups."""
+        """Restore clock, counters and loops."""
         self._start_time -= contents.get("seconds", 0.0)
         self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
         resume_loops(contents, self.config.trainer.accumulate_grad_batches)
-        if "optimizer_states" in contents:  # absent where the strategy has loaded them
-            contents["optimizer_states"] = [regrouped(saved, self.model) for saved in contents["optimizer_states"]]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     Weight decay applies to matrices, not to vectors (biases, norms) nor to biases of attention scores. Muon's update is
     orthogonal and scaled to the size of AdamW's, so that one learning rate serves both (Liu et al. 2025).
     """
-    matrices, decayed, undecayed = _parameter_groups(model, config.name == "muon", _score_biases(model))
+    matrices, decayed, undecayed = parameter_groups(model, config.name == "muon", biases_of_scores(model))
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
     if not matrices:
@@ -27,7 +26,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     return CombinedOptimizer(muon, adamw)
 
 
-def _parameter_groups(model: nn.Module, muon: bool, score_biases: set[Tensor]) -> tuple[list[Tensor], ...]:
+def parameter_groups(model: nn.Module, muon: bool, score_biases: set[Tensor]) -> tuple[list[Tensor], ...]:
     """Trained parameters for Muon, for AdamW with decay and for AdamW without, each in the order of the model."""
     linear = [part for part in model.modules() if isinstance(part, nn.Linear) and not isinstance(part, Head)]
     matrices = {part.weight for part in linear} if muon else set()
@@ -39,27 +38,10 @@ def _parameter_groups(model: nn.Module, muon: bool, score_biases: set[Tensor]) -
     return groups
 
 
-def _score_biases(model: nn.Module) -> set[Tensor]:
+def biases_of_scores(model: nn.Module) -> set[Tensor]:
     """Parameters of position schemes that are added to attention scores."""
     schemes = [part for part in model.modules() if isinstance(part, NoPositions)]
     return {scheme.get_parameter(name) for scheme in schemes for name in scheme.score_biases}
-
-
-def regrouped(saved: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Convert an optimizer's state_dict to the current parameter groups of a model.
-
-    Older checkpoints have the biases of attention scores in the group with decay.
-    """
-    muon = "parts" in saved
-    adamw = saved["parts"][1] if muon else saved
-    before, now = (_parameter_groups(model, muon, biases)[1:] for biases in (set(), _score_biases(model)))
-    numbers = [group["params"] for group in adamw["param_groups"]]
-    if [*map(len, numbers)] != [*map(len, before)]:
-        return saved
-    number = dict(zip(chain(*before), chain(*numbers), strict=True))
-    pairs = zip(adamw["param_groups"], now, strict=True)
-    adamw = {**adamw, "param_groups": [{**group, "params": [number[p] for p in params]} for group, params in pairs]}
-    return {"parts": [saved["parts"][0], adamw]} if muon else adamw
 
 
 def place_step_counters(optimizer: torch.optim.Optimizer) -> None:

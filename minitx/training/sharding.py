@@ -13,9 +13,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
-from minitx.checkpoints import format as checkpoint
 from minitx.nn import Stack
-from minitx.training.optim import regrouped
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -49,12 +47,12 @@ class ShardedStrategy(ModelParallelStrategy):
         Lightning's own assumes optimizer parameters in the order of the model, which several groups break.
         """
         assert self.model is not None
-        contents = checkpoint.read(self.broadcast(checkpoint_path))
+        contents = dict(self.checkpoint_io.load_checkpoint(self.broadcast(checkpoint_path)))
         options = StateDictOptions(full_state_dict=True)
         set_model_state_dict(self.model, contents.pop("state_dict"), options=options)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for optimizer, saved in zip(self.optimizers, contents.pop("optimizer_states", []), strict=False):
-            by_name = _by_name(regrouped(saved, self.model), optimizer, names)
+            by_name = _by_name(saved, optimizer, names)
             set_optimizer_state_dict(self.model, optimizer, by_name, options=options)
         return contents
 

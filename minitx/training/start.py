@@ -53,7 +53,7 @@ class Start:
     @property
     def step(self) -> int:
         """Optimizer steps done, of a run to resume."""
-        return int(self.contents["global_step"])
+        return self.contents["global_step"]
 
     @property
     def vocab_size(self) -> int:
@@ -176,8 +176,10 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
     """Read a checkpoint, and check that its parts fit together."""
     written_ns = file.stat().st_mtime_ns
     contents = checkpoint.read(file)
-    if resumes and {"loops", "optimizer_states", "lr_schedulers"} - contents.keys():
+    if resumes and "optimizer_states" not in contents:
         raise ConfigError(f"{file} holds weights alone, no training state to resume")
+    if resumes and not (type(step := contents.get("global_step")) is int and 0 <= step < 2**63):
+        raise ConfigError(f"{file} is damaged: its global_step must be a number of steps, got {step!r:.60}")
     predictor = from_contents(contents, file)
     config = predictor.config
     data, model = resolve(TASKS, config.data, "data"), resolved_positions(config.model)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser, config_from_words, nested
+from minitx.config.parser import Parser, nested
 from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, OptimizerConfig, RunConfig, config_from_dict
+from short_configs import config_from_words
 
 BASE = "run: {name: base, seed: 3}\nmodel: {d_model: 32}\noptimizer: {lr: 0.5, schedule: {warmup_steps: 7}}\n"
 

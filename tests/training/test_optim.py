@@ -9,13 +9,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from minitx import ModelConfig, build_model
 from minitx.config.schema import OptimizerConfig, ScheduleConfig
 from minitx.training import optim
-from minitx.training.optim import (
-    CombinedOptimizer,
-    build_optimizer,
-    place_step_counters,
-    regrouped,
-    schedule,
-)
+from minitx.training.optim import CombinedOptimizer, build_optimizer, place_step_counters, schedule
+from minitx.training.resilience.training_state import regrouped
 
 NAMES = ("constant", "linear", "cosine", "noam")
 
@@ -93,7 +88,7 @@ def test_an_older_state_goes_to_the_same_parameters(name: str, optimizer: str, m
     """Earlier versions decayed the biases of attention scores with the matrices."""
     model, config = learned_scores(name), OptimizerConfig(name=optimizer)  # type: ignore[arg-type]
     with monkeypatch.context() as patch:
-        patch.setattr(optim, "_score_biases", lambda model: set())
+        patch.setattr(optim, "biases_of_scores", lambda model: set())
         older = build_optimizer(model, config)
         for number, parameter in enumerate(model.parameters()):
             parameter.grad = torch.full_like(parameter, number + 1.0)

@@ -82,7 +82,7 @@ def test_a_run_from_before_score_biases_were_left_alone(
     )
     straight = trained(**sections)
     with monkeypatch.context() as patch:
-        patch.setattr("minitx.training.optim._score_biases", lambda model: set())
+        patch.setattr("minitx.training.optim.biases_of_scores", lambda model: set())
         break_off(small(**sections), 5)
     train(small(**sections), resume=True)
     expected, found = (state(folder)["state_dict"] for folder in (straight, version))

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import QuestionTask, check_range, register
-from minitx.data.text.tokenizer_training import CharTokenizer, lookup
+from minitx.data.text.tokenizer_training import CharTokenizer, lookup, unit
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -88,7 +88,7 @@ class LanguageTask(QuestionTask):
 
     def takes(self, tokenizer: Tokenizer) -> bool:
         """Only a tokenizer for characters: lengths are computed in characters."""
-        return tokenizer.unit == "character"
+        return unit(tokenizer) == "character"
 
     @cached_property
     def pieces(self) -> Pieces:

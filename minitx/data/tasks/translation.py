@@ -21,7 +21,7 @@ from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, register
 from minitx.data.text import parallel_files
 from minitx.data.text.parallel_files import Sentences
-from minitx.data.text.tokenizer_training import TOKENIZERS
+from minitx.data.text.tokenizer_training import TOKENIZERS, lowercased
 from minitx.data.tokenizers import Tokenizer
 
 PAIRS_AT_ONCE = 1000  # pairs of sentences handed to a tokenizer's trainer at once
@@ -92,7 +92,7 @@ class Translation(Task):
     def vocabulary(self) -> Tokenizer:
         """Trained on both sides of the training pairs only."""
         trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
-        return trained.lowercased() if self.lowercase else trained
+        return lowercased(trained) if self.lowercase else trained
 
     @property
     def caseless(self) -> bool:

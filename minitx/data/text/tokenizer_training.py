@@ -7,18 +7,19 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
 from annotated_types import Interval
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from minitx.config.registry import check_fields
 from minitx.config.schema import MAX_SIZE, Size
 from minitx.data.text.readers import pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
+WORDS = r"\s|\w+|[^\w\s]+"
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # A printable character for each byte
 
 
@@ -66,7 +67,7 @@ class WordTokenizer(_Sampled):
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
-        pattern = r"\s|\w+|[^\w\s]+"
+        pattern = WORDS
         backend = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
         learned = _learned(backend, trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False), texts)
@@ -188,15 +189,34 @@ class Lookup(NamedTuple):
         return self.table[indices], np.array([*map(len, texts)], dtype=np.int64)
 
 
+def unit(tokenizer: Tokenizer) -> Literal["character", "byte"] | None:
+    """The unit of text that is always one token; None where a token's extent depends on its context."""
+    if tokenizer.imported:
+        return None
+    plain = tokenizer.to_dict()
+    pre_tokenizer, model = plain["pre_tokenizer"] or {}, plain["model"]
+    if model["type"] == "WordLevel" and pre_tokenizer.get("pattern") == {"Regex": ANY_CHARACTER}:
+        return "character"
+    without_merges = model["type"] == "BPE" and not model["merges"]
+    return "byte" if without_merges and pre_tokenizer.get("type") == "ByteLevel" else None
+
+
+def lowercased(tokenizer: Tokenizer) -> Tokenizer:
+    """The same vocabulary with a normalizer that lowercases text."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    backend.normalizer = normalizers.Lowercase()
+    return Tokenizer(backend)
+
+
 def lookup(tokenizer: Tokenizer) -> Lookup | None:
     """The table of a tokenizer for characters or bytes; None for any other."""
-    if tokenizer.unit == "character":
+    if unit(tokenizer) == "character":
         tokens = enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))
         known = {ord(token): index for index, token in tokens if len(token) == 1}
         table = np.full(max([*known, 255]) + 2, tokenizer.special.unk, dtype=np.uint32)
         table[list(known)] = list(known.values())
         return Lookup(table, by_byte=False)
-    if tokenizer.unit == "byte":
+    if unit(tokenizer) == "byte":
         # A text with every byte that occurs in UTF-8: all continuation bytes, and all lead bytes of 2, 3 and 4.
         points = [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]
         text = "".join(map(chr, points))

@@ -99,7 +99,8 @@ class Qwen2(Llama):
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
         count, first = hf.get("num_hidden_layers", 32), hf.get("max_window_layers", 28)
-        default = ["sliding_attention" if window and i >= first else "full_attention" for i in range(count)]
+        default = {"full_attention"} if not window or first > 0 else set()
+        default |= {"sliding_attention"} if window and first < count else set()
         kinds = set(hf.get("layer_types") or default)
         if len(kinds) > 1:
             raise ConfigError("layer_types: a window in some layers only is not supported")

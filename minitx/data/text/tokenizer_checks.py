@@ -1,0 +1,154 @@
+"""Checks of a tokenizer from a file: nothing in it may take more memory or time than a text of ordinary length needs.
+
+The library trusts its files. A few chained replacements multiply a text by a million, a regular expression may take
+exponential time, and what it does not expect ends the process. So rules are counted and measured, and a tokenizer with
+regular expressions or rules that are not known here is tried out in a child process first.
+"""
+
+import base64
+import json
+import resource
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from minitx.config.errors import ConfigError
+
+MAX_RULES = 100
+MAX_TEXT = 2000  # characters of a text in a rule
+MAX_GROWTH = 100  # of a text, by all replacements together
+MAX_ADDED = 200_000  # characters of added tokens; their automaton takes a kilobyte for each
+MAX_WORD = 1000  # characters of a word of WordPiece, whose time is quadratic in them
+MAX_SECONDS = 5  # of processor time in the child process
+MAX_MEMORY = 2**31  # bytes in the child process
+PROBE_CHARACTERS = 2000
+"""Length of the texts to try: exponential and cubic time show, quadratic time passes."""
+
+KNOWN_RULES = {
+    "BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Prepend", "Replace", "StripAccents",
+    "BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "Whitespace", "WhitespaceSplit",
+    "BertProcessing", "RobertaProcessing", "TemplateProcessing", "ByteFallback", "Fuse", "Sequence", "Strip",
+    "WordPiece", "BPE", "Unigram", "WordLevel",
+}  # fmt: skip
+KNOWN_PATTERNS = {
+    r"[\s\S]", r"\s|\w+|[^\w\s]+",  # characters and words, tokenizer_training.py
+    " {2,}",  # T5
+    # Llama 3 and Qwen2
+    *(
+        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        for digits in (r"\p{N}{1,3}", r"\p{N}")
+    ),
+}  # fmt: skip
+"""Rules and regular expressions of linear or quadratic time that accept any text."""
+UNMEASURED = {"vocab", "merges", "added_tokens", "precompiled_charsmap"}
+"""Keys whose values may be long."""
+PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+
+
+def check(backend: dict[str, Any]) -> None:
+    """Check a tokenizer in the library's format.
+
+    Raises:
+        ConfigError: too many or too large rules, or a regular expression that takes too long.
+    """
+    model, added = backend["model"], backend["added_tokens"]
+    _require(isinstance(model, dict) and isinstance(added, list), "a model and a list of added tokens", type(model))
+    patterns, unknown = set[str](), set[str]()
+    for part in PARTS:
+        growth = 1.0
+        for number, rule in enumerate(_rules(backend.get(part))):
+            _require(number < MAX_RULES, f"at most {MAX_RULES} rules in its {part}", "more")
+            for key, text in rule.items():
+                if key not in UNMEASURED and isinstance(text, str):
+                    _require(len(text) <= MAX_TEXT, f"at most {MAX_TEXT:,} characters for {part}.{key}", len(text))
+            if "Regex" in rule:
+                patterns.add(str(rule["Regex"]))
+            if charsmap := rule.get("precompiled_charsmap"):
+                longest = _longest_replacement(base64.b64decode(charsmap))
+                _require(longest <= MAX_GROWTH, f"replacements of at most {MAX_GROWTH} bytes", longest)
+            if rule.get("type") == "Replace":
+                growth *= max(1.0, _growth(rule))
+                _require(
+                    growth <= MAX_GROWTH, f"replacements that make a text at most {MAX_GROWTH} times longer", "more"
+                )
+            unknown.add(str(rule.get("type", "Sequence")))
+    longest = model.get("max_input_chars_per_word", 0)
+    _require(longest <= MAX_WORD, f"max_input_chars_per_word of at most {MAX_WORD:,}", longest)
+    characters = sum(len(token["content"]) for token in added)
+    _require(characters <= MAX_ADDED, f"at most {MAX_ADDED:,} characters of added tokens", characters)
+    if unknown - KNOWN_RULES or patterns - KNOWN_PATTERNS:
+        _try_out(backend, sorted(patterns - KNOWN_PATTERNS))
+
+
+def _rules(part: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a part of a tokenizer but its vocabulary."""
+    pending = [part]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            yield value
+            pending += [inner for key, inner in value.items() if key not in UNMEASURED]
+        elif isinstance(value, list):
+            pending += value
+
+
+def _growth(rule: dict[str, Any]) -> float:
+    """How much longer a replacement can make a text: an expression may match nothing, everywhere."""
+    added = len(rule["content"].encode())
+    replaced = rule["pattern"].get("String")
+    return added / len(replaced.encode()) if replaced else 1 + added
+
+
+def _longest_replacement(charsmap: bytes) -> int:
+    """The longest text that a character becomes, by a table of SentencePiece: a trie of given size, then the texts."""
+    (size,) = struct.unpack_from("<I", charsmap)
+    return max(map(len, charsmap[4 + size :].split(b"\0")))
+
+
+def _require(fits: bool, expected: str, got: Any) -> None:
+    if not fits:
+        raise ConfigError(f"it must have {expected}, got {got}")
+
+
+def _try_out(backend: dict[str, Any], patterns: list[str]) -> None:
+    """Build a tokenizer in a child process, and encode texts with the characters of its patterns."""
+    letters = list(dict.fromkeys("".join(patterns)[:200] + "a0 \n.\u00e9_"))
+    runs = [letter * PROBE_CHARACTERS for letter in [*letters, "".join(letters)]]
+    probes = [text[:PROBE_CHARACTERS] + end for text in runs for end in ("", f"\x01{''.join(letters)}")]
+    command = [sys.executable, "-m", "minitx.data.text.tokenizer_checks"]
+    reason = "took too long"
+    try:
+        child = subprocess.run(
+            command, input=json.dumps([backend, probes]).encode(), capture_output=True, timeout=10 * MAX_SECONDS
+        )
+        if not child.returncode:
+            return
+        if child.returncode > 0:
+            reason = child.stderr.decode(errors="replace").strip().split("\n")[-1][:150]
+        elif child.returncode != -signal.SIGXCPU:
+            reason = "took too much memory"
+    except subprocess.TimeoutExpired:
+        pass
+    which = f"the regular expression {patterns[0]!r:.80}" if patterns else "its rules"
+    raise ConfigError(f"on a text of {PROBE_CHARACTERS:,} characters, {which} failed ({reason})")
+
+
+def _child() -> None:
+    """Build the tokenizer on stdin and encode its texts, with limited memory and time."""
+    import tokenizers
+
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    backend, probes = json.load(sys.stdin)
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(backend))
+    for text in probes:
+        tokenizer.decode(tokenizer.encode(text).ids)
+
+
+if __name__ == "__main__":
+    _child()

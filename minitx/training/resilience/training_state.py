@@ -1,0 +1,217 @@
+"""The training state of a checkpoint, checked against the model and the optimizer that it is for.
+
+Fused kernels trust the shapes of an optimizer's state and write past the end of a smaller tensor. What follows from
+the number of the step (loops, schedule) or from the config (settings of the optimizer) is not read at all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
+from minitx.config.schema import Config
+from minitx.tensorboard.head_figures import HeadFigures
+from minitx.training.optim import CombinedOptimizer, biases_of_scores, build_optimizer, parameter_groups, schedule
+from minitx.training.resolve import ResolvedRun
+
+MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
+"""Tensors of the shape of their parameter, by optimizer."""
+COPIED = ("minitx", "global_step", "precision", "data_digest")
+SCALER = "MixedPrecision"
+"""Key of the gradient scaler of fp16."""
+SCORES = ("best_model_score", "current_score", "kth_value")
+
+
+def checked(run: ResolvedRun) -> ResolvedRun:
+    """Replace the contents of the checkpoint that a run resumes by those that fit the run.
+
+    Raises:
+        ConfigError: names, shapes, types or ranges of the training state do not fit.
+    """
+    start = run.start
+    if start is None or not start.resumes:
+        return run
+    try:
+        contents = _checked(start.contents, run.model, run.config)
+    except ConfigError as error:
+        raise ConfigError(
+            f"--resume: the training state of {start.file} is damaged: {error}; to start a new run from its weights: "
+            f"--init_from {start.file}"
+        ) from None
+    return run._replace(start=replace(start, contents=contents))
+
+
+def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict[str, Any]:
+    """Rebuild a checkpoint's contents from values that have been checked."""
+    step, skipped = saved["global_step"], saved.get("skipped_steps", 0)
+    seconds, validated = saved.get("seconds", 0.0), saved.get("validated", True)
+    _require(isinstance(skipped, int) and 0 <= skipped <= step, f"skipped_steps must be 0 to {step:,}", skipped)
+    _require(_is_number(seconds) and 0 <= seconds < float("inf"), "seconds must be a number of at least 0", seconds)
+    _require(isinstance(validated, bool), "validated must be true or false", validated)
+    scaler = saved.get(SCALER)
+    if scaler is not None:
+        fits = isinstance(scaler, dict) and all(_is_number(value) and 0 <= value < 1e30 for value in scaler.values())
+        _require(fits, f"{SCALER} must have numbers of at least 0", scaler)
+    optimizer = build_optimizer(model, config.optimizer)
+    ratio = schedule(config.optimizer.schedule, config.trainer.max_steps)
+    scheduler = LambdaLR(optimizer, ratio).state_dict()
+    rates = [rate * ratio(step) for rate in scheduler["base_lrs"]]
+    # No step of the optimizer was taken where all were skipped, by us or by the scaler.
+    states = _checked_optimizer(
+        saved["optimizer_states"], model, optimizer, step, step == skipped or scaler is not None
+    )
+    contents = {key: saved[key] for key in COPIED if key in saved} | {
+        "pytorch-lightning_version": pl.__version__,
+        "epoch": 0,
+        "seconds": seconds,
+        "validated": validated,
+        "skipped_steps": skipped,
+        "state_dict": {f"model.{name}": tensor for name, tensor in checkpoint.weights(dict(saved)).items()},
+        "callbacks": _checked_callbacks(saved.get("callbacks", {})),
+        "optimizer_states": [states],
+        "lr_schedulers": [scheduler | {"last_epoch": step, "_step_count": step + 1, "_last_lr": rates}],
+        "loops": {"fit_loop": _loop(step)},
+    }
+    return contents if scaler is None else contents | {SCALER: scaler}
+
+
+def _checked_optimizer(
+    saved: Any, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, may_be_empty: bool
+) -> dict[str, Any]:
+    """An optimizer's state_dict in the current groups, with the settings of the config."""
+    _require(isinstance(saved, list) and len(saved) == 1, "optimizer_states must be a list of one", saved)
+    (saved,) = saved
+    combined = isinstance(optimizer, CombinedOptimizer)
+    parts = optimizer.parts if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
+    found: Any = saved.get("parts") if combined and isinstance(saved, dict) else [saved]
+    _require(isinstance(found, list) and len(found) == len(parts), f"expected {len(parts)} optimizers", found)
+    for part in found:
+        groups: Any = part.get("param_groups") if isinstance(part, dict) else None
+        _require(isinstance(groups, list), "param_groups must be a list", groups)
+        for group in groups:
+            numbers: Any = group.get("params") if isinstance(group, dict) else None
+            fits = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
+            _require(fits, "params must be a list of integers", numbers)
+        numbers = [number for group in groups for number in group["params"]]
+        _require(len({*numbers}) == len(numbers), "params must be different numbers", numbers)
+        _require(isinstance(part.get("state"), dict), "state must be a dict", part.get("state"))
+    whole = regrouped({"parts": found} if combined else found[0], model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    checked = [
+        _checked_part(part, current, names, step, may_be_empty)
+        for part, current in zip(whole["parts"] if combined else [whole], parts, strict=True)
+    ]
+    return {"parts": checked} if combined else checked[0]
+
+
+def regrouped(saved: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Convert an optimizer's state_dict to the current parameter groups of a model.
+
+    Older checkpoints have the biases of attention scores in the group with decay.
+    """
+    muon = "parts" in saved
+    adamw = saved["parts"][1] if muon else saved
+    before, now = (parameter_groups(model, muon, biases)[1:] for biases in (set(), biases_of_scores(model)))
+    numbers = [group["params"] for group in adamw["param_groups"]]
+    if [*map(len, numbers)] != [*map(len, before)]:
+        return saved
+    number = dict(zip(chain(*before), chain(*numbers), strict=True))
+    pairs = zip(adamw["param_groups"], now, strict=True)
+    adamw = {**adamw, "param_groups": [{**group, "params": [number[p] for p in params]} for group, params in pairs]}
+    return {"parts": [saved["parts"][0], adamw]} if muon else adamw
+
+
+def _checked_part(
+    saved: dict[str, Any], optimizer: torch.optim.Optimizer, names: dict[Any, str], step: int, may_be_empty: bool
+) -> dict[str, Any]:
+    """The state_dict of AdamW or Muon."""
+    kind, groups = type(optimizer).__name__, optimizer.state_dict()["param_groups"]
+    numbers = [group["params"] for group in saved["param_groups"]]
+    lengths = [len(group["params"]) for group in groups]
+    _require([*map(len, numbers)] == lengths, f"{kind} must have parameters in groups of {lengths}", numbers)
+    parameters = dict(zip(chain(*numbers), chain(*(group["params"] for group in optimizer.param_groups)), strict=True))
+    states = saved["state"]
+    _require(states or may_be_empty, f"{kind} must have a state after {step:,} steps", states)
+    lacking = states and sorted(names[parameters[number]] for number in parameters.keys() - states.keys())
+    _require(not lacking, f"{kind} must have a state of every parameter", f"none of {lacking}")
+    for number, state in states.items():
+        _require(number in parameters, f"{kind} must have states of the model's parameters", number)
+        _check_state(state, kind, names[parameters[number]], parameters[number].shape, step)
+    # Fused kernels ignore strides.
+    states = {number: {key: part.contiguous() for key, part in state.items()} for number, state in states.items()}
+    groups = [{**group, "params": own} for group, own in zip(groups, numbers, strict=True)]
+    return {"state": states, "param_groups": groups}
+
+
+def _check_state(state: Any, kind: str, name: str, shape: torch.Size, step: int) -> None:
+    """Check what an optimizer has for one parameter."""
+    expected = {*MOMENTS[kind], *(["step"] if kind == "AdamW" else [])}
+    _require(isinstance(state, dict) and state.keys() == expected, f"{name} must have {sorted(expected)}", state)
+    for key, tensor in state.items():
+        needed = [] if key == "step" else [*shape]
+        fits = isinstance(tensor, Tensor) and tensor.is_floating_point() and [*tensor.shape] == needed
+        _require(fits, f"{key} of {name} must be a tensor of floats {needed}", tensor)
+        _require(bool(tensor.isfinite().all()), f"{key} of {name} must be finite", "NaN or infinity")
+        if key in ("step", "exp_avg_sq"):
+            low, high = float(tensor.min()), float(tensor.max())
+            _require(low >= 0, f"{key} of {name} must be at least 0", low)
+            _require(key != "step" or high <= step, f"{key} of {name} must be at most {step:,}", high)
+
+
+def _checked_callbacks(saved: Any) -> dict[str, Any]:
+    """States of callbacks: the scores of the best checkpoint, and the latest statistics of the heads."""
+    _require(isinstance(saved, dict), "callbacks must be a dict", saved)
+    for name, state in saved.items():
+        _require(isinstance(name, str) and isinstance(state, dict), "callbacks must have states by name", state)
+        if name.startswith("BestCheckpoint"):
+            best = state.get("best_k_models")
+            _require(isinstance(best, dict), "best_k_models must be a dict", best)
+            for score in [*best.values(), *(state.get(key) for key in SCORES)]:
+                fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
+                _require(fits, f"scores of {name.partition('{')[0]} must be numbers", score)
+        else:
+            heads = state.get("heads", [])
+            fits = isinstance(heads, list) and all(_is_head(head) for head in heads)
+            _require(fits, f"heads of {name} must be a list", heads)
+    return saved
+
+
+def _is_head(value: Any) -> bool:
+    """Whether a value has the statistics of a head (HeadFigures)."""
+    if not isinstance(value, dict) or value.keys() != HeadFigures.__annotations__.keys():
+        return False
+    figures, numbers = value["figures"], (value["layer"], value["head"])
+    return isinstance(figures, dict) and all(map(_is_number, [*numbers, *figures.values()]))
+
+
+def _loop(step: int) -> dict[str, Any]:
+    """The state of Lightning's loop after a number of steps; resume_loops adds the counters of batches."""
+    steps = {name: {"ready": step, "completed": step} for name in ("total", "current")}
+    zeros = {name: {"ready": step, "started": step, "completed": step} for name in ("total", "current")}
+    none = {name: {"ready": 0, "completed": 0} for name in ("total", "current")}
+    return {
+        "state_dict": {},
+        "epoch_loop.automatic_optimization.state_dict": {},
+        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": zeros}},
+        "epoch_loop.manual_optimization.state_dict": {},
+        "epoch_loop.manual_optimization.optim_step_progress": none,
+        "epoch_loop.scheduler_progress": steps,
+        "epoch_loop.val_loop.state_dict": {},
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _require(fits: Any, expected: str, got: Any) -> None:
+    if not fits:
+        shown = f"a tensor {[*got.shape]} of {got.dtype}" if isinstance(got, Tensor) else f"{got!r:.60}"
+        raise ConfigError(f"{expected}, got {shown}")
