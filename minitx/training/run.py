@@ -129,13 +129,8 @@ def _train(
         with refuse_unwritable(files.folder):
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        device = trainer.strategy.root_device.type
-        print(
-            f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}",
-            *run.notes,
-            sep="\n",
-            flush=True,
-        )
+        numerics = f"{precision}{reason}, {trainer.strategy.root_device.type}"
+        print(f"{files.folder}: {parameters:,} parameters, {numerics}", *run.notes, sep="\n", flush=True)
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations

@@ -1,4 +1,4 @@
-"""`trainer.compile: auto`: compile the training step on a GPU, measure it, and keep the faster one."""
+"""`trainer.compile: auto`: compile the training step on a GPU, if a measurement finds that faster."""
 
 import statistics
 import time
@@ -11,15 +11,17 @@ from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.batch import Batch
 from minitx.hardware.devices import finished_at
+from minitx.training.choices.races import Seconds, decide
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 
 DEVICES = ("cuda",)
-"""Devices to try it on. On a CPU the trial costs more than most runs could save."""
+"""Devices to try it on. On a CPU each new length of a batch can cost another minute of compiling."""
 TRIAL_AFTER_BATCHES = 50
 """Late enough for a warm machine, early enough for most of the gain."""
 MIN_SECONDS_LEFT = 180.0
-"""Eager forwards and backwards left in the run: compiling takes about a minute and saves a third."""
+"""Eager forwards and backwards left in the run: a shorter one could not regain the minute of compiling."""
+EAGER, COMPILED = "eager", "compiled"
 REPEATS = 7
 """Steps per measurement."""
 
@@ -28,17 +30,28 @@ class AutoCompile(Callback):
     """Compile the model for the rest of a long run, if the compiled step is faster.
 
     The trial repeats forward and backward of one batch without a side effect: weights and gradients are unchanged, and
-    the random seed depends on the number of the batch alone.
+    the random seed depends on the number of the batch alone. Once a few runs agree, others take their choice without a
+    trial, at the same batch. A resumed run continues as it was.
     """
 
     def __init__(self) -> None:
-        self._batches = 0
+        self.batches, self.compiled = 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches, "compiled": self.compiled}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.batches, self.compiled = state_dict["batches"], state_dict["compiled"]
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        if self.compiled:
+            module.model.compile()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Decide, once, after TRIAL_AFTER_BATCHES."""
-        self._batches += 1
+        self.batches += 1
         sharded = isinstance(module.model, FSDPModule)  # hooks that gather weights do not work in a trial
-        if self._batches != TRIAL_AFTER_BATCHES or module.device.type not in DEVICES or sharded:
+        if self.batches != TRIAL_AFTER_BATCHES or module.device.type not in DEVICES or sharded:
             return
         left = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
         try:
@@ -47,22 +60,28 @@ class AutoCompile(Callback):
             eager = 0.0
         if trainer.strategy.broadcast(eager * left) < MIN_SECONDS_LEFT:
             return
-        if trainer.is_global_zero:
-            print_line(f"compiling the training step: {1e3 * eager:.2f} ms, {eager * left / 60:.0f} minutes left")
-        started = time.perf_counter()
-        module.model.compile()
-        try:
+        report = print_line if trainer.is_global_zero else lambda line: None
+
+        def trial() -> Seconds:
+            report(f"compiling the training step: {1e3 * eager:.2f} ms, {eager * left / 60:.0f} minutes left")
+            module.model.compile()
             _step(trainer, module, batch)
-            took, compiled = finished_at(module.device) - started, _step_seconds(trainer, module, batch)
-            outcome = f"compiled in {took:.0f} s: {1e3 * compiled:.2f} ms instead of {1e3 * eager:.2f}"
-            faster = compiled < eager
+            return {EAGER: eager, COMPILED: _step_seconds(trainer, module, batch)}
+
+        config = module.config
+        subject = [config.to_dict()["model"], config.data, config.trainer.precision, trainer.world_size]
+        try:
+            chosen, seconds = decide(subject, (EAGER, COMPILED), trial)
+            outcome = f"compiled: {1e3 * seconds[COMPILED]:.2f} ms instead of {1e3 * seconds[EAGER]:.2f}"
         except Exception as error:  # such as no compiler on the machine; training works without
-            outcome, faster = f"compiling failed ({' '.join(str(error).split())[:200]})", False
-        if not trainer.strategy.reduce_boolean_decision(faster, all=True):
+            chosen, outcome = EAGER, f"compiling failed ({' '.join(str(error).split())[:200]})"
+        self.compiled = trainer.strategy.reduce_boolean_decision(chosen == COMPILED, all=True)
+        if not self.compiled:
             module.model._compiled_call_impl = None  # torch has no public undo
             outcome += "; training continues without"
-        if trainer.is_global_zero:
-            print_line(outcome)
+        elif module.model._compiled_call_impl is None:
+            module.model.compile()
+        report(outcome)
 
 
 def _step(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
