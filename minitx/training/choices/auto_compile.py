@@ -43,9 +43,13 @@ class AutoCompile(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.batches, self.compiled = state_dict["batches"], state_dict["compiled"]
 
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        if self.compiled:
-            module.model.compile()
+    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Compile a resumed run that was compiled; after this the module seeds dropout for the batch."""
+        if self.compiled and module.model._compiled_call_impl is None:
+            try:
+                _compile(trainer, module, batch)
+            except Exception as error:
+                self._continue_eager(trainer, module, _failure(error))
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Decide, once, after TRIAL_AFTER_BATCHES."""
@@ -64,24 +68,38 @@ class AutoCompile(Callback):
 
         def trial() -> Seconds:
             report(f"compiling the training step: {1e3 * eager:.2f} ms, {eager * left / 60:.0f} minutes left")
-            module.model.compile()
-            _step(trainer, module, batch)
+            _compile(trainer, module, batch)
             return {EAGER: eager, COMPILED: _step_seconds(trainer, module, batch)}
 
         config = module.config
         subject = [config.to_dict()["model"], config.data, config.trainer.precision, trainer.world_size]
         try:
             chosen, seconds = decide(subject, (EAGER, COMPILED), trial)
+            if chosen == COMPILED and module.model._compiled_call_impl is None:
+                _compile(trainer, module, batch)
             outcome = f"compiled: {1e3 * seconds[COMPILED]:.2f} ms instead of {1e3 * seconds[EAGER]:.2f}"
         except Exception as error:  # such as no compiler on the machine; training works without
-            chosen, outcome = EAGER, f"compiling failed ({' '.join(str(error).split())[:200]})"
+            chosen, outcome = EAGER, _failure(error)
         self.compiled = trainer.strategy.reduce_boolean_decision(chosen == COMPILED, all=True)
-        if not self.compiled:
-            module.model._compiled_call_impl = None  # torch has no public undo
-            outcome += "; training continues without"
-        elif module.model._compiled_call_impl is None:
-            module.model.compile()
-        report(outcome)
+        if self.compiled:
+            report(outcome)
+        else:
+            self._continue_eager(trainer, module, outcome)
+
+    def _continue_eager(self, trainer: pl.Trainer, module: TransformerModule, reason: str) -> None:
+        self.compiled, module.model._compiled_call_impl = False, None  # torch has no public undo
+        if trainer.is_global_zero:
+            print_line(f"{reason}; training continues without")
+
+
+def _failure(error: Exception) -> str:
+    return f"compiling failed ({' '.join(str(error).split())[:200]})"
+
+
+def _compile(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
+    """Compile the model, and run a step, in which torch compiles."""
+    module.model.compile()
+    _step(trainer, module, batch)
 
 
 def _step(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
