@@ -30,7 +30,11 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
-from minitx.hardware.devices import finished_at, resolve_precision
+from minitx.hardware.devices import finished_at
+from minitx.nn.kernels import CPU_HALF_KERNELS
+from minitx.training.choices.numerics import training_kernel
+from minitx.training.choices.races import MIN_GAIN
+from minitx.training.choices.races import race as race_steps
 from minitx.training.resilience.memory import KeepFreedMemory
 
 CPU_SIZES = (
@@ -74,6 +78,18 @@ def timed(step: Callable[[], None], steps: int) -> float:
     return (finished_at(DEVICE) - began) / steps
 
 
+def step_seconds(peer: Peer, ids: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    """Seconds of a step in fp32 and in bf16 with each attention kernel, raced as before a run of `minitx train`."""
+    half = stepper(peer, ids, True, None)
+
+    def run(kernel: str) -> None:
+        with training_kernel(kernel):
+            half()
+
+    candidates = {kernel: functools.partial(run, kernel) for kernel in CPU_HALF_KERNELS}
+    return race_steps({"fp32": stepper(peer, ids, False, None), **candidates})
+
+
 @dataclass(frozen=True)
 class Contestant:
     """Takes steps in a separate process."""
@@ -92,8 +108,13 @@ class Contestant:
         except Missing as reason:
             turns.send(str(reason))
             return
-        with KeepFreedMemory().around() if self.keeps_memory else contextlib.nullcontext():
-            step = stepper(peer, self.size.ids(), self.bf16, self.mode)
+        ids, kernel = self.size.ids(), CPU_HALF_KERNELS[0]
+        if self.make is peers.minitx and self.bf16 and DEVICE == "cpu":
+            seconds = step_seconds(peer, ids)
+            kernel = min(CPU_HALF_KERNELS, key=seconds.__getitem__)
+        keeps = KeepFreedMemory().around() if self.keeps_memory else contextlib.nullcontext()
+        with keeps, training_kernel(kernel):
+            step = stepper(peer, ids, self.bf16, self.mode)
             for _ in range(WARM_UP):
                 step()
             count = max(STEPS, round(SECONDS / timed(step, 1)))
@@ -179,7 +200,9 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
             del duels[peer]
     kept: list[dict[str, Any]] = []
     if "nanoGPT" in duels and DEVICE == "cpu" and not compiled:
-        for ours, theirs in dict.fromkeys([(default_precision(), "fp32"), *zip(PRECISIONS, PRECISIONS, strict=True)]):
+        for ours, theirs in dict.fromkeys(
+            [(default_precision(size), "fp32"), *zip(PRECISIONS, PRECISIONS, strict=True)]
+        ):
             pair = {
                 "minitx": Contestant(makers["minitx"], size, ours == "bf16", keeps_memory=True),
                 "nanoGPT": Contestant(makers["nanoGPT"], size, theirs == "bf16"),
@@ -189,9 +212,11 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
     return {**row, "duels": duels, "missing": missing, "kept": kept}
 
 
-def default_precision() -> str:
-    """The default precision of minitx on this machine."""
-    return "bf16" if resolve_precision("auto", "auto") == "bf16-mixed" else "fp32"
+def default_precision(size: Size) -> str:
+    """The precision that minitx selects on this CPU."""
+    seconds = step_seconds(peers.minitx(size), size.ids())
+    fp32 = seconds.pop("fp32")
+    return "bf16" if MIN_GAIN * min(seconds.values()) <= fp32 else "fp32"
 
 
 def ratio(found: list[Race], theirs: str) -> float:

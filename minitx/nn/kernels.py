@@ -20,12 +20,11 @@ from minitx.nn.attention import explicit_attention
 from minitx.nn.flex import flex_attention
 
 HALF = (torch.bfloat16, torch.float16)
-FP32_UP_TO_SCORES = 200 * 200
-"""T x S up to which a CPU's fused kernel is faster in fp32 than in bf16. Measured on AVX512-BF16, forward and backward:
-3.7 times as fast at 64 x 64, 2.4 times at 128 x 128, level at 256 x 256."""
-EXPLICIT_SCORES = range(64 * 64, 600 * 600)
-"""T x S at which the explicit softmax trains faster in bf16 on a CPU than a fused kernel, whose backward is slow there:
-up to twice as fast at 128 x 128 and 256 x 256, level at 1024 x 1024. The forward alone is slower everywhere."""
+CPU_HALF_KERNELS = ("fused fp32", "fused", "explicit")
+"""What may compute half precision on a CPU: torch's fused kernel on fp32 copies, the same without them, or the explicit
+softmax. The fastest one depends on processor and lengths."""
+training_kernel = CPU_HALF_KERNELS[0]
+"""The one that training uses. A run may select another; inference always uses the first."""
 MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Torch's kernels for a mask. With one, the backward of cuDNN's gives NaN for queries if tokens % 128 is 64 and scores
 are low (pytorch issue 196678)."""
@@ -109,14 +108,12 @@ def choose_kernel(
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
     window and can cap scores: on a GPU, for long sequences without padding. explicit does the rest; on a CPU also one
-    query in a compiled program, a tenth faster there, and training in bf16 (see EXPLICIT_SCORES).
+    query in a compiled program, a tenth faster there, and training in half precision if training_kernel selects it.
     """
-    queries, keys, d_head, dtype, device, trained = operands
-    if device.type == "cpu":
-        if queries == 1 and torch.compiler.is_compiling():
-            return "explicit"
-        if trained and dtype == torch.bfloat16 and queries * keys in EXPLICIT_SCORES:
-            return "explicit"
+    queries, keys, d_head, _, device, _ = operands
+    compiled_query = device.type == "cpu" and queries == 1 and torch.compiler.is_compiling()
+    if compiled_query or _cpu_half_kernel(operands) == "explicit":
+        return "explicit"
     plain = masking.mask is None and masking.bias is None and not dropout
     long = queries == keys >= FLEX_FROM_TOKENS and d_head >= FLEX_MIN_D_HEAD
     if (masking.window or softcap) and plain and long and device.type == "cuda":
@@ -178,7 +175,12 @@ def _without_cudnn() -> Iterator[None]:
 
 
 def fused_dtype(operands: Operands) -> torch.dtype:
-    """The dtype in which a fused kernel computes: fp32 for short sequences in half precision on a CPU."""
-    queries, keys, _, dtype, device, _ = operands
-    short = device.type == "cpu" and dtype in HALF and queries * keys <= FP32_UP_TO_SCORES
-    return torch.float32 if short else dtype
+    """The dtype in which a fused kernel computes."""
+    return torch.float32 if _cpu_half_kernel(operands) == "fused fp32" else operands.dtype
+
+
+def _cpu_half_kernel(operands: Operands) -> str | None:
+    """One of CPU_HALF_KERNELS, for half precision on a CPU."""
+    if operands.device.type != "cpu" or operands.dtype not in HALF:
+        return None
+    return training_kernel if operands.trained else CPU_HALF_KERNELS[0]

@@ -10,8 +10,8 @@ from minitx.config.schema import Config
 from minitx.evaluation.report import evaluation_report, table
 from minitx.inference.predictor import Predictor
 from minitx.training import run
+from minitx.training.choices.numerics import Numerics, choose_numerics
 from minitx.training.folder import RunFiles
-from minitx.training.precision_race import choose_precision
 from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resolve import ResolvedRun, resolve
 
@@ -57,6 +57,7 @@ class AllExtras(run.RunExtras):
     """All callbacks that a config asks for, and the complete evaluation. Lightning is imported when training starts."""
 
     files = TolerantFiles
+    numerics: Numerics
 
     def logger(self, files: RunFiles, purge_step: int | None) -> Any:
         from minitx.training.callbacks.event_logger import RunLogger
@@ -71,13 +72,15 @@ class AllExtras(run.RunExtras):
         return ShardedStrategy()
 
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
-        return choose_precision(run)
+        self.numerics, reason = choose_numerics(run)
+        return self.numerics.precision, reason
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
-        from minitx.training.callbacks.auto_compile import AutoCompile
         from minitx.training.callbacks.log_attention import LogAttention
         from minitx.training.callbacks.log_embeddings import LogEmbeddings
         from minitx.training.callbacks.profiling import ProfileSteps
+        from minitx.training.choices.attention_kernel import AttentionKernel
+        from minitx.training.choices.auto_compile import AutoCompile
         from minitx.training.resilience.divergence import StopOnDivergence
         from minitx.training.resilience.memory import KeepFreedMemory
         from minitx.training.resilience.signals import StopOnSignal
@@ -85,6 +88,7 @@ class AllExtras(run.RunExtras):
         settings = config.trainer
         wanted: list[Any] = [
             StopOnDivergence(config, files),
+            AttentionKernel(self.numerics.attention_kernel),
             LogAttention(config.log.attention),
             LogEmbeddings(config.log.embeddings),
         ]

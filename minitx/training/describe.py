@@ -12,9 +12,9 @@ from minitx.data.batch import IGNORE, Batch
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
+from minitx.training.choices.numerics import choose_numerics, training_kernel
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
-from minitx.training.precision_race import choose_precision
 from minitx.training.resolve import ResolvedRun, first_batch
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -76,10 +76,10 @@ def parts(model: nn.Module) -> list[tuple[str, int]]:
 def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
     """Attention kernels of training on this machine and in this precision, equal layers in one line."""
     device = training_device(run.config.trainer.accelerator)
-    precision, _ = choose_precision(run)
+    (precision, kernel), _ = choose_numerics(run)
     model = copy.deepcopy(run.model).to(device, TRUE_DTYPES.get(precision)).train()
     dtype = MIXED_DTYPES.get(precision)
-    with torch.autocast(device, dtype, enabled=dtype is not None):
+    with training_kernel(kernel), torch.autocast(device, dtype, enabled=dtype is not None):
         names = attention_kernels(model, batch.to(device).model_inputs())
     lines: dict[str, str] = {}
     for path, name in names.items():

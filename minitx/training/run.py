@@ -131,8 +131,8 @@ def _train(
         with refuse_unwritable(files.folder):
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        device = trainer.strategy.root_device.type
-        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}", *run.notes]))
+        numerics = f"{precision}{reason}, {trainer.strategy.root_device.type}"
+        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *run.notes]))
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations

@@ -8,15 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx.nn import masks, scaled_dot_product_attention
-from minitx.nn.kernels import EXPLICIT_SCORES, FP32_UP_TO_SCORES
+from minitx.nn import kernels, masks, scaled_dot_product_attention
+from minitx.nn.kernels import CPU_HALF_KERNELS
 from small_models import close, every_direction, keep_of
 
 HALF = (torch.bfloat16, torch.float16)
-LONG = math.isqrt(FP32_UP_TO_SCORES) + 5
-"""Beyond this length a CPU computes half precision in half precision."""
 both_paths = pytest.mark.parametrize("path", ["fused", "explicit"])
 every_mask = pytest.mark.parametrize("hidden", ["none", "padding", "heads"])
+
+
+@pytest.fixture(params=CPU_HALF_KERNELS)
+def half_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kernel of training in half precision."""
+    monkeypatch.setattr(kernels, "training_kernel", request.param)
+    return str(request.param)
 
 
 def run(path: str, *args: Any, **options: Any) -> Tensor:
@@ -105,15 +110,17 @@ def test_gradients_of_both_paths_are_the_same() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
-@pytest.mark.parametrize("length", [5, LONG])
-@both_paths
+@pytest.mark.parametrize("path", ["recorded", *CPU_HALF_KERNELS])
 def test_rows_with_nothing_to_attend_give_zeros_and_finite_gradients(
-    path: str, length: int, biased: bool, dropout: float, dtype: torch.dtype
+    path: str, biased: bool, dropout: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row 0 of the batch is whole, row 1 is all padding, row 2 is padded on the left under the causal rule.
 
     Anomaly detection watches the backward pass inside, too: a NaN that is masked away later still counts.
     """
+    length, recorded = 5, path == "recorded"
+    if not recorded:
+        monkeypatch.setattr(kernels, "training_kernel", path)
     q, k, v = (torch.randn(3, 1, length, 4, dtype=dtype, requires_grad=True) for _ in range(3))
     bias = torch.randn(1, 1, length, length, dtype=dtype, requires_grad=True) if biased else None
     keep = torch.ones(3, length, dtype=torch.bool)
@@ -121,9 +128,9 @@ def test_rows_with_nothing_to_attend_give_zeros_and_finite_gradients(
     mask = masks.key_padding(keep)
     inputs = [q, k, v] if bias is None else [q, k, v, bias]
     with torch.autograd.set_detect_anomaly(True):
-        out = run(path, q, k, v, mask, bias, dropout, causal=True)
+        out = run("explicit" if recorded else "fused", q, k, v, mask, bias, dropout, causal=True)
         gradients = torch.autograd.grad(out.float().square().sum(), inputs)
-    if path == "explicit":
+    if recorded:
         _, weights = scaled_dot_product_attention(q, k, v, mask, bias, return_weights=True, causal=True)
         assert (weights[1] == 0).all()
         assert (weights[2, :, :2] == 0).all()
@@ -181,11 +188,12 @@ def test_no_score_leaves_the_cap(softcap: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("biased", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @every_direction
-@pytest.mark.parametrize("length", [17, LONG])
+@pytest.mark.usefixtures("half_kernel")
 def test_half_precision_is_close_to_the_formula(
-    length: int, causal: bool, softcap: float | None, biased: bool, dtype: torch.dtype
+    causal: bool, softcap: float | None, biased: bool, dtype: torch.dtype
 ) -> None:
-    q, k, v = (torch.randn(2, 2, length, 16).to(dtype) for _ in range(3))
+    length = 17
+    q, k, v = (torch.randn(2, 2, length, 16).to(dtype).requires_grad_() for _ in range(3))
     bias = torch.randn(1, 2, length, length).to(dtype) if biased else None
     seen = masks.build(*masks.rules(causal, None), queries=length, keys=length) if causal else torch.ones(1).bool()
     exact, _ = by_formula(q, k, v, seen, bias, softcap)
@@ -203,9 +211,10 @@ def test_half_precision_is_close_to_the_formula(
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
-@pytest.mark.parametrize("length", [17, math.isqrt(EXPLICIT_SCORES.start), LONG, math.isqrt(EXPLICIT_SCORES.stop) + 1])
+@pytest.mark.parametrize("length", [17, 205])
+@pytest.mark.usefixtures("half_kernel")
 def test_training_in_bf16_is_close_to_fp64(length: int, causal: bool, padded: bool, kv_heads: int) -> None:
-    """Whichever code computes it: the output and all gradients."""
+    """The output and all gradients."""
     parts = [torch.randn(2, heads, length, 16) for heads in (4, kv_heads, kv_heads)]
     towards = torch.randn(2, 4, length, 16)
     mask = masks.key_padding(keep_of(length, length - 1)) if padded else None
@@ -222,8 +231,10 @@ def test_training_in_bf16_is_close_to_fp64(length: int, causal: bool, padded: bo
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
 @pytest.mark.parametrize("dtype", HALF, ids=str)
-def test_short_half_precision_loses_only_the_last_rounding(dtype: torch.dtype, autocast: bool) -> None:
-    """On the CPU short sequences are computed in fp32, so the result is the exact one rounded once."""
+def test_inference_in_half_precision_loses_only_the_last_rounding(
+    half_kernel: str, dtype: torch.dtype, autocast: bool
+) -> None:
+    """On a CPU it is computed in fp32, whatever trains, so the result is the exact one rounded once."""
     q, k, v = (torch.randn(2, 4, 17, 16).to(dtype) for _ in range(3))
     bias, keep = torch.randn(1, 4, 17, 17).to(dtype), keep_of(17, 16)
     exact, _ = by_formula(q, k, v, allowed(masks.key_padding(keep), (2, 4, 17, 17), True, None), bias, None)

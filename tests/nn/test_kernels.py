@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,9 +14,18 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from minitx.nn import masks, scaled_dot_product_attention
+from minitx.nn import kernels, masks, scaled_dot_product_attention
 from minitx.nn.flex import _block_mask, _score_mod, flex_attention
-from minitx.nn.kernels import FLEX_FROM_TOKENS, FLEX_MIN_D_HEAD, MaskAndBias, Operands, choose_kernel, fold
+from minitx.nn.kernels import (
+    CPU_HALF_KERNELS,
+    FLEX_FROM_TOKENS,
+    FLEX_MIN_D_HEAD,
+    MaskAndBias,
+    Operands,
+    choose_kernel,
+    fold,
+    fused_dtype,
+)
 from minitx.nn.masks import same_document
 from small_models import close, every_direction
 
@@ -49,18 +59,37 @@ def choose(
     [
         (FLEX_FROM_TOKENS, {"window": 9}, "fused"),
         (FLEX_FROM_TOKENS, {"window": 9, "softcap": 2.0}, "explicit"),
-        (17, {"dtype": torch.bfloat16, "trained": True}, "fused"),
-        (64, {"dtype": torch.bfloat16, "trained": True}, "explicit"),
-        (512, {"dtype": torch.bfloat16, "trained": True}, "explicit"),
-        (1024, {"dtype": torch.bfloat16, "trained": True}, "fused"),
-        (256, {"dtype": torch.bfloat16}, "fused"),
-        (256, {"trained": True}, "fused"),
-        (256, {"dtype": torch.float16, "trained": True}, "fused"),
+        (17, {}, "fused"),
+        (17, {"trained": True}, "fused"),
     ],
 )
 def test_the_kernel_on_a_cpu(tokens: int, options: dict, kernel: str) -> None:
-    """None is generated, and bf16 trains with the explicit softmax."""
+    """None is generated."""
     assert choose("cpu", tokens, tokens, causal=True, **options) == kernel
+
+
+@pytest.mark.parametrize("selected", CPU_HALF_KERNELS)
+@pytest.mark.parametrize("tokens", [17, 1024])
+def test_a_run_selects_what_trains_in_half_precision_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, selected: str
+) -> None:
+    """Neither inference, nor fp32, nor another device is affected."""
+    monkeypatch.setattr(kernels, "training_kernel", selected)
+    for dtype, device, trained in product((torch.bfloat16, torch.float32), ("cpu", "cuda"), (True, False)):
+        operands = Operands(tokens, tokens, FLEX_MIN_D_HEAD, dtype, torch.device(device), trained)
+        expected = selected if dtype == torch.bfloat16 and device == "cpu" and trained else "fused fp32"
+        assert choose_kernel(operands, MaskAndBias(causal=True)) == expected.removesuffix(" fp32")
+        in_fp32 = dtype == torch.float32 or (device == "cpu" and expected == "fused fp32")
+        assert (fused_dtype(operands) == torch.float32) is in_fp32
+
+
+def test_a_compiled_step_trains_on_any_length() -> None:
+    """Lengths are symbols in a compiled program."""
+    with torch.enable_grad():
+        attend = torch.compile(scaled_dot_product_attention, backend="eager")
+        for tokens in (9, 17, 65):
+            q = torch.randn(1, 2, tokens, 8, dtype=torch.bfloat16, requires_grad=True)
+            assert torch.equal(attend(q, q, q, causal=True), scaled_dot_product_attention(q, q, q, causal=True))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""trainer.precision: auto by hardware on a GPU, and by a race on a CPU."""
+"""trainer.precision: auto by hardware on a GPU, and by a race on a CPU, which also selects the attention kernel."""
 
 import json
-from collections.abc import Callable, Iterator
-from itertools import count
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.hardware.devices import resolve_precision
-from minitx.training import precision_race
+from minitx.nn import kernels
 from minitx.training.api import train_config
-from minitx.training.precision_race import BF16, FP32, choose_precision, race
+from minitx.training.choices import numerics, races
+from minitx.training.choices.numerics import BF16, FP32, Numerics, choose_numerics
+from minitx.training.choices.races import AGREEING_MEASUREMENTS, decide, race
 from minitx.training.resolve import resolve
+from tests.training.interrupting import state
 
 
 def test_a_named_precision_is_taken_as_it_is() -> None:
@@ -35,28 +38,40 @@ def test_auto_on_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Machine:
-    """A clock that the racers turn: a step in bf16 takes `bf16` seconds, one in fp32 a second."""
+    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time.
 
-    def __init__(self, bf16: float) -> None:
-        self.bf16, self.now, self.steps = bf16, 0.0, 0
+    On a busy machine other programs run for a random time in each step.
+    """
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self, fp32: float = 1.0, bf16: float = 1.0, busy: bool = False, **kernels: float) -> None:
+        self.seconds = {FP32: fp32, "fused fp32": bf16, "fused": 9.0, "explicit": 9.0, **kernels}
+        self.wall, self.cpu, self.steps, self.threads = 0.0, 0.0, 0, set[int]()
+        self.others = random.Random(1) if busy else None
+
+    def perf_counter(self) -> float:
+        return self.wall
+
+    def thread_time(self) -> float:
+        return self.cpu
 
     def step(self, *_: Any) -> torch.Tensor:
-        self.now += self.bf16 if torch.is_autocast_enabled("cpu") else 1.0
+        seconds = self.seconds[kernels.training_kernel if torch.is_autocast_enabled("cpu") else FP32]
+        self.cpu += seconds
+        self.wall += seconds + (self.others.uniform(0, 20) if self.others else 0)
         self.steps += 1
+        self.threads.add(torch.get_num_threads())
         return torch.zeros((), requires_grad=True)
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float], Machine]:
-    """machine(seconds): what a training step in bf16 takes here; nothing is remembered from other tests."""
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Machine]:
+    """machine(...) replaces clocks and steps by those of a Machine; the cache is empty at first."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
 
-    def make(bf16: float) -> Machine:
-        made = Machine(bf16)
-        monkeypatch.setattr(precision_race, "cross_entropy", made.step)
+    def make(**options: Any) -> Machine:
+        made = Machine(**options)
+        monkeypatch.setattr(races, "time", made)
+        monkeypatch.setattr(numerics, "cross_entropy", made.step)
         return made
 
     return make
@@ -65,60 +80,149 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float]
 AUTO = {"trainer": {"precision": "auto", "accelerator": "cpu"}}
 
 
+@pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize(("bf16", "expected"), [(0.5, BF16), (0.94, BF16), (0.96, FP32), (1.0, FP32), (4.0, FP32)])
-def test_the_faster_one_is_chosen_by_a_margin(small: Any, machine: Any, bf16: float, expected: str) -> None:
-    clock = machine(bf16)
-    precision, reason = choose_precision(resolve(small(**AUTO)), clock)
+def test_the_faster_one_is_chosen_by_a_margin(small: Any, machine: Any, bf16: float, expected: str, busy: bool) -> None:
+    """On a busy machine by the CPU time of one thread."""
+    clock, before = machine(bf16=bf16, busy=busy), torch.get_num_threads()
+    (precision, _), reason = choose_numerics(resolve(small(**AUTO)))
     assert precision == expected
     assert f"{1 / bf16:.2f}x the speed of fp32" in reason
+    assert (1 in clock.threads - {before}) is (busy and before > 1)
+    assert torch.get_num_threads() == before
 
 
-def test_a_measurement_is_kept_for_its_machine_model_and_batch(
+@pytest.mark.parametrize("precision", ["auto", BF16, "bf16-true"])
+@pytest.mark.parametrize("kernel", kernels.CPU_HALF_KERNELS)
+def test_the_fastest_attention_kernel_is_chosen(small: Any, machine: Any, precision: str, kernel: str) -> None:
+    machine(bf16=0.9, **{kernel: 0.8})
+    run = resolve(small(trainer={**AUTO["trainer"], "precision": precision}))
+    assert choose_numerics(run)[0] == (BF16 if precision == "auto" else precision, kernel)
+
+
+@pytest.mark.parametrize("precision", [FP32, "16-mixed", "64-true"])
+def test_no_other_precision_is_measured(small: Any, machine: Any, precision: str) -> None:
+    clock = machine()
+    run = resolve(small(trainer={**AUTO["trainer"], "precision": precision}))
+    assert choose_numerics(run) == (Numerics(precision, "fused fp32"), "")
+    assert not clock.steps
+
+
+def outcomes(measurements: Sequence[tuple[float, float]]) -> list[str | None]:
+    """The choice after each measurement; None where nothing was measured."""
+    found: list[str | None] = []
+    for a, b in measurements:
+        measured: list[dict[str, float]] = []
+        chosen, _ = decide(["subject"], ("a", "b"), lambda: measured.append({"a": a, "b": b}) or measured[0])  # noqa: B023
+        found.append(chosen if measured else None)
+    return found
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("measurements", "expected"),
+    [
+        ([(1.0, 0.96), (1.0, 0.94), (1.0, 1.0)], "abb"),  # 5 % is the margin
+        ([(1.0, 0.9), (0.86, 0.9), (0.85, 0.9)], "bba"),  # in both directions
+        ([(4.0, 1.0), (1.0, 4.0), (0.9, 1.0), (0.9, 1.0)], "bbaa"),  # what a busy machine made slower is corrected
+        ([(1.0, 0.9)] * AGREEING_MEASUREMENTS + [(0.1, 0.9)], "bbb-"),  # and what was repeated is kept
+    ],
+)
+def test_a_choice_changes_only_by_a_margin(measurements: Any, expected: str) -> None:
+    assert outcomes(measurements) == [None if name == "-" else name for name in expected]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_failed_measurement_is_not_kept() -> None:
+    with pytest.raises(ZeroDivisionError):
+        decide(["subject"], ("a", "b"), lambda: {"a": 1 / 0})
+    assert outcomes([(1.0, 0.9)]) == ["b"]
+
+
+def test_measurements_are_kept_for_their_machine_model_and_batch(
     small: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = machine(0.5)
     run = resolve(small(**AUTO))
-    assert choose_precision(run, first)[0] == BF16
-    other = machine(4.0)
-    assert choose_precision(run, other)[0] == BF16
-    assert choose_precision(resolve(small(run={"seed": 7}, **AUTO)), other)[0] == BF16
+
+    def precision(**sections: Any) -> str:
+        return choose_numerics(resolve(small(**AUTO, **sections)) if sections else run)[0].precision
+
+    machine(bf16=0.5)
+    assert [precision() for _ in range(AGREEING_MEASUREMENTS)] == [BF16] * AGREEING_MEASUREMENTS
+    other = machine(bf16=4.0)
+    assert precision() == precision(run={"seed": 7}) == BF16
     assert not other.steps
-    assert choose_precision(resolve(small(model={"d_model": 16}, **AUTO)), other)[0] == FP32
-    assert choose_precision(resolve(small(data={"batch_size": 8}, **AUTO)), other)[0] == FP32
-    monkeypatch.setattr(precision_race, "machine", lambda: {"device": "another", "torch": "2"})
-    assert choose_precision(run, other)[0] == FP32
-    for file in (tmp_path / "cache/precision").iterdir():
-        assert float(json.loads(file.read_bytes())) in (2.0, 0.25)
-        file.write_bytes(b"damaged")
-    assert choose_precision(run, other)[0] == FP32
+    assert precision(model={"d_model": 16}) == precision(data={"batch_size": 8}) == FP32
+    monkeypatch.setattr(races, "machine", lambda: {"device": "another", "torch": "2"})
+    assert precision() == FP32
+    files = [*(tmp_path / "cache/races").iterdir()]
+    assert len(files) == 4
+    for file in files:
+        assert json.loads(file.read_bytes())["seconds"]["fp32"] == 1.0
+        for damage in (b"damaged", b"[]", b'{"chosen": "c", "agreeing": 9, "seconds": {}}'):
+            file.write_bytes(damage)
+            assert precision() == FP32
 
 
 def test_a_measurement_changes_no_random_number(small: Any, machine: Any) -> None:
     run = resolve(small(**AUTO))
     before = torch.get_rng_state()
-    choose_precision(run, machine(0.5))
+    machine(bf16=0.5)
+    choose_numerics(run)
     assert torch.equal(torch.get_rng_state(), before)
+    assert kernels.training_kernel == "fused fp32"
 
 
-def test_a_resumed_run_keeps_its_precision(small: Any, machine: Any) -> None:
-    machine(0.5)
-    train_config(small(**AUTO))
-    config = small(trainer={**AUTO["trainer"], "max_steps": 8})
-    clock = machine(4.0)
-    run = resolve(config, resume=True)
-    assert run.start is not None
-    assert checkpoint.read(run.start.file)["precision"] in (BF16, FP32)
-    assert choose_precision(run, clock)[0] == checkpoint.read(run.start.file)["precision"]
+@pytest.mark.parametrize("precision", ["auto", BF16])
+def test_a_resumed_run_keeps_precision_and_kernel(
+    small: Any, machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """And so its weights are those of an uninterrupted run."""
+    trainer = {**AUTO["trainer"], "precision": precision}
+    machine(bf16=0.9, explicit=0.5)
+    train_config(small(run={"name": "whole"}, trainer=trainer))
+    train_config(small(run={"name": "parts"}, trainer=trainer | {"max_steps": 4}))
+    clock = machine(bf16=4.0, explicit=9.0)
+    config = small(run={"name": "parts"}, trainer=trainer)
+    resumed = choose_numerics(resolve(config, resume=True))
+    assert resumed == (Numerics(BF16, "explicit"), "")
+    used = []
+    chosen = kernels.choose_kernel
+    monkeypatch.setattr(kernels, "choose_kernel", lambda *given: used.append(chosen(*given)) or used[-1])
+    train_config(config, resume=True)
+    assert "explicit" in used
     assert not clock.steps
+    whole, parts = (state(tmp_path / "runs" / name / "v0")["state_dict"] for name in ("whole", "parts"))
+    for name, weight in whole.items():
+        assert torch.equal(weight, parts[name]), name
+
+
+def test_a_checkpoint_of_an_earlier_version_resumes(small: Any, machine: Any, tmp_path: Path) -> None:
+    """It has no attention kernel."""
+    machine(bf16=0.9, explicit=0.5)
+    train_config(small(trainer=AUTO["trainer"] | {"max_steps": 4}))
+    file = tmp_path / "runs/small/v0/last.ckpt"
+    contents = checkpoint.read(file)
+    assert contents.pop("attention_kernel") == "explicit"
+    checkpoint.write(contents, file)
+    run = resolve(small(**AUTO), resume=True)
+    assert choose_numerics(run) == (Numerics(BF16, "fused fp32"), "")
+    assert train_config(small(**AUTO), resume=True)["steps"] == 6
 
 
 def test_racers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    ticks: Iterator[int] = count()
-    monkeypatch.setattr(precision_race, "MAX_SECONDS", 0.0)
-    best = race({name: lambda name=name: order.append(name) for name in "ab"}, lambda: next(ticks))  # type: ignore[misc]
-    assert "".join(order) == "ab" * (1 + precision_race.MIN_TURNS)  # first without the clock
-    assert best == {"a": 1, "b": 1}
+    """One that takes twice as long as another, at its best, is soon out of the race."""
+    clock, order = Machine(), list[str]()
+    monkeypatch.setattr(races, "time", clock)
+    monkeypatch.setattr(races, "MAX_SECONDS", 0.4)
+
+    def run(name: str, seconds: float) -> None:
+        order.append(name)
+        clock.wall, clock.cpu = clock.wall + seconds, clock.cpu + seconds
+
+    best = race({"a": lambda: run("a", 0.05), "b": lambda: run("b", 0.04), "c": lambda: run("c", 0.09)})
+    assert "".join(order) == "abc" * (1 + races.MIN_TURNS) + "ab"  # first without the clock
+    assert best == pytest.approx({"a": 0.05, "b": 0.04, "c": 0.09})
 
 
 def test_an_apple_gpu_has_no_float64(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:

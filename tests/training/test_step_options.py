@@ -1,6 +1,7 @@
 """Options of the training step: recomputed activations, compilation, a chunked loss, a profile."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ from minitx.data.loader import TrainingBatches
 from minitx.nn import Stack
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
-from minitx.training.callbacks import auto_compile as compiling
 from minitx.training.callbacks import profiling
+from minitx.training.choices import auto_compile as compiling
+from minitx.training.choices import races
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
 from tests.training.interrupting import state
@@ -129,12 +131,17 @@ def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.Mon
     assert modes == ["reduce-overhead"]
 
 
+@pytest.fixture(autouse=True)
+def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+
 class Trial:
-    """A compiler whose programs are the eager ones, and a clock for the steps of the trial."""
+    """A compiler whose programs are the eager ones, and a clock for the steps of trials."""
 
     def __init__(self, patch: pytest.MonkeyPatch, eager: float, compiled: float) -> None:
         self.ran = 0
-        times = iter((eager, compiled))
+        times = cycle((eager, compiled))
         seconds = compiling._step_seconds
         patch.setattr(compiling, "DEVICES", ("cpu",))
         patch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
@@ -155,7 +162,7 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
 ) -> None:
     sections = {"model": {"dropout": 0.2}, "trainer": {"max_steps": 8, "val_every_n_steps": 8}}
     expected = trained(**sections)
-    trial = Trial(monkeypatch, eager=100.0, compiled=99.0 if faster else 101.0)
+    trial = Trial(monkeypatch, eager=100.0, compiled=95.0 if faster else 96.0)
     train(small(**sections))
     same(state(tmp_path / "runs/small/v0")["state_dict"], state(expected)["state_dict"])  # a trial leaves no trace
     tried = 1 + compiling.REPEATS
@@ -163,6 +170,37 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     out = capsys.readouterr().out
     assert "compiling the training step: 100000.00 ms, 8 minutes left" in out
     assert ("; training continues without" in out) is not faster
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_run_takes_the_choice_of_earlier_runs(small: Any, monkeypatch: Any, capsys: Any, faster: bool) -> None:
+    """Without a trial, at the same batch."""
+    ran = []
+    monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", 1)
+    for _ in range(2):
+        trial = Trial(monkeypatch, eager=100.0, compiled=50.0 if faster else 200.0)
+        train(small(trainer={"max_steps": 8, "val_every_n_steps": 8}))
+        ran.append(trial.ran)
+    tried = 1 + compiling.REPEATS
+    assert ran[1] == ran[0] - tried + faster  # a step in which torch compiles
+    assert (ran[1] > 4) is faster
+    out = capsys.readouterr().out
+    assert out.count("compiling the training step") == 1
+    assert out.count(f"compiled: {50000 if faster else 200000}.00 ms instead of 100000.00") == 2
+
+
+@pytest.mark.parametrize(("steps", "compiled"), [(2, False), (6, True)])
+def test_a_resumed_run_is_compiled_when_the_uninterrupted_one_is(
+    small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool
+) -> None:
+    """From its first batch on, or later by a trial, three batches after the first start."""
+    Trial(monkeypatch, eager=100.0, compiled=1.0)
+    train(small(trainer={"max_steps": steps}))
+    assert ("compiled: " in capsys.readouterr().out) is compiled
+    trial = Trial(monkeypatch, eager=100.0, compiled=1.0)
+    train(small(trainer={"max_steps": 10, "val_every_n_steps": 10}), resume=True)
+    assert ("compiled: " in capsys.readouterr().out) is not compiled
+    assert trial.ran > 4
 
 
 def test_a_short_run_is_not_compiled(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,14 +216,17 @@ def test_on_a_cpu_nothing_is_compiled_by_default(small: Any, monkeypatch: pytest
     train(small())
 
 
-def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsys: Any) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsys: Any, resumed: bool) -> None:
     Trial(monkeypatch, eager=100.0, compiled=1.0)
 
     def program(*given: Any, **more: Any) -> Any:
         raise RuntimeError("Failed to find\nC compiler.")
 
+    if resumed:  # from a run on another machine, which was compiled
+        train(small(trainer={"max_steps": 6}))
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))
-    assert train(small(trainer={"max_steps": 8}))["steps"] == 8
+    assert train(small(trainer={"max_steps": 8, "val_every_n_steps": 8}), resume=resumed)["steps"] == 8
     out = capsys.readouterr().out
     assert "compiling failed (Failed to find C compiler.); training continues without" in out
 
@@ -199,7 +240,7 @@ def test_a_run_that_is_compiled_on_the_way_is_the_same_run(
     Trial(monkeypatch, eager=100.0, compiled=1.0)
     monkeypatch.setattr(torch.nn.Module, "compile", compiler)
     found = train(small(**sections))
-    assert "compiled in " in capsys.readouterr().out
+    assert "compiled: " in capsys.readouterr().out
     assert found["loss"] == pytest.approx(json.loads((expected / "results.json").read_text())["loss"], rel=1e-3)
 
 

@@ -1,1 +1,1 @@
-"""Callbacks that log more than the losses, or speed a run up."""
+"""Callbacks that log more than the losses."""

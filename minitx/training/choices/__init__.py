@@ -1,0 +1,1 @@
+"""Choices by measurement on the machine that trains: precision, attention kernel, compilation."""

@@ -1,0 +1,85 @@
+"""`trainer.precision: auto` on a CPU: fp32 or bf16, and the attention kernel of bf16, whichever is the fastest here.
+
+Flags of a processor do not tell: with the same flag bf16 is four times as fast on one machine and slower on another.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from minitx.hardware.devices import resolve_precision, training_device
+from minitx.models.builder import build_model
+from minitx.nn import kernels
+from minitx.training.choices.races import Seconds, decide, race
+from minitx.training.losses import cross_entropy
+from minitx.training.resolve import ResolvedRun, first_batch
+
+FP32, BF16 = "32-true", "bf16-mixed"
+
+
+class Numerics(NamedTuple):
+    """How a run computes, under the same names as in its checkpoints."""
+
+    precision: str
+    """Lightning's name."""
+    attention_kernel: str = kernels.CPU_HALF_KERNELS[0]
+    """What computes attention in half precision on a CPU."""
+
+
+def choose_numerics(run: ResolvedRun) -> tuple[Numerics, str]:
+    """Choose how to train; also, in words, the measurement that the choice rests on.
+
+    A resumed run computes as its checkpoint does. One of several processes takes the defaults.
+    """
+    settings, start = run.config.trainer, run.start
+    resolved = Numerics(resolve_precision(settings.precision, settings.accelerator))
+    if start is not None and start.resumes and settings.precision == start.config.trainer.precision:
+        saved = {name: start.contents[name] for name in Numerics._fields if name in start.contents}
+        return resolved._replace(**saved), ""
+    several = "WORLD_SIZE" in os.environ or settings.num_nodes > 1 or settings.devices not in (1, "auto")
+    if settings.precision not in ("auto", BF16, "bf16-true"):
+        return resolved, ""
+    if training_device(settings.accelerator) != "cpu" or several:
+        return resolved, ""
+    precision = BF16 if settings.precision == "auto" else settings.precision
+    candidates = {f"bf16 with {kernel} attention": Numerics(precision, kernel) for kernel in kernels.CPU_HALF_KERNELS}
+    if settings.precision == "auto":
+        candidates = {"fp32": resolved} | candidates
+    subject = [run.config.to_dict()["model"], run.config.data]
+    chosen, seconds = decide(subject, [*candidates], lambda: measure(run, candidates))
+    default, *others = candidates
+    other = chosen if chosen != default else min(others, key=seconds.__getitem__)
+    ratio = seconds[default] / seconds[other]
+    return candidates[chosen], f" ({other} trains at {ratio:.2f}x the speed of {default} here)"
+
+
+def measure(run: ResolvedRun, candidates: dict[str, Numerics]) -> Seconds:
+    """Race forward and backward of one layer of each stack on a batch of the task."""
+    config = run.config.model
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(replace(config, n_layers=1, n_decoder_layers=1 if config.n_decoder_layers else None))
+        batch = first_batch(run.config, run.task)
+
+        def step(numerics: Numerics) -> None:
+            model.zero_grad()
+            mixed = torch.autocast("cpu", torch.bfloat16, enabled=numerics.precision != FP32)
+            with training_kernel(numerics.attention_kernel), mixed:
+                loss = cross_entropy(model(**batch.model_inputs()), batch.labels)
+            loss.backward()
+
+        return race({name: partial(step, numerics) for name, numerics in candidates.items()})
+
+
+@contextmanager
+def training_kernel(name: str) -> Iterator[None]:
+    """Train in half precision on a CPU with one of CPU_HALF_KERNELS, within a `with` block."""
+    before, kernels.training_kernel = kernels.training_kernel, name
+    try:
+        yield
+    finally:
+        kernels.training_kernel = before
