@@ -6,6 +6,7 @@ stderr with exit code 2; MINITX_TRACEBACK=1 shows their traceback.
 
 import os
 import re
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from typing import NamedTuple
 from minitx.cli import conversion, experiments, trained
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.config.parser import Parser, config_parser
+from minitx.config.schema import by_path
+from minitx.extensions.python_files import import_files
 
 
 class Command(NamedTuple):
@@ -33,6 +36,8 @@ class Command(NamedTuple):
         make = config_parser if self.configured else Parser
         parser = make(prog=f"minitx {name}", description=self.help)
         self.arguments(parser)
+        text = "a Python file of your own, which registers tasks, position schemes or corpora; once for each file"
+        parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE", help=text)
         return parser
 
 
@@ -52,7 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
                 raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
         command = COMMANDS[name]
-        command.run(command.parser(name).parse_args(arguments[1:]))
+        parsed = command.parser(name).parse_args(arguments[1:])
+        if command.configured:  # imported once the config is checked
+            listed = by_path(parsed.values.get("imports", {}))
+            if parsed.imports and isinstance(listed, dict):
+                parsed.values["imports"] = listed | by_path(parsed.imports)
+        else:
+            import_files(parsed.imports)
+        command.run(parsed)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second error at exit
         raise SystemExit(1) from None
@@ -87,7 +99,7 @@ def _list(parsed: Namespace) -> None:
     """List the tasks, corpora, tokenizers, position schemes and configs."""
     from minitx.cli.listing import listing
 
-    print(listing())
+    print(listing(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
 
 
 def _completion_arguments(parser: Parser) -> None:

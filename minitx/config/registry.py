@@ -50,7 +50,9 @@ def check_options(
     if name is None:
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(names))}")
     if not isinstance(name, str) or name not in names:
-        raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
+        hint = did_you_mean(str(name), names)
+        own = "" if hint.endswith("?") else "; one of your own needs --import FILE"
+        raise ConfigError(f"{section}.name: unknown name {shown(name)}; {hint}{own}")
     values = {key: value for key, value in options.items() if key != "name"}
     try:
         own = validate(_model(name, known(name)), values, section)

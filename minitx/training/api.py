@@ -8,6 +8,7 @@ from minitx.config import yaml_files
 from minitx.config.parser import overridden
 from minitx.config.schema import Config
 from minitx.evaluation.report import evaluation_report, table
+from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
 from minitx.training import run
 from minitx.training.folder import RunFiles
@@ -48,7 +49,7 @@ def train_config(
     config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
 ) -> dict[str, Any]:
     """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
-    return run.train(resolve(config, resume, init_from), AllExtras())
+    return run.train(resolve(with_imports(config), resume, init_from), AllExtras())
 
 
 class AllExtras(run.RunExtras):

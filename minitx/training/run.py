@@ -14,10 +14,10 @@ from minitx.config.schema import Config
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
-from minitx.hardware.devices import TRUE_DTYPES, resolve_precision
+from minitx.hardware.devices import TRUE_DTYPES, resolve_precision, training_device
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
-from minitx.training.folder import RunFiles, new_folder, old_folder, print_line, refuse_unwritable
+from minitx.training.folder import RunFiles, is_first_process, new_folder, old_folder, print_line, refuse_unwritable
 from minitx.training.resolve import ResolvedRun
 from minitx.training.start import Start, data_digest
 
@@ -87,13 +87,19 @@ def _train(
     run: ResolvedRun, start: Start | None, validation: Examples, files: RunFiles, extras: RunExtras
 ) -> dict[str, Any]:
     """Train in an existing folder; `start` is the checkpoint of a run to resume."""
+    config, task, model, settings = run.config, run.task, run.model, run.config.trainer
+    precision, reason = extras.precision(run)
+    if is_first_process():  # before Lightning is imported, which takes seconds
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        line = (
+            f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {training_device(settings.accelerator)}"
+        )
+        print(line, *run.notes, sep="\n", flush=True)
     from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
     from minitx.training.module import RunCallback, TransformerModule
     from minitx.training.progress import ProgressLine
 
     _silence_lightning()
-    config, task, model, settings = run.config, run.task, run.model, run.config.trainer
-    precision, reason = extras.precision(run)
     accumulate = settings.accumulate_grad_batches
     save_every = min(settings.save_every_n_steps, settings.max_steps)
     callbacks = [
@@ -128,14 +134,6 @@ def _train(
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        device = trainer.strategy.root_device.type
-        print(
-            f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}",
-            *run.notes,
-            sep="\n",
-            flush=True,
-        )
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
