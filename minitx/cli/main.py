@@ -15,7 +15,6 @@ from typing import NamedTuple
 from minitx.cli import conversion, experiments, trained
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.config.parser import Parser, config_parser
-from minitx.config.schema import by_path
 from minitx.extensions.python_files import import_files
 
 
@@ -59,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = COMMANDS[name]
         parsed = command.parser(name).parse_args(arguments[1:])
         if command.configured:  # imported once the config is checked
-            listed = by_path(parsed.values.get("imports", {}))
-            if parsed.imports and isinstance(listed, dict):
-                parsed.values["imports"] = listed | by_path(parsed.imports)
+            listed = parsed.values.get("imports", [])
+            if parsed.imports and isinstance(listed, list | dict):
+                parsed.values["imports"] = [*listed, *parsed.imports]
         else:
             import_files(parsed.imports)
         command.run(parsed)

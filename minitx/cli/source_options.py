@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import annotated_types
 
 from minitx.config import schema
-from minitx.config.errors import all_results
+from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import check_options
 
 PACKAGE = Path(__file__).parents[1]
@@ -35,7 +35,11 @@ def _check_section(section: str, values: Any) -> None:
     options = registered_options(SOURCES[section])
     if str(values["name"]) in options or not (own or "torch" in sys.modules):
         # Once torch is loaded, the registry may have classes of the user's own.
-        check_options(dict(values), section, options, lambda name: options[name])
+        try:
+            check_options(dict(values), section, options, lambda name: options[name])
+        except UnknownName as error:
+            advice = "" if str(error).endswith("?") else "; one of your own needs --import FILE"
+            raise ConfigError(f"{error}{advice}") from None
 
 
 @cache

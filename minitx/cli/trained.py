@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitx.checkpoints.atomic_files import writable_folder
-from minitx.cli.arguments import add_checkpoint, output
+from minitx.cli.arguments import add_checkpoint, add_options, output
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser, add_options
+from minitx.config.parser import Parser
 from minitx.extensions.python_files import import_files
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
@@ -37,8 +37,9 @@ def _load(parsed: Namespace) -> "Predictor":
     import minitx
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
+    before = predictor.config.imports
     for path, digest in import_files(parsed.imports).items():
-        if predictor.config.imports.get(path, digest) != digest:
+        if isinstance(before, dict) and before.get(path, digest) != digest:
             print(f"minitx: {path} has changed since this model was trained", file=sys.stderr)
     return predictor
 

@@ -18,12 +18,6 @@ def named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def by_path(value: Any) -> Any:
-    """Files with their hashes, which a user may give as a list without hashes."""
-    paths = isinstance(value, list) and all(isinstance(path, str) for path in value)
-    return dict.fromkeys(value, "") if paths else value
-
-
 Options = Annotated[dict[str, Any], BeforeValidator(named)]
 """An open section: `name`, and the options of the class registered under it; or the name alone."""
 
@@ -304,7 +298,7 @@ class Config:
     """How long, how precisely and on what to train."""
     log: LogConfig = LogConfig()
     """What is logged during training."""
-    imports: Annotated[dict[str, str], BeforeValidator(by_path)] = Field(default_factory=dict, examples=["[mytask.py]"])
+    imports: tuple[str, ...] | dict[str, str] = Field(default=(), examples=["[mytask.py]"])
     """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
     paths and hashes, which import nothing."""
 

@@ -118,13 +118,9 @@ class Tokenizer:
         encoding = self._backend.encode(text, add_special_tokens=False)
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
-                piece = text[start:end]
-                if isinstance(self._backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit) and all(
-                    map(self.id_of, piece)
-                ):
-                    raise ConfigError(
-                        f"{piece!r} is not one symbol: put spaces between symbols, as in {' '.join(piece)!r}"
-                    )
+                piece, rule = text[start:end], self._backend.pre_tokenizer
+                if isinstance(rule, pre_tokenizers.WhitespaceSplit) and all(map(self.id_of, piece)):
+                    raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
                 raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {' '.join(plain)}")
         return encoding.ids

@@ -23,6 +23,7 @@ from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
 from minitx.models.transformers import EncoderOnly, Transformer
 
+Show = Callable[[Iterable[Examples]], Iterable[Examples]]
 EXAMPLES_AT_ONCE = 500  # answers generated in one batch
 TOKENS_AT_ONCE, LOGITS_AT_ONCE = 2**13, 2**26
 """Limits of a teacher-forced forward, where more are slower on a CPU, whose caches they exceed, and can fill a GPU."""
@@ -108,15 +109,10 @@ def exact_matches(model: Transformer, examples: Examples, architecture: str, spe
 
 
 def evaluate(
-    model: Transformer,
-    examples: Examples,
-    architecture: str,
-    special: SpecialIds,
-    free: bool = True,
-    progress: Callable[[Iterable[Examples]], Iterable[Examples]] = iter,
+    model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True, show: Show = iter
 ) -> Scores:
-    """Scores of any number of examples, in batches, in evaluation mode; `free` as for score."""
+    """Scores of any number of examples, in batches handed through `show`, in evaluation mode; `free` as for score."""
     size = EXAMPLES_AT_ONCE if examples.reference(special) is not None else rows_at_once(model, examples.width)
     with evaluating(model):
-        parts = (score(model, part, architecture, special, free) for part in progress(FixedBatches(examples, size)))
+        parts = (score(model, part, architecture, special, free) for part in show(FixedBatches(examples, size)))
         return sum(parts, start=Scores())

@@ -11,7 +11,7 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import load_model
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, UnknownName
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
 from minitx.config.validation import shown
@@ -24,7 +24,6 @@ from minitx.hardware.devices import best_device
 from minitx.inference.text_generation import Generation, TextGenerator, fill_positions
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps, record_steps, stepwise_maps
 from minitx.models.transformers import EncoderOnly, Transformer
-from minitx.nn import POSITION_IDS, POSITIONS
 
 
 class Predictor:
@@ -197,21 +196,13 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
     """
     try:
         config = config_from_dict(contents["minitx"]["config"])
-        if not (own := _own_names(config)):
-            tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-            model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
-            return Predictor(model.to(device).eval(), tokenizer, config)
+        tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+        model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
+        return Predictor(model.to(device).eval(), tokenizer, config)
+    except UnknownName as error:
+        name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in config.imports)
+        advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
+        raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None
-    files = " ".join(f"--import {shown(path)}" for path in config.imports) or "--import FILE, the file that has it"
-    raise ConfigError(f"{file} was trained with {own}, which minitx does not have: if you trust the code, add {files}")
-
-
-def _own_names(config: Config) -> str:
-    """The names in a config of classes that are not registered, from a file of the user's own."""
-    model = config.model
-    sections = {"data": (config.data, TASKS), "model.position": (model.position, POSITIONS)}
-    sections["model.position_ids"] = model.position_ids, POSITION_IDS
-    found = {key: section["name"] for key, (section, known) in sections.items() if section["name"] not in known}
-    return " and ".join(f"{key}.name {shown(name)}" for key, name in found.items())

@@ -12,6 +12,7 @@ from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
 from minitx.training import run
 from minitx.training.folder import RunFiles
+from minitx.training.lightning_messages import silence_lightning
 from minitx.training.precision_race import choose_precision
 from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resolve import ResolvedRun, resolve
@@ -81,6 +82,7 @@ class AllExtras(run.RunExtras):
         from minitx.training.resilience.memory import KeepFreedMemory
         from minitx.training.resilience.signals import StopOnSignal
 
+        silence_lightning()
         settings = config.trainer
         wanted: list[Any] = [
             StopOnDivergence(config, files),

@@ -20,21 +20,19 @@ class ProgressLine(Callback):
         self._in_place = sys.stdout.isatty()
         self._seconds = TERMINAL_SECONDS if self._in_place else FILE_SECONDS
         self._printed_at = self._logged_at = self._started_at = 0.0
-        self._step = self._logged_step = self._first_step = 0
-        self._rate = ""
+        self._logged_step, self._first_step, self._rate = 0, 0, ""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self._logged_at = self._started_at = time.perf_counter()
         self._printed_at = self._started_at - self._seconds + TERMINAL_SECONDS  # the first line comes early
-        self._step = self._logged_step = self._first_step = trainer.global_step
+        self._logged_step = self._first_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Synchronize with the device every n steps only: one point on each curve."""
         step, now = trainer.global_step, time.perf_counter()
-        if step == self._step or not trainer.is_global_zero:
+        if not trainer.is_global_zero or step == self._first_step:
             return
-        self._step = step
-        if due := step % self.every_n_steps == 0:
+        if due := step % self.every_n_steps == 0 and step != self._logged_step:
             self._log(trainer, module, batch, now)
         if now - self._printed_at >= self._seconds or (due and self._in_place):
             left = int((now - self._started_at) / (step - self._first_step) * (trainer.max_steps - step))
@@ -42,9 +40,10 @@ class ProgressLine(Callback):
             self._print(trainer, module, f"{self._rate}{left // 60}:{left % 60:02d} left", "\r", synchronized)
 
     def _log(self, trainer: Any, module: Any, batch: Batch, now: float) -> None:
-        batches = (self._step - self._logged_step) * trainer.accumulate_grad_batches * trainer.world_size
+        step = trainer.global_step
+        batches = (step - self._logged_step) * trainer.accumulate_grad_batches * trainer.world_size
         rate = int((batch.labels != IGNORE).sum()) * batches / (now - self._logged_at)
-        self._logged_at, self._logged_step, self._rate = now, self._step, f"{rate:,.0f} tokens/s  "
+        self._logged_at, self._logged_step, self._rate = now, step, f"{rate:,.0f} tokens/s  "
         curves = {
             "training/loss": float(module.loss),
             "training/learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
@@ -54,7 +53,7 @@ class ProgressLine(Callback):
             curves["training/gradient_norm"] = float(module.gradient_norm)
         if module.steps.skip:
             curves["training/skipped_steps"] = int(module.steps.skipped)
-        trainer.logger.log_metrics(curves, self._step)
+        trainer.logger.log_metrics(curves, step)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Print a line that is kept; the time of a validation does not count for tokens/s."""
@@ -72,12 +71,8 @@ class ProgressLine(Callback):
 
 def described(figures: dict[str, float]) -> str:
     """Figures of a validation for the progress line."""
-    match figures:
-        case {"bleu": bleu, "loss": loss}:
-            return f"validation BLEU {bleu:.2f}, loss {loss:.4f}"
-        case {"exact_match": exact_match}:
-            return f"exact match {100 * exact_match:.2f} %"
-        case {"loss": loss}:
-            return f"validation loss {loss:.4f}"
-        case _:
-            return ""
+    if "bleu" in figures:
+        return f"validation BLEU {figures['bleu']:.2f}, loss {figures['loss']:.4f}"
+    if "exact_match" in figures:
+        return f"exact match {100 * figures['exact_match']:.2f} %"
+    return f"validation loss {figures['loss']:.4f}" if figures else ""

@@ -1,9 +1,7 @@
 """A whole run: from a resolved config to a trained and evaluated checkpoint in its folder."""
 
 import json
-import logging
 import os
-import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -91,15 +89,13 @@ def _train(
     precision, reason = extras.precision(run)
     if is_first_process():  # before Lightning is imported, which takes seconds
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        line = (
-            f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {training_device(settings.accelerator)}"
-        )
+        device = training_device(settings.accelerator)
+        line = f"{files.folder}: {parameters:,} parameters, {precision}{reason}, {device}"
         print(line, *run.notes, sep="\n", flush=True)
     from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
     from minitx.training.module import RunCallback, TransformerModule
     from minitx.training.progress import ProgressLine
 
-    _silence_lightning()
     accumulate = settings.accumulate_grad_batches
     save_every = min(settings.save_every_n_steps, settings.max_steps)
     callbacks = [
@@ -195,18 +191,3 @@ def _trainer(**settings: Any) -> Any:
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
         raise ConfigError(f"{launched} processes were launched, but {asked}")
     return trainer
-
-
-def _silence_lightning() -> None:
-    """Hide Lightning's messages that repeat ours, or that do not apply to batches sampled by number."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*resuming from a checkpoint that ended before the epoch ended.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",  # settings may change on resume
-        ".*It is recommended to use .self.log.*sync_dist.*",  # figures are summed before they are logged
-        ".*Checkpoint directory .* exists and is not empty.*",
-        ".*isinstance.treespec, LeafSpec.*",
-        ".*smaller than the logging interval.*",
-    ):
-        warnings.filterwarnings("ignore", message)
