@@ -42,7 +42,6 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
         (["--config", "shakespeare", "--data.path", "data/x.txt"], "no file data/x.txt (data/README.md says where to"),
         (["--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md says where to"),
         (["--data.length", "8"], "data.length: expected a list of 2 integers, e.g. [1, 16], got 8"),
-        (["--data.name", "own"], "; one of your own needs --import FILE"),
         (["--import", "none.py"], "--import: expected a Python file (.py), got 'none.py'"),
     ],
 )
@@ -189,11 +188,11 @@ def test_evaluate_a_language_model_with_overlapping_windows(
     for name in ("DELAY_SECONDS", "LINE_SECONDS"):
         monkeypatch.setattr(work_progress, name, 0.0)
     main(["evaluate", str(text_run)])
-    assert "evaluating: 3 examples of 3 examples, 00:00 left\n" in capsys.readouterr().err
+    assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
     main(["evaluate", str(text_run), "--stride", "8", "--json", str(tmp_path / "out.json")])
     assert json.loads((tmp_path / "out.json").read_text())["stride"] == 8
     out, err = capsys.readouterr()
-    assert re.search(r"evaluating: (\d+) windows of \1 windows", err)
+    assert re.search(r"evaluating: (\d+) of \1 windows", err)
     assert "stride (tokens between overlapping windows)   8\n" in out
     assert "perplexity (per token)" in out
 
