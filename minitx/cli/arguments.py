@@ -3,12 +3,13 @@
 import json
 import tempfile
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser
+from minitx.config.parser import Parser, field_docs
 
 
 def add_checkpoint(parser: Parser) -> None:
@@ -51,3 +52,22 @@ def write_json(path: Path, value: object) -> None:
     """Write indented JSON."""
     with written_whole(path) as file:
         file.write(f"{json.dumps(value, indent=2)}\n".encode())
+
+
+def add_options(parser: Parser, kind: type, names: Iterable[str]) -> None:
+    """Add fields of a dataclass as `--field`, explained by its docstring; a default of False makes a flag."""
+    docs, hints = field_docs(kind), get_type_hints(kind)
+    for name in names:
+        default, inner = getattr(kind, name), get_args(hints[name]) or (hints[name],)
+        options: dict[str, Any] = {"type": inner[0]}
+        if default is False:
+            options = {"action": "store_true"}
+        elif get_origin(inner[0]) is list:  # given once for each
+            options = {"action": "append", "metavar": "TEXT"}
+        elif bool in inner:
+            options = {"type": _truth_or_text}
+        parser.add_argument(f"--{name}", default=default, help=docs[name].replace("%", "%%"), **options)
+
+
+def _truth_or_text(text: str) -> bool | str:
+    return {"true": True, "false": False}.get(text.lower(), text)

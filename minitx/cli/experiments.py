@@ -1,6 +1,7 @@
 """`minitx train`, `describe` and `sweep`: commands that take a config, which is checked before torch is imported."""
 
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -27,9 +28,14 @@ def train_arguments(parser: Parser) -> None:
 
 def train(parsed: Namespace) -> None:
     """Train a model: --config FILE, and --section.key value to change a key."""
+    began = time.perf_counter()
     _check(parsed)
+    from minitx.data.text.work_progress import DELAY_SECONDS
     from minitx.training.api import train_config
+    from minitx.training.folder import is_first_process, print_line
 
+    if time.perf_counter() - began > DELAY_SECONDS and is_first_process():  # torch has been imported
+        print_line("preparing data and model", to_errors=True)
     train_config(parsed.values, parsed.resume, parsed.init_from)
     try:
         sys.stdout.flush()
@@ -49,10 +55,11 @@ def describe_arguments(parser: Parser) -> None:
 def describe(parsed: Namespace) -> None:
     """Print a config's size, cost and learning rate, without training."""
     _check(parsed)
+    from minitx.extensions.python_files import with_imports
     from minitx.training.describe import describe
     from minitx.training.resolve import resolve
 
-    run = resolve(parsed.values)
+    run = resolve(with_imports(parsed.values))
     print(describe(run))
     if parsed.plot:
         from minitx.plotting.config_pictures import draw

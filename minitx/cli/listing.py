@@ -1,6 +1,7 @@
 """`minitx list`: tasks, corpora, tokenizers, position schemes and bundled configs."""
 
 import inspect
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,11 @@ OPEN: Mapping[str, Mapping[str, Any]] = {
 """The registered classes of each open section of a config."""
 
 
-def listing() -> str:
-    """Every registered name with its first line of help and its options; every bundled config with its line."""
+def listing(width: int | None = None) -> str:
+    """Every registered name with its first line of help and its options; every bundled config with its line.
+
+    `width` is that of a terminal, in which long lines continue below their text.
+    """
     lines: list[str] = []
     for key, registry in (
         ("data.name", TASKS),
@@ -32,13 +36,18 @@ def listing() -> str:
     ):
         lines.append(key)
         for name, entry in registry.items():
-            summary = (inspect.getdoc(entry) or "").splitlines()[0]
+            summary = (inspect.getdoc(entry) or "").partition("\n")[0]
             options = [f"{option}={default}" for option, (_, default) in own_options(entry).items()]
             lines.append(f"  {name:<18} {summary}" + (f"  [{', '.join(options)}]" if options else ""))
     lines.append("--config (or a file)")
     for name, path in yaml_files.bundled().items():
         comment = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
         lines.append(f"  {name:<22} {comment}")
+    if width is not None:
+        indent = " " * 8
+        lines = [
+            textwrap.fill(line, max(width, 40), subsequent_indent=indent, break_long_words=False) for line in lines
+        ]
     return "\n".join(lines)
 
 

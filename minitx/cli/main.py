@@ -7,6 +7,7 @@ stderr with exit code 2; MINITX_TRACEBACK=1 shows their traceback.
 import errno
 import os
 import re
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from minitx.cli import conversion, experiments, trained
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.config.parser import Parser, config_parser
+from minitx.extensions.python_files import import_files
 
 DISK_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS,
@@ -40,6 +42,8 @@ class Command(NamedTuple):
         make = config_parser if self.configured else Parser
         parser = make(prog=f"minitx {name}", description=self.help)
         self.arguments(parser)
+        text = "a Python file of your own, which registers tasks, position schemes or corpora; once for each file"
+        parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE", help=text)
         return parser
 
 
@@ -89,7 +93,14 @@ def _run(arguments: list[str]) -> None:
         if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
             raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
     command = COMMANDS[name]
-    command.run(command.parser(name).parse_args(arguments[1:]))
+    parsed = command.parser(name).parse_args(arguments[1:])
+    if command.configured:  # imported once the config is checked
+        listed = parsed.values.get("imports", [])
+        if parsed.imports and isinstance(listed, list | dict):
+            parsed.values["imports"] = [*listed, *parsed.imports]
+    else:
+        import_files(parsed.imports)
+    command.run(parsed)
 
 
 def _sentences(error: Exception) -> str | None:
@@ -123,7 +134,7 @@ def _list(parsed: Namespace) -> None:
     """List the tasks, corpora, tokenizers, position schemes and configs."""
     from minitx.cli.listing import listing
 
-    print(listing())
+    print(listing(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
 
 
 def _completion_arguments(parser: Parser) -> None:

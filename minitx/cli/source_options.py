@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import annotated_types
 
 from minitx.config import schema
-from minitx.config.errors import all_results
+from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import check_options
 
 PACKAGE = Path(__file__).parents[1]
@@ -27,19 +27,24 @@ def check_config(values: Mapping[str, Any]) -> None:
 
 def _check_section(section: str, values: Any) -> None:
     """Check one open section of a config; its `name` may be missing where the default names a class."""
+    own = bool(values.get("imports"))  # files that may register more names
     for name in section.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
+        values = schema.named(values.get(name)) if isinstance(values, Mapping) else None
     if not isinstance(values, Mapping) or values.get("name") is None:
         return
     options = registered_options(SOURCES[section])
-    if str(values["name"]) in options or "torch" not in sys.modules:
+    if str(values["name"]) in options or not (own or "torch" in sys.modules):
         # Once torch is loaded, the registry may have classes of the user's own.
-        check_options(dict(values), section, options, lambda name: options[name])
+        try:
+            check_options(dict(values), section, options, lambda name: options[name])
+        except UnknownName as error:
+            advice = "" if str(error).endswith("?") else "; one of your own needs --import FILE"
+            raise ConfigError(f"{error}{advice}") from None
 
 
 @cache
 def registered_options(pattern: str) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """The options of every class that some files register: type and default (None) by name."""
+    """The options of every class that some files register: type, and None or the default by name."""
     bodies = [ast.parse(file.read_text(encoding="utf-8")).body for file in sorted(PACKAGE.glob(pattern))]
     classes = {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
     return {
@@ -54,18 +59,27 @@ def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[st
     """The options of a class: arguments of its constructor, or fields of a dataclass and its bases."""
     found: dict[str, tuple[Any, Any]] = {}
     constructor = next((each for each in kind.body if getattr(each, "name", "") == "__init__"), None)
+    annotations: dict[str, tuple[ast.expr | None, ast.expr | None]]
     if isinstance(constructor, ast.FunctionDef):
-        annotations = {argument.arg: argument.annotation for argument in constructor.args.args}
+        annotations = {argument.arg: (argument.annotation, None) for argument in constructor.args.args}
     else:
         for base in map(ast.unparse, kind.bases):
             found |= _options(classes[base], classes) if base in classes else {}
         annotations = {
-            ast.unparse(each.target): each.annotation for each in kind.body if isinstance(each, ast.AnnAssign)
+            ast.unparse(each.target): (each.annotation, each.value)
+            for each in kind.body
+            if isinstance(each, ast.AnnAssign)
         }
-    for name, annotation in annotations.items():
+    for name, (annotation, value) in annotations.items():
         if name not in CONTEXT and annotation and not ast.unparse(annotation).startswith("ClassVar"):
-            found[name] = (_type(ast.unparse(annotation)), None)
+            found[name] = (_type(ast.unparse(annotation)), _default(value))
     return found
+
+
+def _default(value: ast.expr | None) -> Any:
+    """A default that is a tuple of constants, an example for messages; None for any other."""
+    plain = isinstance(value, ast.Tuple) and all(isinstance(part, ast.Constant) for part in value.elts)
+    return ast.literal_eval(value) if value is not None and plain else None
 
 
 def _type(annotation: str) -> Any:

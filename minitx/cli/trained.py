@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minitx.cli.arguments import add_checkpoint, output, writable_folder, write_json
+from minitx.cli.arguments import add_checkpoint, add_options, output, writable_folder, write_json
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser, add_options
+from minitx.config.parser import Parser
+from minitx.extensions.python_files import import_files
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
@@ -30,6 +31,28 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
         raise ConfigError(str(error)) from None
 
 
+def _load(parsed: Namespace) -> "Predictor":
+    """The model of a command; a note where an imported file has changed since its training."""
+    import minitx
+
+    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    before = predictor.config.imports
+    for path, digest in import_files(parsed.imports).items():
+        if isinstance(before, dict) and before.get(path, digest) != digest:
+            print(f"minitx: {path} has changed since this model was trained", file=sys.stderr)
+    return predictor
+
+
+def _beyond_training(predictor: "Predictor", text: str) -> bool:
+    """Whether a question is longer than any in training; prints a note if so."""
+    tokens, longest = len(predictor.tokenizer.encode_masked(text)), predictor.task.longest[0]
+    if predictor.task.kind == "stream" or tokens <= longest:  # a running text may be longer: its end is read
+        return False
+    note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes"
+    print(note, file=sys.stderr)
+    return True
+
+
 def evaluate_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
@@ -47,10 +70,9 @@ def evaluate(parsed: Namespace) -> None:
     options = _options(parsed, BEAM_OPTIONS)
     if parsed.plot and not parsed.lengths:
         raise ConfigError("--plot needs --lengths FROM:TO")
-    import minitx
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
-    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    predictor = _load(parsed)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
     print(table(report))
     if parsed.json:
@@ -75,14 +97,15 @@ def generate(parsed: Namespace) -> None:
     options = _options(parsed, OPTIONS)
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
         raise ConfigError("--stream shows one text: it excludes --json, --num_beams and --num_return_sequences")
-    import minitx
 
-    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    predictor = _load(parsed)
     interactive = not parsed.texts and sys.stdin.isatty()
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
+    warned = False
     for text in texts:  # each line of a pipe is answered before the next one is read
         try:
             _answer(predictor, text, options, parsed.stream or interactive, parsed.json)
+            warned = warned or _beyond_training(predictor, text)
         except ConfigError as error:
             if not interactive:
                 raise
@@ -135,10 +158,10 @@ def attend(parsed: Namespace) -> None:
     out: Path = parsed.out
     if parsed.logdir:
         writable_folder(parsed.logdir)
-    import minitx
 
-    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    predictor = _load(parsed)
     maps = predictor.attend(parsed.text, parsed.target)
+    _beyond_training(predictor, parsed.text)
     if out.suffix.lower() == ".html":
         maps.save_html(out)
     else:
@@ -174,13 +197,12 @@ def ablate_arguments(parser: Parser) -> None:
 
 def ablate(parsed: Namespace) -> None:
     """Measure a trained model without each head."""
-    import minitx
     from minitx.evaluation.report import held_out_split, on_file
     from minitx.interpret.ablation import ablate, parse_heads, table
     from minitx.plotting.ablation_heatmap import draw_ablation
 
     together = parse_heads(parsed.heads) if parsed.heads else []
-    predictor = minitx.load(parsed.checkpoint, parsed.device)
+    predictor = _load(parsed)
     if parsed.path is not None:
         predictor = on_file(predictor, parsed.path)
     ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)

@@ -14,6 +14,10 @@ class ConfigError(ValueError):
     """Input that a user can mend: what was expected, what came, and which key to change; one line per mistake."""
 
 
+class UnknownName(ConfigError):
+    """A name that no class is registered under: a mistake, or one from a file of the user's own (--import)."""
+
+
 class RunFailed(Exception):
     """A run that cannot continue, or whose outcome could not be written: one sentence, exit code 1."""
 
@@ -42,7 +46,7 @@ def all_results(*parts: Callable[[], Any]) -> list[Any]:
         try:
             found.append(part())
         except ConfigError as error:
-            mistakes.append(str(error))
+            mistakes.append(error)
     if mistakes:
-        raise ConfigError("\n".join(mistakes))
+        raise type(mistakes[0])("\n".join(map(str, mistakes)))
     return found

@@ -11,9 +11,9 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
@@ -82,25 +82,6 @@ def field_docs(kind: Any) -> dict[str, str]:
         for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-
-
-def add_options(parser: Parser, kind: type, names: Iterable[str]) -> None:
-    """Add fields of a dataclass as `--field`, explained by its docstring; a default of False makes a flag."""
-    docs, hints = field_docs(kind), get_type_hints(kind)
-    for name in names:
-        default, inner = getattr(kind, name), get_args(hints[name]) or (hints[name],)
-        options: dict[str, Any] = {"type": inner[0]}
-        if default is False:
-            options = {"action": "store_true"}
-        elif get_origin(inner[0]) is list:  # given once for each
-            options = {"action": "append", "metavar": "TEXT"}
-        elif bool in inner:
-            options = {"type": _truth_or_text}
-        parser.add_argument(f"--{name}", default=default, help=docs[name].replace("%", "%%"), **options)
-
-
-def _truth_or_text(text: str) -> bool | str:
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def read_config(words: Sequence[str]) -> tuple[list[str], Values]:

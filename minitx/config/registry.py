@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from minitx.config.errors import ConfigError, did_you_mean
+from minitx.config.errors import ConfigError, UnknownName, did_you_mean
 from minitx.config.schema import Options
 from minitx.config.validation import shown, validate
 
@@ -50,7 +50,7 @@ def check_options(
     if name is None:
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(names))}")
     if not isinstance(name, str) or name not in names:
-        raise ConfigError(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
+        raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
     values = {key: value for key, value in options.items() if key != "name"}
     try:
         own = validate(_model(name, known(name)), values, section)

@@ -7,13 +7,19 @@ hold a registered `name` and that class's own options, which config/registry.py 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from minitx.config.validation import check_plain, errors_as_sentences, validate
 
-Options = dict[str, Any]
-"""An open section: `name`, and the options of the class registered under it."""
+
+def named(value: Any) -> Any:
+    """An open section, which may be given by its name alone: rope is {name: rope}."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Options = Annotated[dict[str, Any], BeforeValidator(named)]
+"""An open section: `name`, and the options of the class registered under it; or the name alone."""
 
 MAX_COUNT = 2**40  # more steps than any run takes
 
@@ -292,6 +298,9 @@ class Config:
     """How long, how precisely and on what to train."""
     log: LogConfig = LogConfig()
     """What is logged during training."""
+    imports: tuple[str, ...] | dict[str, str] = Field(default=(), examples=["[mytask.py]"])
+    """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
+    paths and hashes, which import nothing."""
 
     def __post_init__(self) -> None:
         if self.trainer.strategy == "fsdp2" and self.optimizer.name == "muon":
@@ -320,10 +329,12 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
 
 def merged(before: Any, after: Any, section: str = "") -> Any:
     """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
+    if section in (*OPEN_SECTIONS, "data.tokenizer"):
+        before, after = named(before), named(after)
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
         return after
-    named = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
-    if named and before["name"] != after["name"]:
+    both = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
+    if both and before["name"] != after["name"]:
         return dict(after)
     changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
     return {**before, **changed}

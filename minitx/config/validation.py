@@ -104,7 +104,8 @@ def expected(field: FieldInfo | None) -> str:
         return "keys and values"
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     text = _described(TypeAdapter(annotation).json_schema())
-    return f"{text}, e.g. {field.examples[0]}" if field.examples else text
+    examples = field.examples or ([[*field.default]] if field.default and isinstance(field.default, tuple) else [])
+    return f"{text}, e.g. {examples[0]}" if examples else text
 
 
 def _described(schema: Mapping[str, Any]) -> str:

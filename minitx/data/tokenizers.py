@@ -114,10 +114,11 @@ class Tokenizer:
         encoding = self.backend.encode(text, add_special_tokens=False)
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
+                piece, rule = text[start:end], self.backend.pre_tokenizer
+                if isinstance(rule, pre_tokenizers.WhitespaceSplit) and {*piece} <= {*self.alphabet}:
+                    raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
-                raise ConfigError(
-                    f"{text[start:end]!r} is not in the tokenizer's alphabet, which is: {' '.join(plain)}"
-                )
+                raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {' '.join(plain)}")
         return encoding.ids
 
     def encode_question(self, text: str) -> list[int]:

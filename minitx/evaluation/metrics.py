@@ -8,7 +8,7 @@ Legend: N examples, T target tokens, V vocabulary.
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,10 @@ from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
 from minitx.models.transformers import EncoderOnly, Transformer
 
-EXAMPLES_AT_ONCE = 500  # batch size of evaluation
+Show = Callable[[Iterable[Examples]], Iterable[Examples]]
+EXAMPLES_AT_ONCE = 500  # answers generated in one batch
+TOKENS_AT_ONCE, LOGITS_AT_ONCE = 2**13, 2**26
+"""Limits of a teacher-forced forward, where more are slower on a CPU, whose caches they exceed, and can fill a GPU."""
 
 
 @contextmanager
@@ -71,12 +74,21 @@ def score(model: Transformer, examples: Examples, architecture: str, special: Sp
 
 
 def teacher_forced(model: Transformer, batch: Batch) -> Scores:
-    """Loss and token accuracy, each token predicted after the correct ones."""
-    logits = model(**batch.model_inputs()).float()  # [N, T, V]
-    predicted = batch.labels != IGNORE
-    loss = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE, reduction="sum")
-    correct = (logits.argmax(dim=-1) == batch.labels) & predicted
-    return Scores(tokens=int(predicted.sum()), correct=int(correct.sum()), loss=float(loss))
+    """Loss and token accuracy, each token predicted after the correct ones; logits of labelled positions only."""
+    total, rows = Scores(), rows_at_once(model, batch.labels.size(1))
+    for start in range(0, len(batch.labels), rows):
+        part = batch.slice(start, start + rows)
+        predicted = part.labels != IGNORE
+        labels = part.labels[predicted]
+        logits = model.head(model(**part.model_inputs(), head=False)[predicted]).float()  # [labels, V]
+        correct, loss = logits.argmax(dim=-1) == labels, F.cross_entropy(logits, labels, reduction="sum")
+        total += Scores(tokens=len(labels), correct=int(correct.sum()), loss=float(loss))
+    return total
+
+
+def rows_at_once(model: Transformer, width: int) -> int:
+    """Number of rows of `width` tokens in one teacher-forced forward."""
+    return max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.head.out_features) // width)
 
 
 def exact_matches(model: Transformer, examples: Examples, architecture: str, special: SpecialIds) -> Tensor | None:
@@ -97,11 +109,10 @@ def exact_matches(model: Transformer, examples: Examples, architecture: str, spe
 
 
 def evaluate(
-    model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True
+    model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True, show: Show = iter
 ) -> Scores:
-    """Scores of any number of examples, in batches, in evaluation mode; `free` as for score."""
-    total = Scores()
+    """Scores of any number of examples, in batches handed through `show`, in evaluation mode; `free` as for score."""
+    size = EXAMPLES_AT_ONCE if examples.reference(special) is not None else rows_at_once(model, examples.width)
     with evaluating(model):
-        for part in FixedBatches(examples, EXAMPLES_AT_ONCE):
-            total = total + score(model, part, architecture, special, free)
-    return total
+        parts = (score(model, part, architecture, special, free) for part in show(FixedBatches(examples, size)))
+        return sum(parts, start=Scores())

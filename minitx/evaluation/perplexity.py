@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Stream
+from minitx.data.text.work_progress import progress
 from minitx.data.tokenizers import SpecialIds, Tokenizer
-from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, Scores, evaluating, teacher_forced
+from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
 from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
 
@@ -54,8 +55,9 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     starts = torch.arange(0, max(length - 1 - block, 0) + stride, stride)
     in_overlap = torch.arange(block) < block - stride  # counted in the window before
     total, device = Scores(), next(model.parameters()).device
+    parts = progress(starts.split(rows_at_once(model, block)), "evaluating", len, len(starts), " windows")
     with evaluating(model), torch.inference_mode():
-        for part in starts.split(EXAMPLES_AT_ONCE):
+        for part in parts:
             windows = ids[part[:, None] + torch.arange(block + 1)]  # [N, T + 1]
             batch = Stream(moved(windows, device)).frame(architecture, special)
             counted = moved(in_overlap & (part > 0)[:, None], device)

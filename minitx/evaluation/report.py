@@ -1,13 +1,15 @@
 """The report of `minitx evaluate`: figures, also by length, as a table and a plot."""
 
 import copy
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Stream, positions
+from minitx.data.examples import Examples, Stream, positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
+from minitx.data.text.work_progress import progress
 from minitx.evaluation.bleu import text_scores
 from minitx.evaluation.metrics import Scores, evaluate
 from minitx.evaluation.perplexity import strided, text_figures
@@ -119,9 +121,13 @@ def _unsuitable(task: Task, sentence: str) -> ConfigError:
     return ConfigError(f"{sentence}; this model was trained on {name}")
 
 
-def _scores(predictor: Predictor, examples: Any) -> Scores:
+def _scores(predictor: Predictor, examples: Examples) -> Scores:
     special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates its own
-    return evaluate(predictor.model, examples, predictor.architecture, special, free)
+
+    def show(parts: Iterable[Examples]) -> Iterator[Examples]:
+        return progress(parts, "evaluating", len, len(examples), " examples")
+
+    return evaluate(predictor.model, examples, predictor.architecture, special, free, show)
 
 
 def _figures(scores: Scores) -> dict[str, Any]:

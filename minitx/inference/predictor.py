@@ -11,9 +11,10 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.memory_checks import load_model
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, UnknownName
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
+from minitx.config.validation import shown
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed, labels
 from minitx.data.tasks import TASKS, Task
@@ -199,6 +200,10 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
         tokenizer.check_fits(model.head.out_features)
         return Predictor(model.to(device).eval(), tokenizer, config)
+    except UnknownName as error:
+        name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in config.imports)
+        advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
+        raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None

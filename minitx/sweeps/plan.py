@@ -9,6 +9,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.parser import overridden
 from minitx.config.schema import config_from_dict
 from minitx.evaluation.report import length_range
+from minitx.extensions.python_files import with_imports
 from minitx.sweeps.grid import combinations, slug
 from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import fingerprint
@@ -36,6 +37,7 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
     """
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    values = with_imports(values)
     base = config_from_dict(values)
     folder = run_root(base).with_name(f"{base.run.name}_sweep")
     jobs: list[Job] = []

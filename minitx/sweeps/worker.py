@@ -13,6 +13,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_report
+from minitx.extensions.python_files import with_imports
 from minitx.hardware.devices import machine
 from minitx.inference.predictor import load
 from minitx.sweeps.pool import Job
@@ -40,7 +41,7 @@ def main() -> None:
 
 def run(job: Job) -> Row:
     """Train, resume or read a run, and measure it by length if the job has lengths."""
-    folder = trained(config_from_dict(job["config"]))
+    folder = trained(config_from_dict(with_imports(job["config"])))
     results = json.loads((folder / "results.json").read_text())
     lengths, by_length = job["lengths"], None
     if lengths is not None:

@@ -8,10 +8,12 @@ from minitx.config import yaml_files
 from minitx.config.parser import overridden
 from minitx.config.schema import Config
 from minitx.evaluation.report import evaluation_report, table
+from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
 from minitx.training import run
 from minitx.training.choices.numerics import Numerics, choose_numerics
 from minitx.training.folder import RunFiles
+from minitx.training.lightning_messages import silence_lightning
 from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resolve import ResolvedRun, resolve
 
@@ -50,7 +52,7 @@ def train_config(
     """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
     from minitx.training.resilience.training_state import checked
 
-    return run.train(checked(resolve(config, resume, init_from)), AllExtras())
+    return run.train(checked(resolve(with_imports(config), resume, init_from)), AllExtras())
 
 
 class AllExtras(run.RunExtras):
@@ -85,6 +87,7 @@ class AllExtras(run.RunExtras):
         from minitx.training.resilience.memory import KeepFreedMemory
         from minitx.training.resilience.signals import StopOnSignal
 
+        silence_lightning()
         settings = config.trainer
         wanted: list[Any] = [
             StopOnDivergence(config, files),

@@ -1,4 +1,4 @@
-"""The progress line: rewritten in place on a terminal, one line per validation in a file."""
+"""The progress line: rewritten in place on a terminal; in a file a line now and then, and for each validation."""
 
 import sys
 import time
@@ -9,6 +9,8 @@ from lightning.pytorch.callbacks import Callback
 from minitx.data.batch import IGNORE, Batch
 from minitx.training.folder import print_line
 
+TERMINAL_SECONDS, FILE_SECONDS = 1.0, 10.0  # maximum age of the line, if steps are shorter
+
 
 class ProgressLine(Callback):
     """Print step, loss, latest validation, tokens/s and remaining time, and log the training curves."""
@@ -16,22 +18,32 @@ class ProgressLine(Callback):
     def __init__(self, every_n_steps: int) -> None:
         self.every_n_steps = every_n_steps
         self._in_place = sys.stdout.isatty()
-        self._updated_at = self._started_at = 0.0
-        self._step = self._first_step = 0
+        self._seconds = TERMINAL_SECONDS if self._in_place else FILE_SECONDS
+        self._printed_at = self._logged_at = self._started_at = 0.0
+        self._logged_step, self._first_step, self._rate = 0, 0, ""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        self._updated_at = self._started_at = time.perf_counter()
-        self._step = self._first_step = trainer.global_step
+        self._logged_at = self._started_at = time.perf_counter()
+        self._printed_at = self._started_at - self._seconds + TERMINAL_SECONDS  # the first line comes early
+        self._logged_step = self._first_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Synchronize with the device every n steps: one line, one point on each curve."""
-        step = trainer.global_step
-        if step == self._step or step % self.every_n_steps or not trainer.is_global_zero:
+        """Synchronize with the device every n steps only: one point on each curve."""
+        step, now = trainer.global_step, time.perf_counter()
+        if not trainer.is_global_zero or step == self._first_step:
             return
-        now = time.perf_counter()
-        batches = (step - self._step) * trainer.accumulate_grad_batches * trainer.world_size
-        rate = int((batch.labels != IGNORE).sum()) * batches / (now - self._updated_at)
-        self._updated_at, self._step = now, step
+        if due := step % self.every_n_steps == 0 and step != self._logged_step:
+            self._log(trainer, module, batch, now)
+        if now - self._printed_at >= self._seconds or (due and self._in_place):
+            left = int((now - self._started_at) / (step - self._first_step) * (trainer.max_steps - step))
+            synchronized = due or module.device.type == "cpu"
+            self._print(trainer, module, f"{self._rate}{left // 60}:{left % 60:02d} left", "\r", synchronized)
+
+    def _log(self, trainer: Any, module: Any, batch: Batch, now: float) -> None:
+        step = trainer.global_step
+        batches = (step - self._logged_step) * trainer.accumulate_grad_batches * trainer.world_size
+        rate = int((batch.labels != IGNORE).sum()) * batches / (now - self._logged_at)
+        self._logged_at, self._logged_step, self._rate = now, step, f"{rate:,.0f} tokens/s  "
         curves = {
             "training/loss": float(module.loss),
             "training/learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
@@ -42,32 +54,25 @@ class ProgressLine(Callback):
         if module.steps.skip:
             curves["training/skipped_steps"] = int(module.steps.skipped)
         trainer.logger.log_metrics(curves, step)
-        if self._in_place:
-            left = int((now - self._started_at) / (step - self._first_step) * (trainer.max_steps - step))
-            self._print(trainer, module, f"{rate:,.0f} tokens/s  {left // 60}:{left % 60:02d} left", end="\r")
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Print a line that is kept; the time of a validation does not count for tokens/s."""
         if trainer.is_global_zero:
-            self._updated_at = time.perf_counter()
-            self._print(trainer, module, f"{self._updated_at - self._started_at:.1f} s", end="\n")
+            self._logged_at = time.perf_counter()
+            self._print(trainer, module, f"{self._logged_at - self._started_at:.1f} s", "\n", module.loss is not None)
 
-    def _print(self, trainer: Any, module: Any, rest: str, end: str) -> None:
-        step, loss = f"step {trainer.global_step:,}/{trainer.max_steps:,}", ""
-        if module.loss is not None:
-            loss = f"loss {float(module.loss):.4f}"
+    def _print(self, trainer: Any, module: Any, rest: str, end: str, with_loss: bool) -> None:
+        self._printed_at = time.perf_counter()
+        loss = f"loss {float(module.loss):.4f}" if with_loss else ""
+        step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
         line = "  ".join(filter(None, (step, loss, described(module.validated), rest)))
-        print_line(f"\033[2K{line}" if self._in_place else line, end)
+        print_line(*((f"\033[2K{line}", end) if self._in_place else (line,)))
 
 
 def described(figures: dict[str, float]) -> str:
     """Figures of a validation for the progress line."""
-    match figures:
-        case {"bleu": bleu, "loss": loss}:
-            return f"validation BLEU {bleu:.2f}, loss {loss:.4f}"
-        case {"exact_match": exact_match}:
-            return f"exact match {100 * exact_match:.2f} %"
-        case {"loss": loss}:
-            return f"validation loss {loss:.4f}"
-        case _:
-            return ""
+    if "bleu" in figures:
+        return f"validation BLEU {figures['bleu']:.2f}, loss {figures['loss']:.4f}"
+    if "exact_match" in figures:
+        return f"exact match {100 * figures['exact_match']:.2f} %"
+    return f"validation loss {figures['loss']:.4f}" if figures else ""

@@ -50,6 +50,8 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     values = values.to_dict() if isinstance(values, Config) else values
     config = config_from_dict(values)
     device = training_device(config.trainer.accelerator)
+    if config.trainer.accelerator == "gpu" and device == "cpu":
+        raise ConfigError("trainer.accelerator gpu: torch finds no GPU here; leave it at auto, or set cpu")
     if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
         raise ConfigError(
             f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"

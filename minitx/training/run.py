@@ -1,9 +1,7 @@
 """A whole run: from a resolved config to a trained and evaluated checkpoint in its folder."""
 
 import json
-import logging
 import os
-import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +12,7 @@ from minitx.config.schema import Config
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches, TrainingBatches
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
-from minitx.hardware.devices import TRUE_DTYPES, resolve_precision
+from minitx.hardware.devices import TRUE_DTYPES, resolve_precision, training_device
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
 from minitx.training.folder import RunFiles, is_first_process, new_folder, old_folder, print_line, refuse_unwritable
@@ -89,13 +87,16 @@ def _train(
     run: ResolvedRun, start: Start | None, validation: Examples, files: RunFiles, extras: RunExtras
 ) -> dict[str, Any]:
     """Train in an existing folder; `start` is the checkpoint of a run to resume."""
+    config, task, model, settings = run.config, run.task, run.model, run.config.trainer
+    precision, reason = extras.precision(run)
+    if is_first_process():  # before Lightning is imported, which takes seconds
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        numerics = f"{precision}{reason}, {training_device(settings.accelerator)}"
+        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *run.notes]))
     from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
     from minitx.training.module import RunCallback, TransformerModule
     from minitx.training.progress import ProgressLine
 
-    _silence_lightning()
-    config, task, model, settings = run.config, run.task, run.model, run.config.trainer
-    precision, reason = extras.precision(run)
     accumulate = settings.accumulate_grad_batches
     save_every = min(settings.save_every_n_steps, settings.max_steps)
     callbacks = [
@@ -130,9 +131,6 @@ def _train(
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        numerics = f"{precision}{reason}, {trainer.strategy.root_device.type}"
-        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *run.notes]))
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
@@ -196,18 +194,3 @@ def _trainer(**settings: Any) -> Any:
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"
         raise ConfigError(f"{launched} processes were launched, but {asked}")
     return trainer
-
-
-def _silence_lightning() -> None:
-    """Hide Lightning's messages that repeat ours, or that do not apply to batches sampled by number."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*resuming from a checkpoint that ended before the epoch ended.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",  # settings may change on resume
-        ".*It is recommended to use .self.log.*sync_dist.*",  # figures are summed before they are logged
-        ".*Checkpoint directory .* exists and is not empty.*",
-        ".*isinstance.treespec, LeafSpec.*",
-        ".*smaller than the logging interval.*",
-    ):
-        warnings.filterwarnings("ignore", message)

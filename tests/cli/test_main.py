@@ -19,7 +19,7 @@ from PIL import Image
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.config.parser import config_from_words
+from minitx.data.text import work_progress
 from minitx.tensorboard.events import EventFile
 from tests.cli.conftest import SETS, SMALL
 from tests.training.interrupting import FORK
@@ -45,11 +45,32 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
         (["--config", "~nosuchuser/a.yaml"], "--config: there is no home folder for ~nosuchuser/a.yaml"),
         (["--config", "shakespeare", "--data.path", "~nosuchuser/a"], "data.path: there is no home folder for"),
         (["--config", "shakespeare", "--data.path", "none.txt"], "there is no file"),
+        (["--config", "shakespeare", "--data.path", "data/x.txt"], "no file data/x.txt (data/README.md says where to"),
+        (["--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md says where to"),
+        (["--data.length", "8"], "data.length: expected a list of 2 integers, e.g. [1, 16], got 8"),
+        (["--import", "none.py"], "--import: expected a Python file (.py), got 'none.py'"),
     ],
 )
 def test_bad_settings(overrides: list[str], expected: str, tmp_path: Path, refused: Callable) -> None:
     assert expected in refused("train", *REVERSE, "--run.folder", str(tmp_path / "runs"), *overrides)
     assert not (tmp_path / "runs").exists(), "no work before the refusal"
+
+
+def test_a_gpu_that_is_not_there_is_refused_at_once(
+    tmp_path: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minitx.training.resolve.training_device", lambda accelerator: "cpu")
+    words = ["--trainer.accelerator", "gpu", "--run.folder", str(tmp_path / "runs")]
+    assert "trainer.accelerator gpu: torch finds no GPU here" in refused("train", *REVERSE, *words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_prompt_beyond_the_trained_length_gets_one_note(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["generate", str(run), " ".join("3" * 16)])
+    assert not capsys.readouterr().err
+    main(["generate", str(run), *[" ".join("3" * 22)] * 2])
+    note = "minitx: this prompt has 22 tokens, and the longest in training had 16: expect mistakes\n"
+    assert capsys.readouterr().err == note
 
 
 class Hostile:
@@ -96,6 +117,7 @@ def test_bad_checkpoints(
     ("words", "expected"),
     [
         (["generate", "RUN", "3 1 x"], "'x' is not in the tokenizer's alphabet, which is: 0 1 2 3 4 5 6 7 8 9"),
+        (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
         (["generate", "RUN", "1", "--temperature", "2"], "temperature needs do_sample"),
         (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
         (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
@@ -167,11 +189,16 @@ def test_evaluate_a_language_model_on_another_text(
 
 
 def test_evaluate_a_language_model_with_overlapping_windows(
-    text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("DELAY_SECONDS", "LINE_SECONDS"):
+        monkeypatch.setattr(work_progress, name, 0.0)
+    main(["evaluate", str(text_run)])
+    assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
     main(["evaluate", str(text_run), "--stride", "8", "--json", str(tmp_path / "out.json")])
     assert json.loads((tmp_path / "out.json").read_text())["stride"] == 8
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert re.search(r"evaluating: (\d+) of \1 windows", err)
     assert "stride (tokens between overlapping windows)   8\n" in out
     assert "perplexity (per token)" in out
 

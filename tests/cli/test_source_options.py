@@ -24,19 +24,22 @@ def test_names_and_options_are_those_of_the_classes(section: str) -> None:
     assert sum(kind is not Any for options in found.values() for kind, _ in options.values()) > len(found) / 2
 
 
-def test_four_mistakes_are_four_lines(
+def test_five_mistakes_are_five_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in a fresh process, where torch is not loaded and only the sources know the names.
     monkeypatch.setattr(source_options, "sys", SimpleNamespace(modules={}))
     file = tmp_path / "config.yaml"
     file.write_text(
-        "data: {name: reverse, symbls: 5}\nmodel: {d_modle: 8, position: {name: rop}}\ntrainer: {max_steps: 0}\n"
+        "data: {name: reverse, symbls: 5}\nmodel: {d_modle: 8, position: rop, position_ids: own}\n"
+        "trainer: {max_steps: 0}\n"
     )
     with pytest.raises(SystemExit, match="2"):
         main(["train", "--config", str(file)])
     assert sorted(capsys.readouterr().err.splitlines()) == [
         "minitx: model.position.name: unknown name 'rop'; did you mean rope?",
+        "minitx: model.position_ids.name: unknown name 'own'; known are: consecutive, coupled, offset, randomized; "
+        "one of your own needs --import FILE",
         "minitx: trainer.max_steps: expected an integer of at least 1, got 0",
         "minitx: unknown key data.symbls: did you mean data.symbols? (for data.name reverse)",
         "minitx: unknown key model.d_modle: did you mean model.d_model?",

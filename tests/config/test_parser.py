@@ -77,6 +77,16 @@ def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) ->
 
 
 @pytest.mark.parametrize("section", OPEN_SECTIONS)
+def test_a_name_alone_is_an_open_section(file: Callable, section: str) -> None:
+    written = file(nested(section, "a"))
+    for words in (written, [f"--{section}", "a"], [*written, f"--{section}.symbols", "5"]):
+        config: Any = parse(*words)
+        for name in section.split("."):
+            config = config[name] if isinstance(config, dict) else getattr(config, name)
+        assert config == {"name": "a", **({"symbols": 5} if len(words) == 4 else {})}
+
+
+@pytest.mark.parametrize("section", OPEN_SECTIONS)
 @pytest.mark.parametrize(
     ("later", "expected"),
     [
@@ -163,9 +173,10 @@ def test_config_is_an_option_and_no_key(file: Callable) -> None:
         ("optimizer.lr", "fast", "a number above 0"),
         ("model.dropout", 1.5, "a number of at least 0 and below 1"),
         ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
-        ("optimizer.betas", [0.9], "a list of 2 numbers"),
-        ("optimizer.betas", [0.9, "x"], "a list of 2 numbers"),
-        ("model.position", "rope", "keys and values, e.g. {name: rope}"),
+        ("optimizer.betas", [0.9], "a list of 2 numbers, e.g. [0.9, 0.98]"),
+        ("optimizer.betas", [0.9, "x"], "a list of 2 numbers, e.g. [0.9, 0.98]"),
+        ("model.position", 3, "keys and values, e.g. {name: rope}"),
+        ("imports", "a.py", "a list of texts or keys and values, e.g. [mytask.py]"),
         ("model.vocab_size", "many", "an integer of at least 1 or null"),
         ("trainer.compile", "maybe", "true or false or 'auto'"),
         ("trainer.devices", None, "an integer or text"),

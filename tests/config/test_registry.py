@@ -51,7 +51,7 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
         ({"name": "shape", "sides": "many"}, "thing.sides: expected an integer, got 'many' (for thing.name shape)"),
         (
             {"name": "shape", "lengths": [1]},
-            "thing.lengths: expected a list of 2 integers, got [1] (for thing.name shape)",
+            "thing.lengths: expected a list of 2 integers, e.g. [1, 2], got [1] (for thing.name shape)",
         ),
         (
             {"name": "shape", "d_model": 3},

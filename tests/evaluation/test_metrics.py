@@ -181,8 +181,17 @@ def test_batches_add_up_to_the_whole(architecture: str, pairs: Pairs, monkeypatc
     assert measured.loss == pytest.approx(whole.loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("architecture", ANSWERING)
+@torch.no_grad()
+def test_logits_are_computed_for_scored_tokens_only(architecture: str, pairs: Pairs) -> None:
+    model, rows = random_model(architecture).eval(), list[int]()
+    model.head.register_forward_hook(lambda module, inputs, logits: rows.append(logits.numel() // VOCABULARY))
+    scores = teacher_forced(model, pairs.frame(architecture, SPECIAL))
+    assert sum(rows) == scores.tokens == int(pairs.target_keep.sum()) + len(pairs)
+
+
 def test_running_text_has_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", 3)
+    monkeypatch.setattr(evaluation, "TOKENS_AT_ONCE", 24)  # three blocks at once
     stream = Stream(torch.randint(6, VOCABULARY, (10, 9), generator=generator(1)))
     measured = evaluate(random_model("decoder_only"), stream, "decoder_only", SPECIAL)
     assert (measured.examples, measured.exact, measured.tokens) == (10, None, 80)

@@ -59,7 +59,7 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
 
 
 def test_a_stride_of_the_block_is_evaluation_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitx.evaluation.perplexity.EXAMPLES_AT_ONCE", 3)  # several batches of windows
+    monkeypatch.setattr("minitx.evaluation.metrics.TOKENS_AT_ONCE", 15)  # several batches of windows
     stream = blocks([6 + index * index % 6 for index in range(50)], 5)
     blockwise = evaluate(MODEL, stream, "decoder_only", SPECIAL)
     windows = strided(MODEL, stream, 5, "decoder_only", SPECIAL)

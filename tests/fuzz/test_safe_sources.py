@@ -53,6 +53,12 @@ def test_torch_loads_in_one_place_and_weights_only() -> None:
     assert options["mmap"] is True, "an unmapped tensor is read to the size that it declares"
 
 
+def test_files_are_imported_in_one_place_that_the_core_does_not_import() -> None:
+    """tests/test_imports.py: the core imports no extras."""
+    imports = {file.relative_to(ROOT).as_posix() for file in FILES for name, _ in calls(file) if "exec_module" in name}
+    assert imports == {"extensions/python_files.py"}
+
+
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from minitx.checkpoints import safe_load as archive
     from minitx.training.checkpointing import AtomicCheckpointIO

@@ -1,5 +1,6 @@
 """Whole small runs: what is learnt, what is written, and what is refused before any work."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
 from minitx.config.errors import ConfigError
+from minitx.training import progress
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
@@ -74,6 +76,17 @@ def test_a_run_writes_what_it_should(small: Any, tmp_path: Path, architecture: s
     assert not [key for key in hyperparameters if key.startswith(("log.", "run.folder")) or key == "model.window"]
     assert final["final/exact_match"] == pytest.approx(results["exact_match"])
     assert final["final/seconds"] == pytest.approx(results["seconds"])
+
+
+def test_a_pipe_gets_lines_between_validations(small: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TERMINAL_SECONDS", "FILE_SECONDS"):
+        monkeypatch.setattr(progress, name, 0.0)
+    train(small(trainer={"accumulate_grad_batches": 2}, log={"every_n_steps": 2}))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    shown = {line.split()[1] for line in lines if line.endswith(" left")}
+    assert shown == {f"{step}/6" for step in range(1, 7)}
+    assert all("loss " in line for line in lines)
+    assert any(re.fullmatch(r"step 4/6  loss \S+  .*[\d,]+ tokens/s  \d+:\d\d left", line) for line in lines), lines
 
 
 @pytest.mark.parametrize(

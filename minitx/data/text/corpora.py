@@ -69,9 +69,10 @@ def load(
     if found is None:
         if re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
             return _from_hub(path, subset, column, _by_row(documents), streaming)
+        source = " (data/README.md says where to find it)" if Path(path).parts[0] == "data" else ""
         raise ConfigError(
-            f"data.path: there is no file {path}; give a file of text, JSON, CSV or Parquet, a folder of them, "
-            f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}"
+            f"data.path: there is no file {path}{source}; give a file of text, JSON, CSV or Parquet, a folder of them, "
+            f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}; a corpus of your own needs --import FILE"
         )
     kind, files = found
     if kind != "text":

@@ -29,7 +29,8 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
     root = expanded(folder, "data.path")
     expected = name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
     if not root.is_dir():
-        raise ConfigError(f"data.path: there is no folder {folder}; give one with {expected}")
+        source = " (data/README.md says where to find it)" if root.parts[:1] == ("data",) else ""
+        raise ConfigError(f"data.path: there is no folder {folder}{source}; give one with {expected}")
     file = root / name
     if file.suffix in TABLES:
         pairs = _table(file, source, target, key)

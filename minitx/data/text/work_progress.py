@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 
-DELAY_SECONDS = 2.0  # work that takes less shows nothing
+DELAY_SECONDS = 1.0  # work that takes less shows nothing
 BAR_SECONDS, LINE_SECONDS = 0.2, 10.0  # seconds between updates, on a terminal and elsewhere
 
 
@@ -36,11 +36,13 @@ def progress(
     if sys.stderr.isatty():
         options: dict[str, Any] = {"mininterval": BAR_SECONDS}
     else:
-        goal = f" of {{total_fmt}}{unit}" if total is not None else ""
-        layout = f"{{desc}}: {{n_fmt}}{unit}{goal}"
+        layout = f"{{desc}}: {{n_fmt}}{unit}"
+        if total is not None:
+            layout = f"{{desc}}: {{n_fmt}}{unit if unit == 'B' else ''} of {{total_fmt}}{unit}, {{remaining}} left"
         options = {"mininterval": LINE_SECONDS, "file": _Lines(), "bar_format": layout}
-    options |= {"total": total, "desc": label, "unit": unit, "unit_scale": True}
+    options |= {"total": total, "desc": label, "unit": unit, "unit_scale": unit == "B"}
     with _Bar(delay=DELAY_SECONDS, leave=False, miniters=1, **options) as bar:
+        bar.last_print_t -= options["mininterval"]  # the first update comes after the delay
         for part in parts:
             yield part
             bar.update(size(part))

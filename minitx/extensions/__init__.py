@@ -1,0 +1,1 @@
+"""A user's own Python files, which register tasks, position schemes, tokenizers and corpora."""

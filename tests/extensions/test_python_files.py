@@ -1,0 +1,152 @@
+"""A file of the user's own: used by every command that names it, and imported by nothing else."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minitx
+from minitx.checkpoints import format as checkpoint
+from minitx.cli.main import main
+from minitx.config.errors import ConfigError
+from minitx.data.tasks import TASKS
+from minitx.data.text.corpora import CORPORA
+from minitx.extensions.python_files import import_files
+from minitx.nn.positions import POSITIONS
+
+OWN = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from minitx.data.tasks import SequenceTask, register
+from minitx.data.text import corpora
+from minitx.nn import positions
+
+import helper
+
+with Path(__file__).with_name("imported.log").open("a") as log:
+    log.write("imported\\n")
+
+
+@register("same")
+@dataclass(kw_only=True)
+class Same(SequenceTask):
+    """3 1 4 -> 3 1 4."""
+
+    answer = helper.answer
+
+
+@positions.register("ramp")
+class Ramp(positions.NoPositions):
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, slope: float = 0.1) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
+        self.slope = slope
+
+    def embed(self, x, pos):
+        return x + self.slope * pos[..., None]
+
+
+@corpora.register("rhyme")
+def rhyme() -> list[Path]:
+    return [Path(__file__).with_name("rhyme.txt")]
+'''
+SMALL = [
+    "--model.d_model=16", "--model.n_heads=2", "--model.n_layers=1", "--trainer.max_steps=2",
+    "--trainer.accelerator=cpu", "--trainer.precision=32-true", "--data.test_size=8", "--data.validation_size=8",
+]  # fmt: skip
+TRAIN = ["train", "--config", "reverse", "--data.name", "same", "--model.position", "ramp", *SMALL]
+
+
+@pytest.fixture
+def forget() -> Iterator[Callable[[], None]]:
+    """forget(): as in a process that has imported no file of the user's own."""
+    registries: list[Any] = [TASKS, POSITIONS, CORPORA]
+    before, path = [dict(getattr(each, "data", each)) for each in registries], [*sys.path]
+
+    def restore() -> None:
+        for registry, entries in zip(registries, before, strict=True):
+            for name in registry.keys() - entries.keys():
+                del registry[name]
+        for name in [name for name in sys.modules if name.startswith("own_") or name == "helper"]:
+            del sys.modules[name]
+        sys.path[:] = path
+
+    yield restore
+    restore()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: Callable) -> Path:
+    """own.py in the working directory; imported.log has a line for each time that it ran."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "helper.py").write_text("def answer(self, source, keep):\n    return source, keep\n")
+    (tmp_path / "rhyme.txt").write_text("twinkle twinkle little star\n" * 60)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def times(own: Path) -> int:
+    return len((own / "imported.log").read_text().splitlines())
+
+
+def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None:
+    first = import_files(["own.py"])
+    assert [*import_files([str(own / "own.py")]).values()] == [*first.values()]
+    assert (times(own), "same" in TASKS, "ramp" in POSITIONS, "rhyme" in CORPORA) == (1, True, True, True)
+    (own / "wrong.py").write_text("1 / 0")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback, and half a module is not kept
+            import_files(["wrong.py"])
+    for path in ("none.py", "rhyme.txt", "."):
+        with pytest.raises(ConfigError, match="expected a Python file"):
+            import_files([path])
+
+
+def test_own_task_and_positions_on_the_command_line(
+    own: Path, forget: Callable, refused: Callable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*TRAIN, "--import", "own.py"])
+    saved = checkpoint.read(own / "runs/reverse/v0/last.ckpt")["minitx"]["config"]["imports"]
+    assert saved == import_files(["own.py"])
+    forget()
+    for words in (["generate", "runs/reverse", "3 1"], ["evaluate", "runs/reverse"], ["attend", "runs/reverse", "3 1"]):
+        assert "which is not minitx's own; if you trust the code, add --import 'own.py'\n" in refused(*words)
+    with pytest.raises(ConfigError, match=r"add --import 'own\.py'"):
+        minitx.load("runs/reverse")
+    assert "add --import 'own.py'" in refused(*TRAIN[:5], "--resume")
+    assert times(own) == 1, "no checkpoint imports a file"
+    forget()
+    main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
+    main(["evaluate", "runs/reverse", "--import", "own.py"])
+    main(["attend", "runs/reverse", "3 1", "--import", "own.py"])
+    main([*TRAIN, "--import", "own.py", "--trainer.max_steps=3", "--resume"])
+    capsys.readouterr()
+    main(["list", "--import", "own.py"])
+    assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
+    assert times(own) == 2
+    (own / "own.py").write_text(OWN + "\n")
+    main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
+    assert capsys.readouterr().err == "minitx: own.py has changed since this model was trained\n"
+
+
+def test_own_corpus_from_the_key_of_a_config(own: Path, forget: Callable, refused: Callable) -> None:
+    (own / "own.yaml").write_text("imports: [own.py]\ndata: {path: rhyme, block: 8}\n")
+    main(["train", "--config", "shakespeare", "--config", "own.yaml", *SMALL])
+    forget()
+    main(["generate", "runs/shakespeare", "twin", "--max_new_tokens", "3"])  # needs no corpus
+    assert "there is no file rhyme" in (error := refused("evaluate", "runs/shakespeare"))
+    assert "a corpus of your own needs --import FILE" in error
+    assert times(own) == 1
+    main(["evaluate", "runs/shakespeare", "--import", "own.py"])
+
+
+@pytest.mark.slow
+def test_a_sweep_over_own_classes(own: Path) -> None:
+    words = ["sweep", "--config", "reverse", "--import", "own.py", "--data.name", "same", "--seeds", "1", *SMALL]
+    for _ in range(2):  # the second time with finished runs, whose checkpoints are read by length
+        main([*words, "--set", "model.position=ramp,rope", "--lengths", "1:2"])
+        (own / "runs/reverse_sweep/rows.jsonl").unlink()
+    assert len((own / "runs/reverse_sweep/table.csv").read_text().splitlines()) > 2
