@@ -25,6 +25,7 @@ from minitx.data.tokenizers import Tokenizer
 TASKS = LazyRegistry(
     {
         "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
+        "minitx.data.tasks.formal_languages": {"parity": "Parity", "dyck": "Dyck"},
         "minitx.data.tasks.languages": {"number_words": "NumberWords"},
         "minitx.data.tasks.dates": {"dates": "Dates"},
         "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
