@@ -24,8 +24,9 @@ MAX_COLUMNS = 16
 TEXT = {"path": "python_code", "tokenizer": {"name": "char"}, "test_share": 0.1}
 OPTIONS: dict[str, dict[str, Any]] = {"text": TEXT, "masked_text": TEXT}
 UNITS = {
-    "addition": "digits of the operands", "dates": "characters", "number_words": "digits of the number", "text": "tokens of a block",
-    "masked_text": "tokens of a block", "markov": "tokens of a block", "translation": "tokens of the source",
+    "addition": "digits of the operands", "dates": "characters", "number_words": "digits of the number",
+    "text": "tokens of a block", "masked_text": "tokens of a block", "markov": "tokens of a block",
+    "translation": "tokens of the source",
 }  # fmt: skip
 """What the length of a question is where it is not its number of symbols."""
 
@@ -75,11 +76,11 @@ def main() -> None:
         task: Task = build(TASKS, {"name": name, **options.get(name, {})}, "data")
         for split in SPLITS:
             found = lengths(task, split)
-            row = {"task": name, "split": split, "examples": len(found), "shares": shares(task, found)}
-            rows.append(row)
+            shared = shares(task, found)
+            rows.append({"task": name, "split": split, "examples": len(found), "shares": shared})
             title = [f"`{name}`", UNITS.get(name, "symbols")] if split == "training" else ["", ""]
             size = "sampled" if split == "training" else f"{len(found):,}"
-            lines.append([*title, split, size, ", ".join(f"{key}: {100 * s:.1f}" for key, s in row["shares"].items())])
+            lines.append([*title, split, size, ", ".join(f"{key}: {100 * share:.1f}" for key, share in shared.items())])
     record(
         "splits", rows, table(["task", "length in", "split", "examples", "share of each length, %"], lines), "splits.md"
     )
