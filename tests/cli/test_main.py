@@ -147,7 +147,7 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert Image.open(tmp_path / "out.png").width > 800
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["split"] == "test"
-    assert report["examples"] == 50
+    assert report["examples"] == 45
     assert {"exact_match", "token_accuracy", "loss", "by_length"} <= report.keys()
     assert set(report["by_length"]) == {"3", "4"}
     assert "free-running" in capsys.readouterr().out
