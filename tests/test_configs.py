@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minitx.config.parser import config_from_words
 from minitx.data.text import corpora
 from minitx.training.api import train_config as train
-from short_configs import short, shortened
+from short_configs import config_from_words, short, shortened
 from tests.training.interrupting import assert_same_run, break_off
 
 FOLDER = Path(__file__).parent.parent / "configs"

@@ -11,6 +11,7 @@ from benchmarks import common, lengths, results
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
 from minitx.config.registry import resolve
+from minitx.data.splits import SPLITS
 from minitx.data.tasks import TASKS
 from short_configs import config_from_words
 
@@ -28,6 +29,16 @@ def test_the_page_of_lengths_is_what_its_command_writes(task: str) -> None:
     assert lengths.section(task) in page, "run python -m benchmarks.lengths"
     for picture in re.findall(r"\]\((images/lengths_.*?)\)", page):
         assert (ROOT / "docs" / picture).exists()
+
+
+def test_the_table_of_splits_has_every_task() -> None:
+    rows = json.loads((common.RESULTS / "splits.json").read_text())["rows"]
+    own = {name for name in TASKS if not name.startswith("imported")}
+    assert {(row["task"], row["split"]) for row in rows} == {(name, split) for name in own for split in SPLITS}
+    page = (ROOT / "docs/splits.md").read_text()
+    for row in rows:
+        assert row["split"] == "training" or f"| {row['split']} | {row['examples']:,} |" in page
+        assert sum(row["shares"].values()) == pytest.approx(1.0)
 
 
 def test_every_config_has_a_row() -> None:

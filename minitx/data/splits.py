@@ -52,3 +52,15 @@ def in_split(hashes: Tensor, split: Split) -> Tensor:
         "training": (first_training, BUCKETS),
     }[split]
     return torch.from_numpy((bucket >= first) & (bucket < end))
+
+
+def matched(plan: Tensor, strata: Tensor) -> Tensor:
+    """Give each planned stratum [P] the next row of that stratum, from the strata of N rows: row indices [P], or -1."""
+    planned, rows = plan.numpy(), strata.numpy()
+    plan_order, row_order = planned.argsort(kind="stable"), rows.argsort(kind="stable")
+    planned, rows = planned[plan_order], rows[row_order]
+    place = rows.searchsorted(planned) + np.arange(len(planned)) - planned.searchsorted(planned)
+    fits = place < rows.searchsorted(planned, side="right")
+    match = np.full(len(planned), -1)
+    match[plan_order[fits]] = row_order[place[fits]]
+    return torch.from_numpy(match)

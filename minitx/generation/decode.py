@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from minitx.generation.logits_processors import LogitsProcessor
+from minitx.generation.logits_processors import LogitsProcessor, nan_where_impossible
 from minitx.generation.replay import ReplayedStep
 from minitx.generation.sampling import Sampler, greedy
 
@@ -36,14 +36,16 @@ class DecodeStep(NamedTuple):
     """One more token for each row."""
 
     ids: Tensor  # [B], padding after a row's end
-    log_probability: Tensor | None  # [B], under the model, before processors and filters; 0 after the end
+    log_probability: (
+        Tensor | None
+    )  # [B], under the model, before processors and filters; 0 after the end; NaN if none is possible
 
 
 class Decoded(NamedTuple):
     """The generated tokens of each row."""
 
     ids: Tensor  # [B, T], the end included, then padding; T is at most max_new_tokens
-    log_probabilities: Tensor | None  # [B], of all tokens of a row under the model, in fp64
+    log_probabilities: Tensor | None  # [B], of all tokens of a row under the model, in fp64; NaN if it failed
 
 
 def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Decoded:
@@ -117,6 +119,8 @@ def steps(
             log_probability = None
             if scores:
                 log_probability = logits.float().log_softmax(dim=-1).gather(1, new[:, None])[:, 0]
+                if logits_processor is not None:
+                    log_probability = nan_where_impossible(log_probability, new, processed)
                 log_probability = log_probability.masked_fill(ended, 0.0)
             if done:
                 new = new.masked_fill(ended, pad)

@@ -13,6 +13,8 @@ from minitx.hardware.devices import moved, widest_float
 
 NUMBERS_AT_ONCE = 64
 """Random numbers that are generated ahead for each row."""
+TEMPERATURES = (1e-20, 1e20)
+"""Outside this range logits would overflow; at its ends the most likely token is certain, or all are equally likely."""
 
 
 class Sampler(Protocol):
@@ -82,7 +84,9 @@ def filtered(
     min_p: float | None = None,
 ) -> Tensor:
     """The probabilities [B, V] after temperature and filters; see sampler."""
-    logits = logits.float() if temperature is None else logits.float() / temperature
+    logits = logits.float()
+    if temperature is not None:
+        logits = logits / min(max(temperature, TEMPERATURES[0]), TEMPERATURES[1])
     if top_k is not None and top_k < logits.size(-1):
         minimum = logits.topk(top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < minimum, -torch.inf)

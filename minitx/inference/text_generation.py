@@ -3,6 +3,7 @@
 Legend: B rows, P prompt tokens, T generated tokens.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,10 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly,
 
 DEFAULT_NEW_TOKENS = 200
 """Default of max_new_tokens for running text."""
+IMPOSSIBLE = (
+    "no text is possible: no_repeat_ngram_size, min_new_tokens and the tokens that are never generated forbid every "
+    "token, or the model computes NaN"
+)
 
 Generators = list[torch.Generator]
 """Random number generators of the texts of one prompt."""
@@ -74,7 +79,7 @@ class TextGenerator:
         limit, generators = self.limit(prompt, options), _generators([prompt], options)
         tensors, arguments = self._arguments([prompt], generators, limit, options)
         ends, arguments["eos"] = arguments["eos"], ()  # _pieces stops at an end
-        return self._pieces(prompt, decode.steps(self.model, *tensors, **arguments), ends)
+        return self._pieces(prompt, decode.steps(self.model, *tensors, scores=True, **arguments), ends)
 
     def follow(self, prompt: list[int], options: GenerationOptions) -> Generation:
         """Generate one text within one context, a forward for each of its tokens."""
@@ -176,7 +181,7 @@ class TextGenerator:
         if options.num_beams > 1:
             ids, _, logs, lengths = (part[:, :count] for part in beam_search(self.model, *tensors, **arguments))
             if not bool(lengths[:, 0].all()):
-                raise ConfigError("no text is possible: no_repeat_ngram_size and min_new_tokens forbid every token")
+                raise ConfigError(IMPOSSIBLE)
         else:
             decoded = decode.generate(self.model, *tensors, scores=True, **arguments)
             assert decoded.log_probabilities is not None  # scores were requested
@@ -190,6 +195,8 @@ class TextGenerator:
 
     def _generation(self, prompt: list[int], ids: list[int], log_probability: float, ends: list[int]) -> Generation:
         """A row up to its end token."""
+        if math.isnan(log_probability):
+            raise ConfigError(IMPOSSIBLE)
         for index, token in enumerate(ids):
             if token in ends:
                 text = self._text(prompt, ids[:index])
@@ -204,7 +211,10 @@ class TextGenerator:
         ids: list[int] = []
         final = text = ""
         for step in steps:
-            token = int(step.ids[0])
+            assert step.log_probability is not None  # scores were requested
+            token = int(step.ids.masked_fill(step.log_probability.isnan(), -1)[0])
+            if token < 0:
+                raise ConfigError(IMPOSSIBLE)
             if token in ends:
                 break
             ids.append(token)
@@ -233,6 +243,8 @@ def fill_positions(
     scores, best = logits.log_softmax(dim=-1).max(dim=-1)
     answers = torch.where(predicted, best, source)
     totals = scores.masked_fill(~predicted, 0.0).sum(dim=1).tolist()
+    if any(map(math.isnan, totals)):
+        raise ConfigError(IMPOSSIBLE)
     rows = [row[: len(prompt)] for row, prompt in zip(answers.tolist(), prompts, strict=True)]
     return [[Generation(tokenizer.decode(row), row, total, "length")] for row, total in zip(rows, totals, strict=True)]
 

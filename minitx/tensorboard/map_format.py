@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,14 @@ MAX_LABEL_LENGTH = 200
 """Characters of a token that are kept."""
 LEVELS = 255
 MAX_MAP_BYTES = 2**28
-"""Bytes of one unpacked map: an untrusted header cannot request more memory."""
+"""Bytes of one unpacked map, at most."""
+MAX_HEADER_BYTES = 2**20
+MAX_LABELS = 2**16
+"""Labels of one side."""
+MAX_MAPS = 4096
+"""Maps of one event."""
+PIECE_BYTES = 2**12
+"""Packed bytes that are unpacked at once, to at most 1032 times as many."""
 PATTERN_FROM = 0.5
 """A head follows a pattern with at least this share of its weight."""
 
@@ -102,8 +109,12 @@ def read_header(item: bytes) -> dict[str, Any]:
     """Parse and check a header, and cut its labels to MAX_LABEL_LENGTH.
 
     Raises:
-        ConfigError: not a header of this format, or of an unknown version.
+        ConfigError: not a header of this format, of an unknown version, or too large.
     """
+    if len(item) > MAX_HEADER_BYTES:
+        raise ConfigError(
+            f"the header of these attention maps is too large: {len(item)} bytes, at most {MAX_HEADER_BYTES}"
+        )
     try:
         header = json.loads(item)
         version = header["version"]
@@ -127,7 +138,9 @@ def _is_valid(header: dict[str, Any]) -> bool:
             "statistics": [*statistics],
         }:
             return (
-                all(label is None or isinstance(label, str) for label in [*queries, *keys])
+                max(len(queries), len(keys)) <= MAX_LABELS
+                and len(heads) + len(extras) <= MAX_MAPS
+                and all(label is None or isinstance(label, str) for label in [*queries, *keys])
                 and all(type(count) is int and count > 0 for count in heads)
                 and all(isinstance(name, str) for name in extras)
                 and all(_is_valid_statistic(statistic, heads) for statistic in statistics)
@@ -154,19 +167,30 @@ def sizes(header: Mapping[str, Any]) -> list[tuple[int, int, int]]:
 
 
 def unpacked(item: bytes, shape: tuple[int, int, int], number: int) -> bytes:
-    """Unpack the levels of map `number`, one byte each, and never more than its shape has: gzip may expand to far more.
+    """Unpack the levels of map `number`, one byte each; see unpacked_pieces."""
+    return b"".join(unpacked_pieces(item, shape, number))
+
+
+def unpacked_pieces(item: bytes, shape: tuple[int, int, int], number: int) -> Iterator[bytes]:
+    """Unpack a map in pieces of at most 4 MiB, and never more than its shape has: gzip may expand to far more.
 
     Raises:
         ConfigError: not gzip, truncated, of another size, or larger than MAX_MAP_BYTES.
     """
-    size = math.prod(shape)
+    size = left = math.prod(shape)
     if size > MAX_MAP_BYTES:
         raise ConfigError(f"attention map {number} is too large to be shown: {size} weights, at most {MAX_MAP_BYTES}")
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: gzip
     try:
-        levels = stream.decompress(item, size + 1)  # one more than expected, to detect a longer stream
+        for start in range(0, len(item), PIECE_BYTES):
+            levels = stream.decompress(
+                item[start : start + PIECE_BYTES], left + 1
+            )  # one more, to detect a longer stream
+            left -= len(levels)
+            if left < 0 or stream.unused_data:
+                break
+            yield levels
     except (zlib.error, TypeError):
         raise ConfigError(f"attention map {number} is damaged") from None
-    if len(levels) != size or not stream.eof or stream.unused_data:
+    if left or not stream.eof or stream.unused_data:
         raise ConfigError(f"attention map {number} is damaged: it does not hold the {size} weights of its header")
-    return levels

@@ -8,7 +8,9 @@
 Errors are {"error": sentence}; event files are untrusted.
 """
 
+import hashlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,20 @@ from werkzeug.wrappers import Request, Response
 
 from minitx.config.errors import ConfigError
 from minitx.tensorboard import NAME
-from minitx.tensorboard.map_format import read_header, sizes, unpacked
+from minitx.tensorboard.map_format import MAX_MAPS, read_header, sizes, unpacked_pieces
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 """Types of the page's files. The system's table of types declares modules plain text on some systems."""
 ALL = 2**31 - 1
 """Steps to request: as many as TensorBoard keeps."""
-MAX_ITEMS = 4096
-"""Items of one event. TensorBoard makes a key for each item that an untrusted event claims to have."""
+MAX_ITEMS = MAX_MAPS + 1
+"""Items of one event, a header and maps: TensorBoard makes a key for each that an untrusted event claims to have."""
 MAX_CACHED_SERIES = 16
 """Time series whose blob keys are cached between requests."""
+
+MAX_CHECKED_BYTES = 2**26
+"""Packed maps that are kept with the outcome of their check."""
 
 Route = Callable[[Request], Response]
 Series = dict[int, tuple[BlobReference, ...]]  # by step
@@ -47,6 +52,9 @@ class AttentionPlugin(TBPlugin):
         self._data = context.data_provider
         self._steps: dict[tuple[Any, ...], list[int]] = {}  # by experiment, run, tag and state of the series
         self._series: dict[tuple[str, str, str], Series] = {}  # by experiment, run and tag; the latest read is last
+        self._outcomes: dict[tuple[Any, ...], bytes | str] = {}  # by content: a valid map, or an error
+        # Untrusted items are read and checked by one thread: memory does not grow with the number of requests.
+        self._reader = ThreadPoolExecutor(max_workers=1)
 
     def is_active(self) -> bool:
         """Whether the tab is active without data; with data, TensorBoard activates it."""
@@ -82,16 +90,38 @@ class AttentionPlugin(TBPlugin):
         return http_util.Respond(request, {"runs": runs}, "application/json")
 
     def _header(self, request: Request) -> Response:
-        return http_util.Respond(request, read_header(self._blob(request, 0)), "application/json")
+        header = self._reader.submit(lambda: read_header(self._blob(request, 0))).result()
+        return http_util.Respond(request, header, "application/json")
 
     def _map(self, request: Request) -> Response:
         """A map in its stored bytes, after a check that they unpack to the size in the header."""
-        number, shapes = _number(request, "item"), sizes(read_header(self._blob(request, 0)))
+        packed = self._reader.submit(self._packed, request, _number(request, "item")).result()
+        return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
+
+    def _packed(self, request: Request, number: int) -> bytes:
+        """The map with this number."""
+        shapes = sizes(read_header(self._blob(request, 0)))
         if not 0 <= number < len(shapes):
             raise ConfigError(f"item must be from 0 to below {len(shapes)}, the number of maps, got {number}")
-        packed = self._blob(request, number + 1)
-        unpacked(packed, shapes[number], number)
-        return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
+        return self._checked(self._blob(request, number + 1), shapes[number], number)
+
+    def _checked(self, packed: bytes, shape: tuple[int, int, int], number: int) -> bytes:
+        """A map that unpacks to a shape. Each content is checked once, and stored once for all requests."""
+        key = (hashlib.sha256(packed).digest(), shape, number)
+        outcome = self._outcomes.pop(key, None)
+        if outcome is None:
+            try:
+                for _ in unpacked_pieces(packed, shape, number):
+                    pass
+                outcome = packed
+            except ConfigError as error:
+                outcome = str(error)
+        self._outcomes[key] = outcome
+        while sum(map(len, self._outcomes.values())) > MAX_CHECKED_BYTES:
+            del self._outcomes[next(iter(self._outcomes))]
+        if isinstance(outcome, str):
+            raise ConfigError(outcome)
+        return outcome
 
     def _blob(self, request: Request, number: int) -> bytes:
         """A byte string of the event that the request names; ConfigError if there is none."""

@@ -47,6 +47,7 @@ def describe(run: ResolvedRun) -> str:
     examples = task.batch_size * config.trainer.accumulate_grad_batches
     lines = [
         f"{config.run.name}: {config.model.architecture} on {config.data['name']}",
+        *task.notes,
         "",
         f"parameters {total:,}",
         *(f"  {name:<32} {count:>12,}" for name, count in parts(model)),

@@ -220,7 +220,7 @@ class TransformerModule(pl.LightningModule):
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
         contents["precision"] = self.trainer.precision
         contents["seconds"] = self.seconds
-        contents["data_digest"] = self._data_digest
+        contents["data_digest"], contents["sampling"] = self._data_digest, self.task.sampling
         contents["validated"] = self._validated_step == self.global_step or not validation_is_due(self.trainer)
         contents["skipped_steps"] = int(self.steps.skipped)
 

@@ -68,6 +68,8 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     task: Task = build(TASKS, config.data, "data")
     if start is not None and task.takes(start.tokenizer):
         task.vocabulary = start.tokenizer
+    if start is not None and start.resumes:
+        task.sampling = start.contents.get("sampling", 1)
     _check_framing(config, task)
     config = _completed(config, task)
     check_memory(config.model)

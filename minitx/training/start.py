@@ -115,6 +115,8 @@ class Start:
         """Lines to print before the run."""
         if self.resumes:
             lines = [f"--resume: continues after step {self.step:,}"]
+            if task.sampling == 1:
+                lines.append("--resume: training examples are sampled as by the earlier version that began this run")
             newest = checkpoint.versions(self.file.parent.parent)[-1:]
             if newest and newest[0].name != self.file.parent.name:
                 lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")

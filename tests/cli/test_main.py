@@ -21,6 +21,7 @@ from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.data.text import work_progress
 from minitx.tensorboard.events import EventFile
+from short_configs import config_from_words
 from tests.cli.conftest import SETS, SMALL
 from tests.training.interrupting import FORK
 
@@ -169,7 +170,7 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert Image.open(tmp_path / "out.png").width > 800
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["split"] == "test"
-    assert report["examples"] == 50
+    assert report["examples"] == 45
     assert {"exact_match", "token_accuracy", "loss", "by_length"} <= report.keys()
     assert set(report["by_length"]) == {"3", "4"}
     assert "free-running" in capsys.readouterr().out

@@ -53,7 +53,7 @@ def test_figures_are_those_of_the_split(split: str | None) -> None:
     held_out = predictor.task.examples(split or "test")  # type: ignore[arg-type]
     expected = evaluate(predictor.model, held_out, "decoder_only", predictor.tokenizer.special)
     assert figures == {"split": split or "test", "examples": expected.examples, **expected.means()}
-    assert figures["examples"] == {"test": 40, "validation": 30}[split or "test"]
+    assert figures["examples"] == {"test": 20, "validation": 19}[split or "test"]
 
 
 def test_figures_by_length_are_those_of_each_length() -> None:

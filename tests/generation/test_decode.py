@@ -187,3 +187,16 @@ def test_a_context_is_what_a_model_without_cache_would_see() -> None:
         with torch.no_grad():
             torch.testing.assert_close(model(torch.tensor([seen]))[0, -1], logits[0], atol=1e-4, rtol=0)
         seen, everything = [*seen, token], [*everything, token]
+
+
+def test_a_row_without_a_possible_token_has_no_log_probability() -> None:
+    """A row that has ended has failed in no case."""
+
+    def forbid(logits: Tensor, history: Tensor, keep: Tensor | None, generated: int) -> Tensor:
+        return logits if generated < 2 else torch.full_like(logits, -torch.inf)
+
+    options = {"max_new_tokens": 4, "eos": EOS, "pad": PAD, "scores": True}
+    model = Scripted([5, EOS, 0, 0], [5, 6, 7, EOS])
+    failed = generate(model, torch.tensor([[1], [1]]), **options, logits_processor=forbid).log_probabilities
+    assert failed is not None
+    assert failed.isnan().tolist() == [False, True]

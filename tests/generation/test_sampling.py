@@ -20,7 +20,10 @@ def seeds(*numbers: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(number) for number in numbers]
 
 
-@given(LOGITS, st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}]))
+@given(
+    LOGITS,
+    st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}, {"temperature": 1e-320}]),
+)
 @settings(deadline=None)
 def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, options: dict[str, Any]) -> None:
     probabilities = filtered(logits, **options)
@@ -32,6 +35,10 @@ def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, optio
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"top_k": 99}, {"min_p": 0.0}, {"top_p": 1.0}], ids=str)
 def test_filters_at_their_limit_filter_nothing(options: dict[str, Any]) -> None:
     assert torch.equal(filtered(TEN, **options), TEN.softmax(dim=-1))
+
+
+def test_the_highest_temperature_leaves_all_tokens_equally_likely_but_those_that_are_impossible() -> None:
+    assert torch.equal(filtered(TEN, temperature=math.inf), torch.tensor([[1 / 9] * 9 + [0.0]]))
 
 
 def test_equal_tokens_are_filtered_to_the_smallest_set() -> None:

@@ -1,5 +1,6 @@
 """Generated texts with their ids, log-probabilities and reasons for the end, each recomputed without the generator."""
 
+import copy
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minitx.inference.text_generation
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.inference.text_generation import Generation
+from minitx.inference.text_generation import IMPOSSIBLE, Generation
 from minitx.nn import POSITIONS
-from predictors import BLOCK, LONGEST, built, bytewise, forward, prompts
+from predictors import BLOCK, LONGEST, WRITING, built, bytewise, forward, prompts
 
 each_writer = pytest.mark.parametrize(
     ("architecture", "text"), [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
@@ -264,3 +266,33 @@ def test_sampled_text_past_the_block_is_the_same_in_company() -> None:
     together = predictor.generate(beginnings, **options)
     assert together[:5] == alone[:5]
     assert together[5] != alone[5], "the second time that a prompt comes it is given other numbers"
+
+
+# ---- impossible requests ---------------------------------------------------------------------------------------------
+
+each_search = pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
+
+
+def refusals(predictor: Predictor, **options: Any) -> set[str]:
+    """The messages of one text, of several, and of a stream."""
+    question, found = prompts(predictor)[0], set()
+    for texts, stream in ((question, False), ([question, question[::-1]], False), (question, True)):
+        if not (stream and "num_beams" in options):
+            with pytest.raises(ConfigError) as caught:
+                [*predictor.generate(texts, stream=stream, **options)]
+            found.add(str(caught.value))
+    return found
+
+
+@each_search
+@pytest.mark.parametrize("architecture", WRITING)
+def test_a_text_in_which_no_token_is_possible_is_refused(architecture: str, how: dict[str, Any]) -> None:
+    """After as many steps as there are tokens, none is left that would not repeat."""
+    predictor = copy.deepcopy(built(architecture))
+    count = predictor.tokenizer.vocab_size + 1
+    assert refusals(predictor, no_repeat_ngram_size=1, min_new_tokens=count, max_new_tokens=count, **how) == {
+        IMPOSSIBLE
+    }
+    with torch.no_grad():
+        next(predictor.model.parameters()).fill_(torch.nan)
+    assert refusals(predictor, max_new_tokens=2, **how) == {IMPOSSIBLE}

@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from minitx.data.tasks.base import TASKS, LengthTask, QuestionTask, SequenceTask, Task, generator, hash_seed, register
-from minitx.data.tasks.sequences import Copy, CopyTwice, Dyck, Parity, Reverse, Sort
+from minitx.data.tasks.sequences import Copy, CopyTwice, Reverse, Sort
 
 if TYPE_CHECKING:
     from minitx.data.tasks.arithmetic import Addition, ModularAddition
     from minitx.data.tasks.dates import Dates
+    from minitx.data.tasks.formal_languages import Dyck, Parity
     from minitx.data.tasks.imported import ImportedMaskedText, ImportedPairs, ImportedText
     from minitx.data.tasks.languages import LanguageTask, NumberWords
     from minitx.data.tasks.markov import Markov

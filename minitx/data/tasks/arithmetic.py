@@ -72,6 +72,11 @@ class Addition(QuestionTask):
         numbers = torch.where((torch.arange(maximum) == lengths - 1) & (lengths > 1), highest, numbers)
         return self._sum(numbers, lengths, False)
 
+    def strata(self, source: Tensor, keep: Tensor) -> Tensor:
+        """The digits of both operands, as one number."""
+        _, lengths = _operands(source, keep)
+        return lengths[:, 0, 0] * (self.digits[1] + 1) + lengths[:, 1, 0]
+
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Questions and answers, written according to the options."""
         numbers, lengths = _operands(source, keep)

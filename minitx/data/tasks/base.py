@@ -4,6 +4,8 @@ Legend: N examples, L symbols of the question, T symbols of the answer.
 """
 
 import dataclasses
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +19,13 @@ from minitx.config.registry import LazyRegistry, check_fields
 from minitx.config.schema import MAX_SIZE, Size
 from minitx.data import tokenizers
 from minitx.data.examples import Examples, Kind, Pairs
-from minitx.data.splits import SHARES, Split, content_hash, in_split
+from minitx.data.splits import SHARES, Split, content_hash, in_split, matched
 from minitx.data.tokenizers import Tokenizer
 
 TASKS = LazyRegistry(
     {
         "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
+        "minitx.data.tasks.formal_languages": {"parity": "Parity", "dyck": "Dyck"},
         "minitx.data.tasks.languages": {"number_words": "NumberWords"},
         "minitx.data.tasks.dates": {"dates": "Dates"},
         "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
@@ -41,6 +44,8 @@ TASKS = LazyRegistry(
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)  # the id of a toy task's first symbol
 
 MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
+FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
+MIN_SAMPLE = 256  # questions, of which small batches rarely need a second sample
 
 TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
@@ -84,6 +89,9 @@ class Task:
     aligned: ClassVar[bool] = True
     """Whether an answer is as long as its question wherever `longest` is the same for both. An encoder alone can only
     predict such answers."""
+    sampling = 2
+    """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1
+    held-out questions changed the distribution of lengths, and translation kept near-duplicates of held-out pairs."""
 
     batch_size: Size = 64
     """Number of examples in a batch."""
@@ -174,7 +182,7 @@ class QuestionTask(Task):
     enlarge: ClassVar[str] = "data.symbols or data.length"
     """The options to increase when there are too few different questions."""
     has_lengths: ClassVar[bool] = True
-    """Whether of_length applies."""
+    """Whether of_length applies, and the splits have the lengths of all questions."""
     length_option: ClassVar[str | None] = None
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
 
@@ -203,7 +211,8 @@ class QuestionTask(Task):
         return self.sample(generator, size, "training", distinct=False)
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
-        """Distinct held-out examples, sampled with the split's own seed."""
+        """Distinct held-out examples, sampled with the split's own seed. Lengths are distributed as in training, but a
+        length with fewer questions has only these, and makes the set smaller."""
         return self.sample(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
@@ -214,31 +223,52 @@ class QuestionTask(Task):
         """The part [N, K] of questions [N, L] that decides their split; by default the whole question."""
         return source, keep
 
+    def strata(self, source: Tensor, keep: Tensor) -> Tensor:
+        """The stratum of each question, int64 [N]; its share is the same in every split. By default its length."""
+        return keep.sum(dim=1)
+
     def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Replace ids [..., L] after the first lengths [..., 1] by padding: ids and keep."""
         keep = torch.arange(ids.size(-1)) < lengths  # [..., L]
         return torch.where(keep, ids, self.vocabulary.special.pad), keep
 
     def sample(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
-        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more."""
+        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more.
+
+        The strata of the first questions sampled, of any split, are the plan; each is filled with a question of the
+        split. Where a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
+        """
         found: list[tuple[Tensor, Tensor]] = []
         seen: set[int] = set()
-        count = fruitless = 0
-        while count < size and fruitless < MAX_FRUITLESS_SAMPLES:
-            ids, keep = self.question(generator, int((size - count) / SHARES[split] * 1.1) + 16)
+        plan = torch.empty(0, dtype=torch.long)
+        left = max(size, self.held_out(split)) if distinct else sys.maxsize  # strata that may still be planned
+        stratified = self.has_lengths and self.sampling > 1
+        fruitless = 0
+        while size and fruitless < MAX_FRUITLESS_SAMPLES and (len(plan) or left):
+            rows = int(size / SHARES[split] * 1.1) + 16
+            if stratified:
+                rows = max(MIN_SAMPLE, int((size + math.isqrt(100 * size)) / SHARES[split]))
+            ids, keep = self.question(generator, rows)
+            strata = self.strata(ids, keep) if stratified else torch.zeros(rows, dtype=torch.long)
+            if not len(plan):
+                plan = strata[: min(rows if fruitless else size, left)]
+                left -= len(plan)
             chosen = in_split(content_hash(*self.deciding(ids, keep)), split).nonzero()[:, 0]
             if distinct:
                 new: dict[int, int] = {}  # the first row of each hash that was not seen before
                 for row, value in zip(chosen.tolist(), content_hash(ids[chosen], keep[chosen]).tolist(), strict=True):
                     if value not in seen:
                         new.setdefault(value, row)
-                seen |= new.keys()
                 chosen = torch.tensor([*new.values()], dtype=torch.long)
-            fruitless = 0 if len(chosen) else fruitless + 1
-            chosen = chosen[: size - count]
-            count += len(chosen)
+            match = matched(plan, strata[chosen])
+            chosen = chosen[match[match >= 0]][:size]
             found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
-        if not count or (not distinct and count < size):
+            seen.update(content_hash(*found[-1]).tolist() if distinct else ())
+            size -= len(chosen)
+            fruitless = 0 if len(chosen) else fruitless + 1
+            exhausted = fruitless and fruitless % FRUITLESS_SAMPLES == 0
+            plan = plan[match < 0][: 0 if exhausted else size]
+        if not any(len(ids) for ids, _ in found) or (not distinct and size):
             raise ConfigError(
                 f"data: this task has too few different examples to hold any out for {split}; "
                 f"make {self.enlarge} larger"

@@ -167,6 +167,11 @@ class NumberWords(LanguageTask):
         content = torch.stack((number, language, to_words), dim=1)
         return content, torch.ones_like(content, dtype=torch.bool)
 
+    def strata(self, source: Tensor, keep: Tensor) -> Tensor:
+        """The number of digits."""
+        powers = 10 ** torch.arange(1, len(str(self.MAX_NUMBER)))
+        return 1 + torch.searchsorted(powers, source[:, 0].contiguous(), right=True)
+
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
         """Language and number, one of the two in words, the other in digits."""
         number, language, to_words = source.unbind(dim=1)

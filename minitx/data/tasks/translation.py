@@ -4,7 +4,8 @@ Legend: N examples, L tokens of the longest.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -53,8 +54,8 @@ class Translation(Task):
     """Ein Hund rennt. -> A dog runs.
 
     Validation and test are the pairs of their files, in order, without those with an empty side. A training pair is
-    left out if either sentence occurs in validation or test, apart from case and white space. A batch is sampled, with
-    replacement, among pairs of about the same length; over many batches all pairs are equally likely.
+    left out if either sentence occurs in validation or test, apart from case, punctuation and spacing. A batch is
+    sampled, with replacement, among pairs of about the same length; over many batches all pairs are equally likely.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("bleu", "chrf")
@@ -132,9 +133,11 @@ class Translation(Task):
     def notes(self) -> list[str]:
         """Numbers of pairs left out."""
         pairs, kept, complete = len(self._pairs[0]), len(self._training), len(self._complete("training"))
+        exact = len(self._without_held_out(_with_single_spaces))
         reasons = {
             "with an empty side": len(self._read("training")) - complete,
-            "with a sentence of validation or test": complete - kept,
+            "with a sentence of validation or test": complete - exact,
+            "that differ from one of validation or test in punctuation or spacing only": exact - kept,
             f"longer than data.max_tokens {self.max_tokens}": kept - pairs,
         }
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
@@ -188,16 +191,16 @@ class Translation(Task):
     @cached_property
     def _training(self) -> Sentences:
         """The complete pairs without a held-out sentence."""
-        held_out = [pair for split in self._held_out for pair in self._complete(split)]
-        sources, targets = ({_normalized(pair[side]) for pair in held_out} for side in (0, 1))
-        kept = [
-            (source, target)
-            for source, target in self._complete("training")
-            if _normalized(source) not in sources and _normalized(target) not in targets
-        ]
+        kept = self._without_held_out(_normalized if self.sampling > 1 else _with_single_spaces)
         if not kept:
             raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")
         return kept
+
+    def _without_held_out(self, normalized: Callable[[str], str]) -> Sentences:
+        held_out = [pair for split in self._held_out for pair in self._complete(split)]
+        sources, targets = ({normalized(pair[side]) for pair in held_out} for side in (0, 1))
+        pairs = self._complete("training")
+        return [pair for pair in pairs if normalized(pair[0]) not in sources and normalized(pair[1]) not in targets]
 
     def _training_texts(self) -> Iterator[list[str]]:
         for start in range(0, len(self._training), PAIRS_AT_ONCE):
@@ -235,6 +238,23 @@ class Translation(Task):
         return Pairs(*rows[0].padded(chosen, pad), *rows[1].padded(chosen, pad))
 
 
+class _Kept(dict[int, int | None]):
+    """The table of str.translate that removes punctuation, accents that stand alone, spacing and control characters."""
+
+    def __missing__(self, character: int) -> int | None:
+        category = unicodedata.category(chr(character))
+        self[character] = None if category[0] in "PZC" or category == "Sk" else character
+        return self[character]
+
+
+_KEPT = _Kept()
+
+
 def _normalized(sentence: str) -> str:
-    """A sentence in one case with single spaces, for comparison."""
+    """A sentence in one case without punctuation and spacing, for comparison; one of punctuation alone is unchanged."""
+    return unicodedata.normalize("NFKC", sentence).casefold().translate(_KEPT) or sentence
+
+
+def _with_single_spaces(sentence: str) -> str:
+    """A sentence in one case with single spaces: compared in runs that began with sampling 1, and to count."""
     return " ".join(sentence.casefold().split())

@@ -10,8 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from minitx.config.registry import build
+from minitx.data.examples import Pairs
+from minitx.data.splits import content_hash, in_split
 from minitx.data.tasks import TASKS, generator, hash_seed
 from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, check_answers, make, questions, same
 
@@ -83,6 +86,29 @@ def test_splits_are_fixed_right_and_apart(name: str) -> None:
         assert len(task.examples(split, 5)) == 5
         assert len(task.examples(split, 1000)) == len(first), "a limit never enlarges a set"
     assert len(set().union(*found.values())) == sum(map(len, found.values()))
+
+
+@pytest.mark.parametrize("name", [name for name in QUESTION_TASKS if TASKS[name].has_lengths])
+def test_every_split_has_the_lengths_of_all_questions(name: str) -> None:
+    """In a held-out set, a length with fewer questions than its share has all of them."""
+    task = make(name, **FEW[name], test_size=200)
+    task.answered = lambda source, keep: Pairs(source, keep, source, keep)  # questions in the form they are sampled in
+
+    def counts(source: Tensor, keep: Tensor, *_: Tensor) -> Tensor:
+        return task.strata(source, keep).bincount(minlength=100)
+
+    ids, keep = task.question(generator(1), 60_000)
+    share = counts(ids, keep) / 60_000
+
+    def differs(found: Tensor, size: int) -> Tensor:
+        return (found - size * share).abs() > 5 * (size * share * (1 - share)).sqrt()
+
+    assert not differs(counts(*task.batch(generator(2), 20_000)), 20_000).any()
+    members = in_split(content_hash(*task.deciding(ids, keep)), "test").nonzero()[:, 0]
+    rows = [*dict(zip(content_hash(ids, keep)[members].tolist(), members.tolist(), strict=True)).values()]
+    found, every = counts(*task.examples("test")), counts(ids[rows], keep[rows])
+    assert found.any()
+    assert not (differs(found, 200) & (found != every)).any()
 
 
 def held_out_digests() -> str:

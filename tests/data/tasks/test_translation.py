@@ -84,6 +84,30 @@ def test_a_held_out_sentence_is_never_trained_on(folder: Path, name: str, side: 
     assert "ganz" not in " ".join(text for batch in task._training_texts() for text in batch), "nor is the tokenizer"
 
 
+NEAR = [
+    "Ein Hund, ganz nah",
+    "ein Hund  ganz nah!",
+    "„EIN HUND“ GANZ-NAH...",
+    "Ein\u00a0Hund ganz nah …",
+    "Ｅin Hund ganz nah.",
+]
+
+
+def test_pairs_that_differ_from_a_held_out_one_in_punctuation_or_spacing_are_left_out(folder: Path) -> None:
+    write_split(folder, "test", [("Ein Hund ganz nah.", "A dog quite near."), ("?!", "...")])
+    others = [("Kein Hund ganz nah.", "No dog quite near."), ("Ein Hund 2 ganz nah", "A dog 2 quite near"), ("!?", "!")]
+    near = [*zip(NEAR, map(str, range(5)), strict=True), ("x", "a dog; quite near")]
+    write_split(folder, "train", [*made_up(40, seed=1), *others, *near])
+    task = make(folder)
+    assert sampled(task) == {*made_up(40, seed=1), *others}
+    assert task.notes == [
+        "43 pairs to train on; left out: 6 that differ from one of validation or test in punctuation or spacing only"
+    ]
+    resumed = make(folder)
+    resumed.sampling = 1  # began with an earlier version
+    assert sampled(resumed) == {*made_up(40, seed=1), *others, *near}
+
+
 def test_nothing_left_to_train_on_is_refused(folder: Path) -> None:
     write_split(folder, "train", parallel.read(str(folder), "val", "de", "en", "validation"))
     with pytest.raises(ValueError, match=r"data\.training: every pair of train"):
