@@ -6,9 +6,11 @@ Parameters are counted on torch's meta device, where tensors have shapes and no 
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
@@ -104,10 +106,21 @@ def on_meta(config: ModelConfig) -> Transformer:
         ConfigError: sizes that contradict each other, or that no tensor can have.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NotInitialized():
             return build_model(config)
     except RuntimeError:
         raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
+
+
+class _NotInitialized(TorchFunctionMode):
+    """Skips the numbers of a model on the meta device: torch would import its compiler for them, for a second."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return a tensor to be initialized as it is, and an empty one for a range; call any other function."""
+        kwargs = kwargs or {}
+        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return [*args, *kwargs.values()][0]
+        return torch.empty(len(range(*args)), **kwargs) if function is torch.arange else function(*args, **kwargs)
 
 
 def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> Transformer:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 """Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
-UNWRAPPED = {F.layer_norm: torch.layer_norm, F.rms_norm: torch.rms_norm}
+UNWRAPPED: dict[Any, Callable[..., Any]] = {F.layer_norm: torch.layer_norm, F.rms_norm: torch.rms_norm}
 """The functions that Python functions of torch call with the same arguments."""
 MIN_STEPS = 5
 """Steps alike from which recording some of them pays."""
@@ -66,7 +66,7 @@ class JoinedLinear:
 
 def joinable(calls: Sequence[Call]) -> list[JoinedLinear]:
     """Linear maps of one input among the calls of a step."""
-    maps = defaultdict(dict)  # by input, without the same weight twice
+    maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
     for function, args, *_ in calls:
         if function is F.linear and len(args) == 3 and args[1].numel() <= MAX_JOINED_WEIGHT:
             maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
