@@ -20,6 +20,8 @@ from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
 
 GIB = 2**30
+MAX_RANGE = 2**20
+"""Numbers of a range that are computed while the others are counted."""
 WEIGHT_BYTES = 4
 """fp32, in which weights are initialized."""
 ACTIVATION_BYTES = 2
@@ -106,21 +108,26 @@ def on_meta(config: ModelConfig) -> Transformer:
         ConfigError: sizes that contradict each other, or that no tensor can have.
     """
     try:
-        with torch.device("meta"), _NotInitialized():
+        with _Shapes():
             return build_model(config)
     except RuntimeError:
         raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
 
 
-class _NotInitialized(TorchFunctionMode):
-    """Skips the numbers of a model on the meta device: torch would import its compiler for them, for a second."""
+class _Shapes(TorchFunctionMode):
+    """Puts new weights on the meta device, and leaves them uninitialized.
+
+    Not all tensors, as torch.device("meta") does: computing there imports torch's compiler, which takes a second.
+    """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return a tensor to be initialized as it is, and an empty one for a range; call any other function."""
+        """Call the function, or return the tensor to be initialized."""
         kwargs = kwargs or {}
         if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
             return [*args, *kwargs.values()][0]
-        return torch.empty(len(range(*args)), **kwargs) if function is torch.arange else function(*args, **kwargs)
+        if function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE):
+            kwargs = {**kwargs, "device": "meta"}
+        return function(*args, **kwargs)
 
 
 def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> Transformer:
