@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -144,7 +144,7 @@ def ratios() -> list[dict[str, Any]]:
     return rows
 
 
-def fastest(racers: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def fastest(racers: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     """The least CPU time of each contestant in seconds, after one call that is not timed."""
     best: dict[str, float] = {}
     with torch.inference_mode():
@@ -170,7 +170,7 @@ def bare_loop(model: Any, ids: torch.Tensor) -> None:
 def lean(batch: int, llama: bool) -> None:
     """Greedy decoding by torch calls alone: allocated caches, joined projections, random weights."""
     width, size = D_MODEL // HEADS, 344 if llama else 4 * D_MODEL
-    w = {
+    w: dict[str, torch.Tensor] = {
         "qkv": torch.randn(3 * D_MODEL, D_MODEL), "out": torch.randn(D_MODEL, D_MODEL),
         "up": torch.randn(2 * size if llama else size, D_MODEL), "down": torch.randn(D_MODEL, size),
     }  # fmt: skip
@@ -217,12 +217,19 @@ def pairs() -> dict[str, float]:
 
     config = ModelConfig(architecture="encoder_decoder", d_model=64, n_heads=4, n_layers=2, vocab_size=VOCABULARY)
     model: Any = build_model(config).eval()
-    layers = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    sizes = {"vocab_size": VOCABULARY, "d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}
-    special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1}
-    theirs = BartForConditionalGeneration(BartConfig(**layers, **sizes, **special, forced_eos_token_id=None)).eval()
+    layers: dict[str, Any] = {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    }
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}
+    special: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1}
+    theirs: Any = BartForConditionalGeneration(
+        BartConfig(**layers, **sizes, **special, forced_eos_token_id=None)
+    ).eval()
     source, start = torch.randint(6, VOCABULARY, (32, 16)), torch.ones(32, 1, dtype=torch.long)
-    options = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False, "num_beams": 1}
+    options: dict[str, Any] = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False, "num_beams": 1}
     racers = {
         "generate": partial(generate, model, start, source, max_new_tokens=16, eos=VOCABULARY, pad=0, scores=True),
         "transformers": partial(theirs.generate, source, attention_mask=torch.ones_like(source), **options),
