@@ -132,7 +132,7 @@ def ratios() -> list[dict[str, Any]]:
         theirs = hugging_face(1024, llama)
         for batch in (1, 16, 64):
             ids = torch.randint(6, VOCABULARY, (batch, PROMPT), device=DEVICE)
-            racers = {
+            racers: dict[str, Callable[[], Any]] = {
                 "lean": partial(lean, batch, llama),
                 "step": partial(bare_loop, model, ids),
                 "generate": partial(
