@@ -1,6 +1,7 @@
 """Tokens generated per second: minitx against Hugging Face's generate and x-transformers, each with its cache.
 
     python -m benchmarks.generation
+    python -m benchmarks.generation ratios         ratios of CPU time alone, printed and not recorded
 
 Random weights, equal sizes (4 layers, d_model 128, 4 heads, learned positions, a prompt of 16 tokens), no end token,
 greedy or 4 beams. All take turns in one process, so that a slow machine affects them equally. The best round counts.
@@ -8,23 +9,28 @@ greedy or 4 beams. All take turns in one process, so that a slow machine affects
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from benchmarks.common import record, table
 from minitx import ModelConfig, build_model
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
+from minitx.generation.replay import ReplayedStep
 from minitx.hardware.devices import finished_at
 
 VOCABULARY, PROMPT, D_MODEL, HEADS, LAYERS = 256, 16, 128, 4, 4
 CASES = (("batch 1", 1, 1, 256), ("batch 16", 16, 1, 256), ("batch 64", 64, 1, 256), ("4 beams, batch 8", 8, 4, 256))
 LENGTHS = (256, 1024, 4096)
 ROUNDS = 3
+RATIO_TOKENS, RATIO_ROUNDS = 64, 6
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 Write = Callable[[torch.Tensor, int, int], Any]
@@ -55,14 +61,21 @@ def ours(max_len: int, compiled: bool = False) -> Write:
     return write
 
 
-def hugging_face(max_len: int) -> Write:
-    from transformers import GPT2Config, GPT2LMHeadModel
+def hugging_face(max_len: int, llama: bool = False) -> Write:
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=max_len, n_embd=D_MODEL, n_layer=LAYERS, n_head=HEADS,
         bos_token_id=None, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
-    model = GPT2LMHeadModel(config).eval().to(DEVICE)
+    model: Any = GPT2LMHeadModel(config).eval().to(DEVICE)
+    if llama:
+        other = LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=D_MODEL, intermediate_size=344, num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS, max_position_embeddings=max_len,
+            bos_token_id=None, eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        model = LlamaForCausalLM(other).eval().to(DEVICE)
 
     def write(ids: torch.Tensor, beams: int, tokens: int) -> Any:
         mask = torch.ones_like(ids)
@@ -94,6 +107,153 @@ def speed(write: Write, batch: int, beams: int, tokens: int) -> float:
     with torch.inference_mode():
         write(ids, beams, tokens)
     return batch * tokens / (finished_at(DEVICE) - began)
+
+
+def ratios() -> list[dict[str, Any]]:
+    """CPU time of one thread: a step relative to the same arithmetic without modules, generate relative to the step.
+
+    Contestants alternate, and the fastest of ROUNDS counts.
+    """
+    rows = []
+    for llama in (False, True):
+        parts: dict[str, Any] = {"position": {"name": "learned", "max_len": 1024}}
+        if llama:
+            parts = {
+                "position": {"name": "rope"},
+                "norm": "rmsnorm",
+                "activation": "swiglu",
+                "bias": False,
+                "d_ff": 344,
+            }
+        config = ModelConfig(
+            architecture="decoder_only", d_model=D_MODEL, n_heads=HEADS, n_layers=LAYERS, vocab_size=VOCABULARY, **parts
+        )
+        model: Any = build_model(config).eval().to(DEVICE)
+        theirs = hugging_face(1024, llama)
+        for batch in (1, 16, 64):
+            ids = torch.randint(6, VOCABULARY, (batch, PROMPT), device=DEVICE)
+            racers: dict[str, Callable[[], Any]] = {
+                "lean": partial(lean, batch, llama),
+                "step": partial(bare_loop, model, ids),
+                "generate": partial(
+                    generate, model, ids, max_new_tokens=RATIO_TOKENS, eos=VOCABULARY, pad=0, scores=True
+                ),
+                "transformers": partial(theirs, ids, 1, RATIO_TOKENS),
+            }
+            rows.append({"parts": "Llama" if llama else "GPT-2", "batch": batch, **fastest(racers)})
+    return rows
+
+
+def fastest(racers: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """The least CPU time of each contestant in seconds, after one call that is not timed."""
+    best: dict[str, float] = {}
+    with torch.inference_mode():
+        for turn in range(RATIO_ROUNDS + 1):
+            for name, run in racers.items():
+                began = time.process_time()
+                run()
+                seconds = time.process_time() - began
+                if turn:
+                    best[name] = min(best.get(name, seconds), seconds)
+    return best
+
+
+def bare_loop(model: Any, ids: torch.Tensor) -> None:
+    """Greedy decoding without scores, ends or text."""
+    cache = model.start()
+    logits = model.step(ids, cache)[:, -1]
+    step = ReplayedStep(model, cache)
+    for _ in range(RATIO_TOKENS - 1):
+        logits = step(logits.argmax(dim=-1, keepdim=True))[:, -1]
+
+
+def lean(batch: int, llama: bool) -> None:
+    """Greedy decoding by torch calls alone: allocated caches, joined projections, random weights."""
+    width, size = D_MODEL // HEADS, 344 if llama else 4 * D_MODEL
+    w: dict[str, torch.Tensor] = {
+        "qkv": torch.randn(3 * D_MODEL, D_MODEL), "out": torch.randn(D_MODEL, D_MODEL),
+        "up": torch.randn(2 * size if llama else size, D_MODEL), "down": torch.randn(D_MODEL, size),
+    }  # fmt: skip
+    ones, zeros, bias = torch.ones(D_MODEL), torch.zeros(D_MODEL), None if llama else torch.zeros(3 * D_MODEL)
+    up_bias = None if llama else torch.zeros(size)
+    table, places = torch.randn(VOCABULARY, D_MODEL), torch.randn(PROMPT + RATIO_TOKENS, D_MODEL)
+    frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
+    shape = (batch, HEADS, PROMPT + RATIO_TOKENS, width)
+    caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(LAYERS)]
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (D_MODEL,), ones) if llama else F.layer_norm(x, (D_MODEL,), ones, zeros)
+
+    ids = torch.randint(VOCABULARY, (batch,))
+    for pos in range(PROMPT, PROMPT + RATIO_TOKENS):
+        x = F.embedding(ids, table)
+        if llama:
+            angle = pos * frequencies
+            cos, sin = torch.cat((angle.cos(), angle.cos())), torch.cat((-angle.sin(), angle.sin()))
+        else:
+            x = x + places[pos]
+        for keys, values in caches:
+            qkv = F.linear(norm(x), w["qkv"], bias).view(batch, 3 * HEADS, width)
+            qk = qkv[:, : 2 * HEADS]
+            if llama:
+                qk = qk * cos + torch.roll(qk, width // 2, -1) * sin
+            keys[:, :, pos], values[:, :, pos] = qk[:, HEADS:], qkv[:, 2 * HEADS :]
+            past = keys[:, :, : pos + 1], values[:, :, : pos + 1]
+            attended = F.scaled_dot_product_attention(qk[:, :HEADS].unsqueeze(2), *past)
+            x = x + F.linear(attended.reshape(batch, D_MODEL), w["out"])
+            inner = F.linear(norm(x), w["up"], up_bias)
+            if llama:
+                gate, inner = inner.chunk(2, -1)
+                inner = F.silu(gate) * inner
+            else:
+                inner = F.gelu(inner)
+            x = x + F.linear(inner, w["down"])
+        ids = F.linear(norm(x), table).argmax(-1)
+
+
+def pairs() -> dict[str, float]:
+    """The same for an encoder-decoder: 2 + 2 layers of width 64, 32 questions of 16 tokens, answers of 16."""
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    config = ModelConfig(architecture="encoder_decoder", d_model=64, n_heads=4, n_layers=2, vocab_size=VOCABULARY)
+    model: Any = build_model(config).eval()
+    layers: dict[str, Any] = {
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+    }
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}
+    special: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1}
+    theirs: Any = BartForConditionalGeneration(
+        BartConfig(**layers, **sizes, **special, forced_eos_token_id=None)
+    ).eval()
+    source, start = torch.randint(6, VOCABULARY, (32, 16)), torch.ones(32, 1, dtype=torch.long)
+    options: dict[str, Any] = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False, "num_beams": 1}
+    racers = {
+        "generate": partial(generate, model, start, source, max_new_tokens=16, eos=VOCABULARY, pad=0, scores=True),
+        "transformers": partial(theirs.generate, source, attention_mask=torch.ones_like(source), **options),
+    }
+    return fastest(racers)
+
+
+def print_ratios() -> None:
+    """CPU-time ratios, one thread."""
+    torch.set_num_threads(1)
+    for row in ratios():
+        step = row["step"]
+        print(
+            f"{row['parts']} parts, batch {row['batch']}: step {1e6 * step / RATIO_TOKENS:,.0f} us, "
+            f"{step / row['lean']:.2f}x lean; generate {row['generate'] / step:.2f}x step; "
+            f"{row['transformers'] / step:.2f}x transformers (generate {row['transformers'] / row['generate']:.2f}x)",
+            flush=True,
+        )
+    write, theirs = ours(1024), hugging_face(1024)
+    ids = torch.randint(6, VOCABULARY, (8, PROMPT))
+    beams = fastest({"minitx": partial(write, ids, 4, RATIO_TOKENS), "them": partial(theirs, ids, 4, RATIO_TOKENS)})
+    print(f"4 beams, batch 8: {beams['them'] / beams['minitx']:.2f}x transformers", flush=True)
+    row = pairs()
+    print(f"encoder-decoder, batch 32: {row['transformers'] / row['generate']:.2f}x transformers", flush=True)
 
 
 def main() -> None:
@@ -132,4 +292,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_ratios() if "ratios" in sys.argv else main()

@@ -6,9 +6,11 @@ Parameters are counted on torch's meta device, where tensors have shapes and no 
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
@@ -18,6 +20,8 @@ from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
 
 GIB = 2**30
+MAX_RANGE = 2**20
+"""Numbers of a range that are computed while the others are counted."""
 WEIGHT_BYTES = 4
 """fp32, in which weights are initialized."""
 ACTIVATION_BYTES = 2
@@ -104,7 +108,7 @@ def on_meta(config: ModelConfig) -> Transformer:
         ConfigError: sizes that contradict each other, or that no tensor can have.
     """
     try:
-        with torch.device("meta"):
+        with _Shapes():
             return build_model(config)
     except RuntimeError:
         raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
@@ -118,6 +122,22 @@ def check_stored(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     if needed > 2 * stored:
         sizes = _values(config, dict.fromkeys(key for keys in PARTS.values() for key in keys))
         raise ConfigError(f"its config needs at least {needed:,} numbers ({sizes}), but there are {stored:,}")
+
+
+class _Shapes(TorchFunctionMode):
+    """Puts new weights on the meta device, and leaves them uninitialized.
+
+    Not all tensors, as torch.device("meta") does: computing there imports torch's compiler, which takes a second.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, or return the tensor to be initialized."""
+        kwargs = kwargs or {}
+        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return [*args, *kwargs.values()][0]
+        if function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE):
+            kwargs = {**kwargs, "device": "meta"}
+        return function(*args, **kwargs)
 
 
 def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> Transformer:

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.generation.logits_processors import LogitsProcessor, nan_where_impossible
 from minitx.generation.replay import ReplayedStep
 from minitx.generation.sampling import Sampler, greedy
+from minitx.hardware.devices import moved
 
 COMPACT_FROM_ROWS = 8
 """Batch size from which it pays to remove rows that have ended."""
@@ -89,19 +91,22 @@ def steps(
         scores: whether steps have the log-probability of each token.
         compiled: compile the step of one token: slow at first, faster afterwards; needs the model's `static_cache`.
     """
-    ends = [eos] if isinstance(eos, int) else [*eos]
+    ends = {eos} if isinstance(eos, int) else {*eos}
     total = ids.size(0)
     rows = torch.arange(total, device=ids.device)  # those still in the batch
-    ended = torch.zeros(total, dtype=torch.bool, device=ids.device)  # of those
-    keeps_history = context is not None or logits_processor is not None
-    history, history_keep = ids, keep  # all tokens so far
+    ended, done = [False] * total, 0  # which of those have ended, and how many
+    mask: Any = None  # the same as a tensor [B], unless none has
+    parts, prompt_keep = [ids], keep  # all tokens so far
+    history, history_keep = ids, keep  # the same in one tensor, where it is needed
     capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
     program: CompiledStep | ReplayedStep | None = None
     held = 0  # tokens in the cache
-    done = 0  # rows in the batch that have ended
     for count in range(max_new_tokens):
         with torch.inference_mode():
+            if logits_processor is not None or (context is not None and held >= context):
+                parts = [history := torch.cat(parts, dim=1)]
+                history_keep = None if prompt_keep is None else F.pad(prompt_keep, (0, count), value=True)
             if context is not None and held >= context:
                 cache, held, program = None, 0, None
                 ids = history[:, -max(context // 2, 1) :]
@@ -118,34 +123,32 @@ def steps(
             new = sampler(processed, rows)
             log_probability = None
             if scores:
-                log_probability = logits.float().log_softmax(dim=-1).gather(1, new[:, None])[:, 0]
+                log_probability = -F.cross_entropy(logits.float(), new, reduction="none")
                 if logits_processor is not None:
                     log_probability = nan_where_impossible(log_probability, new, processed)
-                log_probability = log_probability.masked_fill(ended, 0.0)
             if done:
-                new = new.masked_fill(ended, pad)
-            for number, end in enumerate(ends):
-                ended = ended | (new == end) if done or number else new == end
+                new = new.masked_fill(mask, pad)
+                log_probability = None if log_probability is None else log_probability.masked_fill(mask, 0.0)
             step = DecodeStep(new, log_probability)
-        yield step if len(rows) == total else _scattered(step, rows, total, pad)
-        if count + 1 == max_new_tokens:
-            return
-        done = int(ended.sum()) if ends else 0
-        if done == len(rows):
-            return
-        mostly_done = len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows)
-        with torch.inference_mode():
-            if mostly_done and not compiled:  # remove ended rows
-                left = remaining_rows(ended, done)
+            if len(rows) < total:
+                step = _scattered(step, rows, total, pad)
+            if ends:
+                ended = [before or token in ends for before, token in zip(ended, new.tolist(), strict=True)]
+                if sum(ended) > done:
+                    done, mask = sum(ended), moved(torch.tensor(ended), ids.device)
+            last = done == len(rows) or count + 1 == max_new_tokens
+            if not last and not compiled and len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows):
+                left = remaining_rows(mask, done)
                 cache.select(left)
-                new, rows, ended, history = new[left], rows[left], ended[left], history[left]
-                history_keep = None if history_keep is None else history_keep[left]
+                new, rows, parts = new[left], rows[left], [torch.cat(parts, dim=1)[left]]
+                ended, done = [False] * len(left), 0
+                prompt_keep = None if prompt_keep is None else prompt_keep[left]
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
-            if keeps_history:
-                history = torch.cat((history, ids), dim=1)
-                if history_keep is not None:
-                    history_keep = torch.cat((history_keep, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+            parts.append(ids)
+        yield step
+        if last:
+            return
 
 
 def remaining_rows(ended: Tensor, done: int) -> Tensor:

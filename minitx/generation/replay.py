@@ -1,30 +1,44 @@
 """A decoding step as a flat list of torch calls: recorded from the model's own step, replayed for each further token.
 
 With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
-for each token. A replayed step has the calls that compute and nothing else. Two consecutive steps are recorded. An
-integer that differs between them is a length, which keeps growing; if anything else differs, the step is not replayed.
+for each token. A replayed step has the calls that compute and nothing else; views of views are one view, and small
+linear maps of one input are one map. Two consecutive steps are recorded. An integer that differs between them is a
+length, which keeps growing; if anything else differs, the step is not replayed.
 """
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 """Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
-MIN_STEPS = 4
-"""Steps alike from which recording two of them pays."""
+UNWRAPPED: dict[Any, Callable[..., Any]] = {F.layer_norm: torch.layer_norm, F.rms_norm: torch.rms_norm}
+"""The functions that Python functions of torch call with the same arguments."""
+MIN_STEPS = 5
+"""Steps alike from which recording some of them pays."""
+MAX_JOINED_WEIGHT = 2**18
+"""Numbers in a weight of which a copy is kept to join it to others. A larger product takes longer than its call."""
 MAX_PROGRAMS = 64
 """Programs kept for one model."""
 
 Program = Callable[..., tuple[Any, ...]]
 """From a cache's length, new ids, the cache's ids, keep and tensors to logits and the cache's new ids, keep and pos."""
 
-Programs = dict[Hashable, Program | None]
+
+class Programs:
+    """What is recorded of a model."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Hashable, Program | None] = {}
+        self.joined: list[JoinedLinear] | None = None  # not searched for so far
 
 
 class Call(NamedTuple):
@@ -36,16 +50,50 @@ class Call(NamedTuple):
     result: Any
 
 
-class Recorder(TorchFunctionMode):
-    """Records the calls within its block that make a tensor or change one."""
+class JoinedLinear:
+    """Linear maps of one input as one map, with copies of their weights [out, in] and biases [out] or None."""
 
-    def __init__(self) -> None:
+    def __init__(self, maps: Sequence[Sequence[Any]]) -> None:
+        self.weights = [weight for weight, _ in maps]
+        self.parts = [parts for parts in zip(*maps, strict=True) if parts[0] is not None]
+        self.copies = [torch.cat(parts) for parts in self.parts]
+
+    def update(self) -> None:
+        """Copy the weights, which may have changed in place."""
+        for copy, parts in zip(self.copies, self.parts, strict=True):
+            torch.cat(parts, out=copy)
+
+
+def joinable(calls: Sequence[Call]) -> list[JoinedLinear]:
+    """Linear maps of one input among the calls of a step."""
+    maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
+    for function, args, *_ in calls:
+        if function is F.linear and len(args) == 3 and args[1].numel() <= MAX_JOINED_WEIGHT:
+            maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
+    return [JoinedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
+
+
+class Recorder(TorchFunctionMode):
+    """Records the calls within its block that make a tensor or change one; joins linear maps."""
+
+    def __init__(self, joined: Sequence[JoinedLinear]) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.reads = False
+        self.joined = {id(each.weights[0]): each for each in joined}
+        self.parts: dict[tuple[int, int], Tensor] = {}  # results of joined maps by input and weight
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function and record it."""
+        if function is F.linear:
+            x, weight, *_ = args
+            if (joined := self.joined.get(id(weight))) is not None:
+                product = self.__torch_function__(F.linear, types, (x, *joined.copies))
+                sizes = [len(part) for part in joined.weights]
+                parts = self.__torch_function__(Tensor.split, types, (product, sizes, -1))
+                self.parts |= {(id(x), id(own)): part for own, part in zip(joined.weights, parts, strict=True)}
+            if (part := self.parts.get((id(x), id(weight)))) is not None:
+                return part
         result = function(*args, **(kwargs or {}))
         self.reads |= function.__name__ in READS
         parts = result if isinstance(result, list | tuple) else [result]
@@ -63,10 +111,10 @@ def _in_place(function: Any) -> bool:
 class Recording:
     """One step of a model for one new token per row, with its calls."""
 
-    def __init__(self, model: Any, cache: Any, ids: Tensor) -> None:
+    def __init__(self, model: Any, cache: Any, ids: Tensor, joined: Sequence[JoinedLinear]) -> None:
         self.length = cache.length
         self.inputs = [ids, cache.ids, cache.keep, *cache.tensors()]
-        with Recorder() as recorder:
+        with Recorder(joined) as recorder:
             self.logits: Tensor = model.step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
         self.outputs = [self.logits, cache.ids, cache.keep, cache.pos]
@@ -86,11 +134,13 @@ class ReplayedStep:
         self._model, self._cache = model, cache
         self._known: Programs | None = None  # None: the model takes each step itself
         if getattr(model, "repeats_itself", False):
-            weights = tuple(map(id, (*model.parameters(), *model.buffers())))
+            weights = tuple((id(each), each.dtype, each.device) for each in (*model.parameters(), *model.buffers()))
             found = self._programs.setdefault(model, {})
             if weights not in found:
                 found.clear()  # programs of weights that were replaced
-            self._known = found.setdefault(weights, {})
+            self._known = found.setdefault(weights, Programs())
+            for joined in self._known.joined or ():
+                joined.update()
         self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
         self._until = 0  # length of the cache
         self._tensors: list[Tensor | None] = []
@@ -104,23 +154,26 @@ class ReplayedStep:
         if self._known is None:
             return self._model.step(ids, cache)
         if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
-            self._enter(self._known, ids)
+            self._enter(self._known.by_key, ids)
         if self._program is not None:
             logits, *after = self._program(cache.length, ids, cache.ids, cache.keep, *self._tensors)
             cache.follow(*after)
             return logits
         if self._key is None:
             return self._model.step(ids, cache)
-        recording = Recording(self._model, cache, ids)
+        recording = Recording(self._model, cache, ids, self._known.joined or ())
+        if self._known.joined is None:
+            self._known.joined = joinable(recording.calls)
+            return recording.logits
         if self._first is not None:
-            if len(self._known) >= MAX_PROGRAMS:
-                self._known.clear()
-            self._known[self._key] = self._program = written(self._first, recording)
+            if len(self._known.by_key) >= MAX_PROGRAMS:
+                self._known.by_key.clear()
+            self._known.by_key[self._key] = self._program = written(self._first, recording)
             self._key = None
         self._first = recording
         return recording.logits
 
-    def _enter(self, known: Programs, ids: Tensor) -> None:
+    def _enter(self, known: dict[Hashable, Program | None], ids: Tensor) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""
         cache = self._cache
         alike, rule = cache.steps_alike()
@@ -158,16 +211,25 @@ class _GraphWriter:
         self.nodes: dict[int, fx.Node] = {}  # by the id of the first recording's tensor
         self.twins: dict[int, int] = {}  # its counterpart in the second
         self.constants: list[Tensor] = []
+        self.roots: dict[int, tuple[fx.Node, torch.dtype]] = {}  # the first tensor of each storage
         for index, pair in enumerate(zip(first.inputs, second.inputs, strict=True)):
             self.name(*pair, self.graph.placeholder(f"input{index}"))
 
     def name(self, one: Any, two: Any, node: fx.Node) -> None:
         """Let a node stand for a result of the two recordings, and for its parts."""
         if isinstance(one, Tensor):
-            self.nodes[id(one)], self.twins[id(one)] = node, id(two)
+            self.nodes[id(one)], self.twins[id(one)] = self.direct(one, two, node), id(two)
         elif isinstance(one, list | tuple):
             for index, pair in enumerate(zip(one, two, strict=True)):
                 self.name(*pair, self.graph.call_function(operator.getitem, (node, index)))
+
+    def direct(self, one: Tensor, two: Tensor, node: fx.Node) -> fx.Node:
+        """For a view of a tensor that the step computes: the same view as one call; otherwise the node."""
+        layout, other = ((tuple(part.shape), part.stride(), part.storage_offset()) for part in (one, two))
+        root, dtype = self.roots.setdefault(one.untyped_storage().data_ptr(), (node, one.dtype))
+        if root is node or root.op == "placeholder" or layout != other or one.dtype != dtype:
+            return node
+        return self.graph.call_function(torch.as_strided, (root, *layout))
 
     def call(self, one: Call, two: Call) -> None:
         """Append a call."""
@@ -178,7 +240,7 @@ class _GraphWriter:
         function = one.function
         if function.__name__ == "__get__":  # of a property
             function, args = getattr, (args[0], one.function.__self__.__name__)  # type: ignore[attr-defined]
-        node = self.graph.call_function(function, args, kwargs)
+        node = self.graph.call_function(UNWRAPPED.get(function, function), args, kwargs)
         if not _in_place(function):
             self.name(one.result, two.result, node)
 

@@ -58,6 +58,7 @@ class TextGenerator:
         self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
         # Running text has the context of its training at most; answers attend to everything.
         self.context = task.longest[1] if task.kind == "stream" else None
+        self.positions = max_positions(model)
 
     def generate(self, prompts: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
         """num_return_sequences texts for each prompt; other prompts in the list do not change them."""
@@ -116,7 +117,7 @@ class TextGenerator:
         Raises:
             ConfigError: the prompt or max_new_tokens exceeds the model's positions.
         """
-        context, requested, positions = self.context, options.max_new_tokens, max_positions(self.model)
+        context, requested, positions = self.context, options.max_new_tokens, self.positions
         capacity, why = None, ""
         if context is not None and options.num_beams > 1:
             capacity, why = context - 1, f"beam search needs the whole text in its context, and data.block is {context}"

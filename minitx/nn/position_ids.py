@@ -56,7 +56,7 @@ def consecutive(
         begins = torch.ones_like(documents, dtype=torch.bool)
         begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
         ids = ids - torch.where(begins, before, 0).cummax(dim=1).values
-    return ids.clamp(min=0)
+    return ids if keep is None else ids.clamp(min=0)
 
 
 @register("consecutive")

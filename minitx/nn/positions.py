@@ -215,7 +215,7 @@ class RotaryPositions(SinusoidBase):
         cos, sin = prepared[0].to(x.dtype), prepared[1].to(x.dtype)
         size = cos.size(-1)
         if size == x.size(-1):
-            return x * cos + x.roll(size // 2, dims=-1) * sin
+            return torch.addcmul(x * cos, x.roll(size // 2, dims=-1), sin)
         return torch.cat((self.rotate(x[..., :size], prepared), x[..., size:]), dim=-1)
 
 
