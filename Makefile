@@ -16,7 +16,7 @@ train: .venv/installed
 	@$(BIN)/minitx generate runs/reverse "3 1 4 1 5 9 2 6"
 	@$(BIN)/minitx attend runs/reverse "3 1 4 1 5 9 2 6" --out runs/reverse/attention.png
 	@echo
-	@echo "See every head, from the first validation to the last:  $(BIN)/tensorboard --logdir runs"
+	@echo "See every head, from the first step to the last:  $(BIN)/tensorboard --logdir runs"
 	@echo "(open the address that it prints; ATTENTION has the maps, TEXT the answers, SCALARS the curves)"
 
 test: lint

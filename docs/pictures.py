@@ -13,13 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import minitx
 from minitx.checkpoints import format as checkpoint
+from minitx.interpret import images
 from minitx.nn import EncoderLayer, FeedForward, MultiHeadAttention, masks, scaled_dot_product_attention
 from minitx.plotting.panels import Heat, Lines, sheet
 from minitx.plotting.style import COLOURS, QUIET, new_figure, save, styled
+from minitx.tensorboard import map_format
 
 WORDS = ["I", "love", "apple", "phones"]
 
@@ -221,9 +224,31 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
     save(figure, path)
 
 
+def recording(path: Path, run: str, tag: str = "cross/example_1") -> None:
+    """The attention maps of a run over its steps, as an animated PNG or WebP: every head of one kind and example."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = checkpoint.find(run).parent
+    log = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    frames = []
+    for event in log.Tensors(tag):
+        first, *blobs = event.tensor_proto.string_val
+        header = map_format.read_header(first)
+        tokens = [[label for label in header[side] if label is not None] for side in ("queries", "keys")]
+        layers = []
+        for number, shape in enumerate(map_format.sizes(header)[: len(header["heads"])]):
+            levels = np.frombuffer(map_format.unpacked(blobs[number], shape, number), np.uint8).reshape(shape)
+            weights = (levels[:, : len(tokens[0]), : len(tokens[1])] / map_format.LEVELS) ** 2
+            title = f"{header['kind']}-attention, layer {number + 1}, step {event.step:,}"
+            layers.append(images.titled(images.heads(weights, *tokens), title).convert("RGB"))
+        frames.append(Image.fromarray(np.hstack([np.asarray(layer) for layer in layers])))
+    milliseconds = [150] * (len(frames) - 1) + [2500]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, lossless=True)
+
+
 PICTURES: dict[str, Callable[..., None]] = {
-    "cost": cost, "curves": curves, "masks": visible, "reach": reach, "residual": residual, "scaling": scaling,
-    "shift": shift, "temperature": temperature, "weights": weights,
+    "cost": cost, "curves": curves, "masks": visible, "reach": reach, "recording": recording,
+    "residual": residual, "scaling": scaling, "shift": shift, "temperature": temperature, "weights": weights,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ curves = minitx.curves("runs/induction_notebook")
 curves.of("training/loss", "validation/exact_match")
 
 # %%
-curves.of("heads_decoder/previous_token/*", "heads_decoder/induction/*")
+curves.of("*heads_decoder/previous_token/*", "*heads_decoder/induction/*")
 
 # %%
-strongest = max(curves.of("heads_decoder/induction/*").points.items(), key=lambda item: item[1][-1][1])
+strongest = max(curves.of("*heads_decoder/induction/*").points.items(), key=lambda item: item[1][-1][1])
 name, points = strongest
 print(f"{name}: {points[0][1]:.2f} at step {points[0][0]}, {points[-1][1]:.2f} at step {points[-1][0]}")
 assert "layer_2" in name

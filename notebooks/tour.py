@@ -38,7 +38,7 @@ minitx.curves("runs/tour").of("training/loss", "training/learning_rate", "valida
 # position shows why:
 
 # %%
-minitx.curves("runs/tour").of("heads_cross/antidiagonal/*", "heads_cross/entropy/*")
+minitx.curves("runs/tour").of("*heads_cross/antidiagonal/*", "*heads_cross/entropy/*")
 
 # %% [markdown]
 # ## Generate

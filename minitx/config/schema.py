@@ -248,13 +248,15 @@ class TrainerConfig:
 class AttentionLogConfig:
     """Attention in TensorBoard: the maps of its Attention tab, and the statistics of each head."""
 
+    every_n_steps: Natural | None = None
+    """Log the maps before the first step, after every n-th and after the last; 0 never, null a fiftieth of the run."""
     every_n_validations: Natural = 1
-    """Log the maps at each n-th validation, and at the last; 0 never."""
+    """Log generated outputs at each n-th validation, and at the last; 0 logs no maps either."""
     examples: Natural = 2
     """How many of the validation examples to log, always the same ones."""
     max_tokens: Count = 64
     """Of running text, log this many tokens of each example."""
-    pictures: bool = True
+    pictures: bool = False
     """The maps as pictures too, for the tab IMAGES."""
 
 

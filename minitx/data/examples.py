@@ -180,6 +180,9 @@ class Masked(Examples):
         masked = [tokenizer.decode_masked(row[part]) for row, part in zip(self.source.tolist(), parts, strict=True)]
         return masked, [tokenizer.decode(row[part]) for row, part in zip(rows, parts, strict=True)]
 
+    def clip(self, max_tokens: int) -> Self:
+        return self.map(lambda part: part[:, :max_tokens])
+
     @property
     def width(self) -> int:
         """One block."""

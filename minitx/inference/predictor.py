@@ -119,7 +119,9 @@ class Predictor:
         if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
             target = self.generate(texts)
         batch = self._batch(texts, None if target is None else _listed(target))
-        return attention_maps(self.model, batch.model_inputs(), labels(batch, self.tokenizer))
+        maps = attention_maps(self.model, batch.model_inputs(), labels(batch, self.tokenizer))
+        maps.name = self.config.run.name
+        return maps
 
     @overload
     def score(self, text: str, target: str) -> float: ...

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
-from minitx.interpret.recording import Map, observed_attention
+from minitx.interpret.recording import KINDS, Map, observed_attention
 
 if TYPE_CHECKING:
     from PIL import Image
-
-KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
-"""The sides of queries and keys."""
 
 
 @dataclass
@@ -39,6 +35,8 @@ class AttentionMaps:
     encoder: list[Tensor] = field(default_factory=list)
     decoder: list[Tensor] = field(default_factory=list)
     cross: list[Tensor] = field(default_factory=list)
+    name: str = "maps"
+    """Of the model, as images and pages call it."""
 
     def layers(self, kind: str, example: int = 0) -> list[Map]:
         """The maps of one kind for one example, layer by layer, without padding."""
@@ -56,23 +54,9 @@ class AttentionMaps:
 
     def encoded(self, example: int = 0) -> dict[str, list[bytes]]:
         """Encode each non-empty kind, with head statistics and rollout, for TensorBoard and the offline page."""
-        from minitx.interpret.head_statistics import head_statistics
-        from minitx.tensorboard.map_format import encode
+        from minitx.interpret.encoded_maps import encoded
 
-        encoded = {}
-        for kind, sides in KINDS.items():
-            if not (padded := [layer[example].float().cpu() for layer in getattr(self, kind)]):
-                continue
-            labels = (self.tokens[side][example] for side in sides)
-            sizes = padded[0].shape[1:]
-            queries, keys = ([*own, *[None] * (size - len(own))] for own, size in zip(labels, sizes, strict=True))
-            extras = {}
-            if kind != "cross":
-                rollout = self.rollout(kind, example)
-                extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2).numpy()
-            statistics = head_statistics(self.layers(kind, example))
-            encoded[kind] = encode(kind, queries, keys, [layer.numpy() for layer in padded], statistics, extras)
-        return encoded
+        return encoded(self, example)
 
     def rollout(self, kind: str, example: int = 0) -> Tensor:
         """Attention rollout (Abnar and Zuidema 2020): the share of each input token in each position after all layers.
@@ -124,9 +108,9 @@ class AttentionMaps:
         """
         from minitx.interpret import html
 
-        if beside and "maps" in beside:
-            raise ConfigError("beside: 'maps' is the name of these maps themselves, choose another")
-        runs = {"maps": self, **(beside or {})}
+        if beside and self.name in beside:
+            raise ConfigError(f"beside: {self.name!r} is the name of these maps themselves, choose another")
+        runs = {self.name: self, **(beside or {})}
         page = html.page({name: maps._by_tag() for name, maps in runs.items()})
         with written_whole(path) as file:
             file.write(page.encode())
@@ -136,7 +120,7 @@ class AttentionMaps:
         from minitx.interpret import html
 
         tags = self._by_tag()
-        return html.frame({"maps": tags}) if tags else "<p>no attention maps</p>"
+        return html.frame({self.name: tags}) if tags else "<p>no attention maps</p>"
 
     def _by_tag(self) -> dict[str, list[bytes]]:
         """The encoded maps of every example, by tag."""

@@ -7,7 +7,8 @@ Legend: L layers, H heads, T queries, S keys, R counted rows.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -152,32 +153,34 @@ class HeadSums:
         self._heads: list[int] = []  # of each layer
         self._sums: dict[str, tuple[Tensor, int]] = {}  # over the counted rows [L * H], and the number of rows
 
-    def add(self, layers: Sequence[Map]) -> None:
-        """Add an example: its maps of one kind, from the first layer to the last."""
+    def add(self, layers: Sequence[Map]) -> list[Statistic]:
+        """Add an example: its maps of one kind, from the first layer to the last. Return its own statistics."""
         if not layers:
-            return
+            return []
         self._heads = [len(layer.weights) for layer in layers]
         stacked = layers[0]._replace(weights=torch.cat([layer.weights for layer in layers]))
+        own = {}
         for name, measure in MEASURES.items():
             if stacked.kind in measure.kinds and (values := measure.of(stacked)).size(1):
+                own[name] = values.double().sum(dim=1), values.size(1)
                 total, rows = self._sums.get(name, (0.0, 0))
-                self._sums[name] = (total + values.double().sum(dim=1), rows + values.size(1))
+                self._sums[name] = total + own[name][0], rows + own[name][1]
+        return self._means(own)
 
     def statistics(self) -> list[Statistic]:
         """The means over the counted rows of all examples, without the statistics that have none."""
-        return [
-            Statistic(name, measure.meaning, measure.pattern, self._means(*self._sums[name]))
-            for name, measure in MEASURES.items()
-            if name in self._sums
-        ]
+        return self._means(self._sums)
 
-    def _means(self, total: Tensor, rows: int) -> list[list[float | None]]:
-        layers = (total / rows).split(self._heads)
-        return [[round(value, 4) if math.isfinite(value) else None for value in layer.tolist()] for layer in layers]
+    def _means(self, sums: Mapping[str, tuple[Tensor, int]]) -> list[Statistic]:
+        found = []
+        for name in filter(sums.__contains__, MEASURES):
+            means = (sums[name][0] / sums[name][1]).tolist()
+            heads = iter([round(value, 4) if math.isfinite(value) else None for value in means])
+            values = [list(islice(heads, count)) for count in self._heads]
+            found.append(Statistic(name, MEASURES[name].meaning, MEASURES[name].pattern, values))
+        return found
 
 
 def head_statistics(layers: Sequence[Map]) -> list[Statistic]:
     """Every statistic of every head of a stack for one example, from the first layer to the last."""
-    sums = HeadSums()
-    sums.add(layers)
-    return sums.statistics()
+    return HeadSums().add(layers)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-CELL = 14
+CELL = 22
 """Side of one weight in pixels, for short sequences; long ones get smaller cells."""
-MAX_SIDE = 512
+MAX_SIDE = 832
 """Side of a head in pixels, at most, unless one pixel for each weight needs more."""
-FONT_SIZE = 10
+FONT_SIZE = 12
 _MARGIN = 6
 _COLOURS = 240  # palette entries for weights
 _GREYS = 256 - _COLOURS  # the rest, from background to text, for antialiasing
@@ -42,12 +42,13 @@ def _font() -> ImageFont.FreeTypeFont:
 def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Image.Image:
     """All heads [H, T, S] of one layer side by side, with labels: T queries down, S keys across.
 
-    A palette image; brighter is more weight.
+    A palette image. Brightness is the square root of the weight, as in the Attention tab.
     """
     rows, columns = [token_label(token) for token in rows], [token_label(token) for token in columns]
     cell = max(1, min(CELL, MAX_SIDE // max(weights.shape[1:])))
     left = max(map(_width, rows), default=0) + 2 * _MARGIN
-    top = max(map(_width, columns), default=0) + FONT_SIZE + 2 * _MARGIN
+    widest = max(map(_width, columns), default=0)
+    top = (FONT_SIZE if widest < cell else widest) + FONT_SIZE + 2 * _MARGIN
     frame = _frame(cell, rows, columns, left, top)  # the labels are the same for all heads
     drawn = [_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)]
     return _from_palette(np.hstack(drawn))
@@ -72,13 +73,15 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
     width, height = len(columns) * cell, len(rows) * cell
     frame = Image.new("L", (left + width + 2 * _MARGIN, top + height + _MARGIN))
     draw = ImageDraw.Draw(frame)
+    upright = all(_width(column) < cell for column in columns)
     every = -(-FONT_SIZE // cell)  # where cells are smaller than text, only every n-th has a label
     for row in range(0, len(rows), every):
         draw.text((left - 4, top + row * cell + cell // 2), rows[row], fill=255, font=_font(), anchor="rm")
     for column in range(0, len(columns), every):
-        label = Image.new("L", (_width(columns[column]) + 2, max(cell, FONT_SIZE)))
+        label = Image.new("L", (_width(columns[column]) + 2, FONT_SIZE + 2 if upright else max(cell, FONT_SIZE)))
         ImageDraw.Draw(label).text((0, label.height // 2), columns[column], fill=255, font=_font(), anchor="lm")
-        label = label.transpose(Image.Transpose.ROTATE_90)
+        if not upright:
+            label = label.transpose(Image.Transpose.ROTATE_90)
         frame.paste(label, (left + column * cell + (cell - label.width) // 2, top - label.height - 2))
     return frame
 
@@ -88,10 +91,15 @@ def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: 
     text = frame.copy()
     ImageDraw.Draw(text).text((left, 2), title, fill=255, font=_font())
     pixels = _INKS[np.asarray(text)]
-    levels = (np.nan_to_num(weights).clip(0, 1) * (_COLOURS - 1)).round().astype(np.uint8)
+    levels = _levels(weights)
     levels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
     pixels[top : top + levels.shape[0], left : left + levels.shape[1]] = levels
     return pixels
+
+
+def _levels(weights: np.ndarray) -> np.ndarray:
+    """Indices of the colours of weights."""
+    return (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * (_COLOURS - 1)).round().astype(np.uint8)
 
 
 def token_label(token: str) -> str:

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from minitx.config.errors import ConfigError
 from minitx.nn import MultiHeadAttention
 
+KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
+"""The sides of queries and keys."""
+
 
 class Map(NamedTuple):
     """The heads of one layer for one example, without padding."""

@@ -5,9 +5,9 @@ from minitx.data.prompts import labels
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import KINDS, attention_maps
+from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.head_statistics import HeadSums
-from minitx.interpret.recording import attention_modules
+from minitx.interpret.recording import KINDS, attention_modules
 from minitx.tensorboard.map_format import Statistic
 
 MAX_TOKENS = 256

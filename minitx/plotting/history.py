@@ -20,7 +20,7 @@ Points = list[tuple[int, float]]  # optimizer steps, and the value after each
 class Curves:
     """The curves of a run by their names in TensorBoard; a notebook shows their plots.
 
-    `curves["training/loss"]` is one of them, `curves.of("heads_*/induction/*")` are those that match a pattern.
+    `curves["training/loss"]` is one of them, `curves.of("*heads_*/induction/*")` are those that match a pattern.
     """
 
     run: str

@@ -40,13 +40,14 @@ def heads(statistics: Mapping[str, Sequence[Statistic]]) -> list[HeadFigures]:
 def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: int) -> None:
     """Write head statistics as scalars, all in one event.
 
-    Every head has a curve, heads_cross/antidiagonal/layer_1.head_2, up to MAX_HEAD_CURVES of its kind; with more
-    heads, each pattern has one of its highest value, each other statistic one of its mean.
+    Every head has a curve, validation_heads_cross/antidiagonal/layer_1.head_2, up to MAX_HEAD_CURVES of its kind; with
+    more heads, each pattern has one of its highest value, each other statistic one of its mean. The name follows those
+    of the training and validation curves in alphabetical order, which is that of TensorBoard.
     """
     scalars: dict[str, float] = {}
     for kind, parts in statistics.items():
         for part in parts:
-            tag = f"heads_{kind}/{part.name}"
+            tag = f"validation_heads_{kind}/{part.name}"
             curves = {
                 f"{tag}/layer_{layer}.head_{head}": value
                 for layer, values in enumerate(part.values, start=1)

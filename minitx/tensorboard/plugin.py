@@ -1,6 +1,6 @@
 """The server side of the Attention tab in TensorBoard: an index of maps, and their bytes. No torch here.
 
-    GET /index                             {"runs": {run: {tag: [steps, ascending]}}}
+    GET /index                             {"runs": {run: {tag: [steps, ascending]}}}, the newest run first
     GET /header?run=&tag=&step=            the header of one event, checked
     GET /map?run=&tag=&step=&item=         one of its maps, from 0: layers first, then extras; gzipped
     GET /static/FILE                       the page
@@ -9,7 +9,7 @@ Errors are {"error": sentence}; event files are untrusted.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,10 @@ class AttentionPlugin(TBPlugin):
             fresh[key] = found
             return found
 
+        found = self._ask_series(request, "list_blob_sequences")
         runs = {
             run: {tag: steps(run, tag, about) for tag, about in sorted(tags.items())}
-            for run, tags in sorted(self._ask_series(request, "list_blob_sequences").items())
+            for run, tags in sorted(found.items(), key=lambda item: (-max(_times(item[1]), default=0), item[0]))
         }
         self._steps = fresh
         return http_util.Respond(request, {"runs": runs}, "application/json")
@@ -177,6 +178,11 @@ def _served(route: Route) -> Callable[..., Any]:
             return http_util.Respond(request, {"error": str(error)}, "application/json", code=404)
 
     return Request.application(answer)
+
+
+def _times(tags: dict[str, BlobSequenceTimeSeries]) -> Iterator[float]:
+    """When the latest maps of each tag were written, in seconds."""
+    return (about.max_wall_time for about in tags.values())
 
 
 def _text(request: Request, name: str) -> str:

@@ -13,7 +13,7 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from minitx.interpret.attention_maps import KINDS
+from minitx.interpret.recording import KINDS
 from minitx.models.transformers import ARCHITECTURES
 from predictors import (
     BLOCK,

@@ -9,9 +9,9 @@ import torch
 
 from decoded_maps import decode
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import KINDS, attention_maps, kind_of
+from minitx.interpret.attention_maps import attention_maps, kind_of
 from minitx.interpret.head_statistics import head_statistics
-from minitx.interpret.recording import wrapped_attention
+from minitx.interpret.recording import KINDS, wrapped_attention
 from minitx.nn import POSITIONS
 from predictors import EVERY, built
 

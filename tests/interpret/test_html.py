@@ -16,8 +16,9 @@ from torch import Tensor
 
 from decoded_maps import decode
 from minitx.interpret import images
-from minitx.interpret.attention_maps import KINDS, AttentionMaps
+from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.html import page
+from minitx.interpret.recording import KINDS
 from minitx.tensorboard import map_format
 
 STATIC = Path(map_format.__file__).parent / "static"

@@ -98,6 +98,8 @@ def test_colours_mean_the_same_in_every_picture() -> None:
     with_half = cells(panels(draw(np.array([[[0.25, 0.5, 0.25]]])))[0], 1, 3)
     alone = cells(panels(draw(np.array([[[0.25, 0.0, 0.0]]])))[0], 1, 3)
     assert with_half[0, 0].tolist() == alone[0, 0].tolist()
+    # The square root, as in the Attention tab: a quarter is half of the way from dark to bright.
+    assert np.abs(alone[0, 0].astype(int) - images.RAMP[3]).max() <= 3
 
 
 def test_colours_get_brighter_all_the_way_and_values_outside_are_clipped() -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import KINDS, AttentionMaps, record_steps
+from minitx.interpret.attention_maps import AttentionMaps, record_steps
+from minitx.interpret.recording import KINDS
 from predictors import BLOCK, LAYERS, H, built, prompts
 
 CASES: list[tuple[str, bool, dict[str, Any]]] = [

@@ -6,8 +6,9 @@ import torch
 from minitx.data.examples import Stream
 from minitx.data.prompts import labels
 from minitx.interpret import task_statistics as heads
-from minitx.interpret.attention_maps import KINDS, attention_maps
+from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.head_statistics import MEASURES, head_statistics
+from minitx.interpret.recording import KINDS
 from minitx.interpret.task_statistics import task_statistics
 from predictors import CHARACTERS, EVERY, LAYERS, LONGEST, SYMBOLS, H, built
 

@@ -27,6 +27,8 @@ from predictors import built
 
 ROOT = Path(__file__).parents[2]
 STEP = 1 / 255
+LAST = 20
+"""The last step of the run of reversal."""
 LONG = range(0, 3000, 10)
 """The steps of the run `long`."""
 
@@ -35,8 +37,9 @@ LONG = range(0, 3000, 10)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run of reversal, 300 steps, tokens and names like markup, and damaged maps."""
     folder = tmp_path_factory.mktemp("tab") / "runs"
-    short = ["--trainer.max_steps", "6", "--trainer.val_every_n_steps", "2", "--data.test_size", "10"]
-    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, "--run.folder", str(folder)])
+    short = ["--trainer.max_steps", str(LAST), "--trainer.val_every_n_steps", str(LAST), "--data.test_size", "10"]
+    maps = ["--log.attention.every_n_steps", "1", "--log.attention.pictures", "true", "--data.batch_size", "4"]
+    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, *maps, "--run.folder", str(folder)])
     token = "<img src=x onerror=parent.hacked=1>"
     hostile = encode("encoder", [token, "שלום"], [token, "👩‍👩‍👧"], [np.full((1, 2, 2), 0.25)])
     with SummaryWriter(str(folder / "strange")) as writer:
@@ -102,9 +105,9 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
 def trained(runs: Path) -> AttentionMaps:
     """The maps of the trained model, for the example that the tab shows first."""
     predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
-    questions = predictor.task.examples("validation", 2).source.tolist()
-    texts = [predictor.tokenizer.decode(row) for row in questions]
-    return predictor.attend(texts, predictor.generate(texts))
+    examples = predictor.task.examples("validation", 2)
+    sides = examples.source.tolist(), examples.target.tolist()
+    return predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
 
 
 @pytest.fixture
@@ -139,7 +142,7 @@ def test_every_kind_shows_the_weights_of_the_model(address: str, page: Any, trai
     maps.choose("example", "example_1")
     for kind in ("encoder", "decoder", "cross"):
         maps.kind(kind)
-        maps.settled(f"reverse/v0 {kind}/example_1 6")
+        maps.settled(f"reverse/v0 {kind}/example_1 {LAST}")
         layers = trained.layers(kind)
         rollout = [] if kind == "cross" else [f"{len(layers)}:0"]
         assert maps.tiles() == [f"{layer}:{head}" for layer in range(len(layers)) for head in range(2)] + rollout
@@ -171,24 +174,34 @@ def test_the_other_tabs_have_pictures_texts_and_hyperparameters(address: str, pa
         }""",
         timeout=PATIENCE_MS,
     )
-    for tab, texts in (("text", ["expected", "generated"]), ("hparams", ["optimizer.lr", "final/exact_match"])):
+    for tab, texts in (("text", ["expected", "generated"]), ("hparams", ["optimizer.lr", "when_finished/exact_match"])):
         page.goto(f"{address}#{tab}")
         for text in texts:
             page.get_by_text(text).first.wait_for(timeout=PATIENCE_MS)
 
 
 def test_steps_by_key_slider_and_playback(address: str, page: Any) -> None:
-    maps = opened(page, address, **REVERSE, kind="cross", step=2)
-    maps.settled("cross/example_1 2")
+    maps = opened(page, address, **REVERSE, kind="cross", step=17)
+    maps.settled("cross/example_1 17")
     maps.key("]")
-    maps.settled("cross/example_1 4")
+    maps.settled("cross/example_1 18")
     maps.key("[")
-    maps.settled("cross/example_1 2")
+    maps.settled("cross/example_1 17")
     maps.press("▶ Play")
-    maps.settled("cross/example_1 6")
+    maps.settled(f"cross/example_1 {LAST}")
     maps.root.get_by_role("button", name="▶ Play").wait_for()  # it ends by itself
-    maps.root.get_by_label("step", exact=True).first.fill("1")
-    maps.settled("cross/example_1 4")
+    slider = maps.root.get_by_label("step", exact=True).first
+    assert slider.get_attribute("max") == str(LAST), "a step after each of the run, and one before"
+    slider.fill("0")
+    maps.settled("cross/example_1 0")
+
+
+def test_the_newest_run_is_compared_with_the_one_before(address: str, page: Any) -> None:
+    maps = opened(page, address, run="reverse/v0", compare="true")
+    maps.settled("reverse/v0")
+    assert maps.root.get_by_label("with run").input_value() == "reverse/v0", "no other one has its examples"
+    maps.root.locator(".owner", has_text=re.compile(f"^step {LAST}$")).first.wait_for()
+    assert maps.root.locator('[data-tile="0:0"] .owner').all_inner_texts() == [f"step {LAST}", "step 0"]
 
 
 def test_a_copied_link_reopens_the_view(address: str, page: Any) -> None:
@@ -266,4 +279,4 @@ def test_a_failed_request_is_retried(address: str, page: Any) -> None:
 def test_without_maps_the_page_names_the_key(address: str, page: Any) -> None:
     page.route("**/plugin/minitx/index*", lambda route: route.fulfill(json={"runs": {}}))
     page.goto(f"{address}data/plugin_entry.html?name=minitx")
-    page.get_by_role("alert").get_by_text("every_n_validations").wait_for()
+    page.get_by_role("alert").get_by_text("every_n_steps").wait_for()

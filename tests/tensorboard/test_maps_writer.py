@@ -84,9 +84,9 @@ def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, f
 def test_few_heads_have_a_curve_each(tmp_path: Path) -> None:
     statistics = {"cross": statistic([[0.5, None], [0.75]]), "encoder": statistic([[0.25]], "entropy")}
     assert scalars(tmp_path, statistics) == {
-        "heads_cross/diagonal/layer_1.head_1": 0.5,
-        "heads_cross/diagonal/layer_2.head_1": 0.75,
-        "heads_encoder/entropy/layer_1.head_1": 0.25,
+        "validation_heads_cross/diagonal/layer_1.head_1": 0.5,
+        "validation_heads_cross/diagonal/layer_2.head_1": 0.75,
+        "validation_heads_encoder/entropy/layer_1.head_1": 0.25,
     }
 
 
@@ -95,8 +95,8 @@ def test_many_heads_have_one_curve(tmp_path: Path) -> None:
     assert len(scalars(tmp_path / "few", {"cross": statistic([row])})) == MAX_HEAD_CURVES
     many = {"cross": statistic([row, [0.75]]), "decoder": statistic([row, [0.9]], "entropy")}
     assert scalars(tmp_path / "many", many) == {
-        "heads_cross/diagonal/highest": 0.75,
-        "heads_decoder/entropy/mean": pytest.approx((MAX_HEAD_CURVES * 0.25 + 0.9) / (MAX_HEAD_CURVES + 1)),
+        "validation_heads_cross/diagonal/highest": 0.75,
+        "validation_heads_decoder/entropy/mean": pytest.approx((MAX_HEAD_CURVES * 0.25 + 0.9) / (MAX_HEAD_CURVES + 1)),
     }
 
 

@@ -58,7 +58,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("offline") / "maps.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minitx.interpret.head_statistics.head_statistics", known)
+        patch.setattr("minitx.interpret.encoded_maps.head_statistics", known)
         MAPS.save_html(path, beside={"later": LATER})
     return path
 
@@ -165,6 +165,69 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     assert (red > blue) == (one[row, column] > two[row, column]), "orange is more, blue is less"
 
 
+def test_a_tile_has_tokens_axes_and_an_owner(opened: Opened, file: Path) -> None:
+    maps = opened(file)
+    tile = maps.root.locator('[data-tile="1:1"] .plot').first
+    for side, tokens in (("keys", SOURCE), ("queries", TARGET)):
+        assert tile.locator(f".tokens.{side} bdi").all_inner_texts() == tokens
+    assert tile.locator(".axis").all_inner_texts() == ["key: input →", "← query: answer so far"]
+    about = maps.root.get_by_label("what is shown")
+    assert about.locator("bdi").all_inner_texts() == ["maps", "der Hund rennt", "a dog"], "model, prompt and answer"
+    assert "Clearest pattern: layer 2, head 1, copying 0.93: looks at what it copies." in about.inner_text()
+    menu = maps.root.get_by_label("example", exact=True)
+    assert menu.locator("option").all_inner_texts() == ["example 1: der Hund rennt → a dog", "example 2: der Hund → a"]
+    maps.root.get_by_label("compare", exact=True).check()
+    eventually(maps.root, "document.querySelectorAll('.owner:not([hidden])').length === 8")
+    assert maps.root.locator('[data-tile="1:1"] .owner').all_inner_texts() == ["maps, step 0", "later, step 0"]
+
+
+OVERLAPS = """() => {
+    const seen = [...document.querySelectorAll("header button, header select, header label, header input, output,"
+        + ".legend, .about p, .name, .tokens, .axis, .owner, .plot canvas, .caption, .detail h2, .detail > .note,"
+        + ".matrix .overlay, .lines canvas, .readout, .row h3, .row li, .statistics dt, .statistics dd")]
+        .filter((one) => one.checkVisibility() && one.getBoundingClientRect().width > 0);
+    const boxes = seen.map((one) => one.getBoundingClientRect());
+    const found = [];
+    seen.forEach((one, i) => seen.forEach((two, j) => {
+        if (j <= i || one.contains(two) || two.contains(one)) return;
+        const wide = Math.min(boxes[i].right, boxes[j].right) - Math.max(boxes[i].left, boxes[j].left);
+        const high = Math.min(boxes[i].bottom, boxes[j].bottom) - Math.max(boxes[i].top, boxes[j].top);
+        if (wide > 1.5 && high > 1.5) found.push([one, two].map((a) => a.className + ":" + a.textContent.slice(0, 30)));
+    }));
+    return found;
+}"""
+"""Pairs of elements that cover each other."""
+
+
+def test_no_element_covers_another_at_three_widths(opened: Opened, file: Path) -> None:
+    page = opened(file).page
+    try:
+        for width in (1300, 800, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            for view in (
+                "",
+                "#kind=encoder",
+                "#compare=true",
+                "#item=1&head=1&query=1",
+                "#item=1&compare=true&query=1",
+            ):
+                maps = opened(file, view)
+                assert page.evaluate(OVERLAPS) == [], (width, view)
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, view)
+            maps = opened(file)
+            maps.enlarge(1, 1)
+            eventually(maps.root, "document.activeElement.classList.contains('matrix')")
+            assert page.evaluate(
+                """() => {
+                    const bar = document.querySelector(".controls");
+                    const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
+                    return document.querySelector(".detail").getBoundingClientRect().top >= under;
+                }"""
+            ), "the opened head is below the bar"
+    finally:
+        page.set_viewport_size({"width": 1300, "height": 900})
+
+
 def test_padding_is_hidden_by_default(opened: Opened, file: Path) -> None:
     maps = opened(file)
     assert maps.root.get_by_label("show padding").is_hidden()
@@ -189,24 +252,26 @@ def test_padding_is_hidden_by_default(opened: Opened, file: Path) -> None:
 
 
 def test_it_works_by_keyboard_alone(opened: Opened, file: Path) -> None:
-    maps = opened(file)
+    maps = opened(file, "#kind=encoder")
     page = maps.page
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.dataset.tile") == "0:0":
             break
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.dataset.tile") == "1:1"
+    for key, tile in (("ArrowRight", "0:1"), ("ArrowRight", "1:0"), ("ArrowDown", "2:0"), ("ArrowUp", "0:0")):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.dataset.tile") == tile, "two layers fit beside each other"
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     eventually(maps.root, "document.activeElement.classList.contains('matrix')")
     assert maps.title == "Layer 2, head 2"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
-    assert maps.root.locator(".row h3").inner_text() == "query 2 a attends to"
-    assert maps.root.locator(".matrix").get_attribute("aria-valuetext") == "2: a"
+    assert maps.root.locator(".row h3").inner_text() == "query 2 Hund attends to"
+    assert maps.root.locator(".matrix").get_attribute("aria-valuetext") == "2: Hund"
     page.keyboard.press("ArrowUp")
-    assert maps.root.locator(".row h3").inner_text() == "query 1 <bos> attends to"
+    assert maps.root.locator(".row h3").inner_text() == "query 1 der attends to"
     page.keyboard.press("ArrowLeft")
     assert maps.title == "Layer 2, head 1"
     page.keyboard.press("l")

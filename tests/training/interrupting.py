@@ -108,7 +108,7 @@ def events(folder: Path) -> EventAccumulator:
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Every curve, without those that depend on the clock and without the figures of a finished run."""
     log = events(folder)
-    tags = [tag for tag in log.Tags()["scalars"] if "second" not in tag and "final/" not in tag]
+    tags = [tag for tag in log.Tags()["scalars"] if "second" not in tag and "when_finished" not in tag]
     return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in tags}
 
 

@@ -49,7 +49,7 @@ KINDS: dict[str, Sections] = {
         "model": DROPS,
         "trainer": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1, "label_smoothing": 0.1},
         "optimizer": {"schedule": {"name": "cosine", "warmup_steps": 3}},
-        "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2, "examples": 2}},
+        "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}},
     },
     "64-true, muon, accumulated": {
         "optimizer": {"name": "muon"},

@@ -2,19 +2,21 @@
 
 import { Controls } from "./controls.js";
 import { Detail } from "./detail.js";
-import { download, make } from "./elements.js";
+import { download, make, quoted } from "./elements.js";
 import { Grid } from "./grid.js";
 import { helpPage, listen } from "./keyboard.js";
-import { Store } from "./maps.js";
+import { NAMED_FROM, Store } from "./maps.js";
 import { detailPicture, gridPicture } from "./picture.js";
 import { sceneOf } from "./scene.js";
-import { fromText, settle, toText } from "./state.js";
+import { fromText, settle, splitTag, toText } from "./state.js";
+import { clearest, exampleOf, lineOf, patternSentence, sentenceOf } from "./words.js";
 
 const POLL_MS = 4000;
 const FRAME_MS = 500;
 const NOTHING =
-  "There are no attention maps yet. Training writes them at validation, with " +
-  "log.attention.every_n_validations of 1 or more; this page loads them automatically.";
+  "There are no attention maps yet. Training writes them before its first step and then every " +
+  "log.attention.every_n_steps; this page loads them automatically.";
+const MAX_NAMED = 50; // examples with their text in the menu
 
 /** Starts the page in an empty body, from a source of maps (see source_*.js) and its host's theme and link. */
 export class App {
@@ -51,8 +53,9 @@ export class App {
       hidden: true,
       "aria-label": "link to this view",
     });
+    this.about = make("section", { className: "about", "aria-label": "what is shown", "aria-live": "polite" });
     this.main = make("main", {}, this.grid.element, this.detail.element);
-    document.body.append(this.controls.element, this.linkField, this.message, this.main, this.help);
+    document.body.append(this.controls.element, this.linkField, this.message, this.about, this.main, this.help);
   }
 
   async start() {
@@ -62,6 +65,8 @@ export class App {
     let width = 0;
     const resized = () => width !== this.main.clientWidth && ((width = this.main.clientWidth), this.draw());
     new ResizeObserver(resized).observe(this.main);
+    const bar = this.controls.element; // an opened head stays below it
+    new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     listen(this.keys());
     await this.poll();
     if (this.source.live) setInterval(() => this.onScreen() && this.poll(), POLL_MS);
@@ -96,6 +101,25 @@ export class App {
     if (this.view.step === null) return this.empty(NOTHING);
     this.host.link.write?.(toText(this.view));
     await this.load(available.tag);
+    await this.nameExamples(available);
+  }
+
+  /** Put the text of each example into the menu, from the header of its latest maps. */
+  async nameExamples({ examples }) {
+    const { run } = this.view;
+    const texts = {};
+    for (const example of examples.slice(0, MAX_NAMED)) {
+      const found = await this.exampleText(run, example).catch(() => null); // null: damaged, its name remains
+      if (found) texts[example] = lineOf(found, 40);
+    }
+    if (this.view.run === run) this.controls.nameExamples(examples, texts, this.view.example);
+  }
+
+  /** Prompt and answer of an example, from its cross-attention if it has one. */
+  async exampleText(run, example) {
+    const tags = Object.keys(this.runs[run] ?? {}).filter((tag) => splitTag(tag).example === example);
+    const tag = tags.find((one) => splitTag(one).kind === "cross") ?? tags[0];
+    return exampleOf(await this.store.header(run, tag, this.runs[run][tag].at(-1)));
   }
 
   async load(tag) {
@@ -129,21 +153,58 @@ export class App {
     const { view } = this;
     if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
       Object.assign(view, { item: null, head: 0 });
-    this.scene = sceneOf(view, map, other, this.host.theme.current());
+    this.scene = sceneOf(view, map, other, this.host.theme.current(), this.available.kinds);
     const mismatched = other && view.show === "difference" && !this.scene.difference;
     if (mismatched) this.showMessage("These maps have different sizes and are shown side by side.");
     this.main.hidden = false;
     this.main.classList.toggle("opened", view.item !== null);
     this.controls.describe(this.scene);
+    this.describe(map);
     this.detail.element.hidden = view.item === null;
     this.grid.show(this.scene);
     this.detail.show(this.scene);
     document.body.dataset.drawn = `${view.run} ${this.available.tag} ${view.step}`;
   }
 
+  /** The example, what its maps show, and the head with the clearest pattern. */
+  async describe(map) {
+    const { view, available } = this;
+    this.about.hidden = false;
+    const known = this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
+    const { prompt, answer } = await known;
+    if (this.maps?.[0] !== map) return; // another one was loaded meanwhile
+    const named = (name, text) => {
+      return make("span", {}, make("span", { className: "note", textContent: name }), quoted(text));
+    };
+    const texts = [named(answer === null ? "text " : "prompt ", prompt)];
+    if (answer !== null) texts.push(named(" → answer ", answer));
+    if (!this.source.live) texts.unshift(named("model ", view.run), " · ");
+    const pattern = make("p", { className: "pattern", textContent: patternSentence(map, null) });
+    const sentence = make("p", { textContent: sentenceOf(view.kind, available.kinds) });
+    this.about.replaceChildren(make("p", { className: "example" }, ...texts), sentence, pattern);
+    const since = await this.firstStep(map, view.run, available, view.step).catch(() => null);
+    if (pattern.isConnected && since !== null) pattern.textContent = patternSentence(map, since);
+  }
+
+  /** The first step at which the clearest pattern was one, by halving: its value is assumed to rise. */
+  async firstStep(map, run, { tag, steps }, step) {
+    const found = clearest(map);
+    if (!found || steps.length < 2) return null;
+    const { item, head, mark } = found;
+    let [first, last] = [0, steps.indexOf(step)];
+    while (first < last) {
+      const middle = (first + last) >> 1;
+      const { statistics } = await this.store.header(run, tag, steps[middle]);
+      const value = statistics.find(({ name }) => name === mark.name)?.values[item]?.[head] ?? 0;
+      if (value >= NAMED_FROM) last = middle;
+      else first = middle + 1;
+    }
+    return steps[last];
+  }
+
   empty(text) {
     this.maps = this.scene = null;
-    this.main.hidden = true;
+    this.main.hidden = this.about.hidden = true;
     delete document.body.dataset.drawn;
     this.showMessage(text);
   }

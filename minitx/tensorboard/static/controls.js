@@ -26,6 +26,7 @@ export class Controls {
       make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
     const button = (text, title, onclick) => make("button", { type: "button", textContent: text, title, onclick });
     this.steps = { step: [], step2: [] };
+    this.texts = {};
     this.run = select("run");
     this.example = select("example");
     this.kind = choice("kind of attention", KINDS, (kind) => onchange({ kind }));
@@ -39,7 +40,7 @@ export class Controls {
     this.scale = choice(
       "colour",
       [
-        ["sqrt", "√", "square root: shows small weights"],
+        ["sqrt", "√", "brightness is the square root of the weight: shows small weights"],
         ["linear", "linear", "brightness proportional to weight"],
       ],
       (scale) => onchange({ scale }),
@@ -49,7 +50,7 @@ export class Controls {
     this.sides = make("span", { className: "note" });
     this.padding = check("padding");
     this.compare = check("compare");
-    this.run2 = select("run2");
+    this.run2 = make("select", { onchange: (event) => onchange({ run2: event.target.value, step2: null }) });
     this.step2 = slider("step2");
     this.step2Label = make("output", { className: "step-value" });
     this.showing = choice(
@@ -102,6 +103,7 @@ export class Controls {
         make(
           "div",
           { className: "legend", role: "img", "aria-label": "from the smallest weight to the largest" },
+          make("span", { textContent: "weight" }),
           this.smallest,
           this.bar,
           make("span", { textContent: "1" }),
@@ -133,11 +135,7 @@ export class Controls {
       view.run,
     );
     this.run.parentElement.hidden = !live && available.names.length < 2;
-    options(
-      this.example,
-      available.examples.map((name) => [name, spaced(name)]),
-      view.example,
-    );
+    this.nameExamples(available.examples, this.texts, view.example);
     this.kind.show(view.kind, available.kinds);
     this.slide("step", this.step, this.stepLabel, available.steps, view.step);
     this.stepping.hidden = available.steps.length < 2;
@@ -157,6 +155,17 @@ export class Controls {
     this.slide("step2", this.step2, this.step2Label, available.steps2, view.step2);
     this.stepping2.hidden = available.steps2.length < 2;
     this.showing.show(view.show);
+  }
+
+  /** Fill the menu of examples: their names and, where known, their texts. */
+  nameExamples(names, texts, chosen) {
+    this.texts = texts;
+    const named = (name) => (texts[name] ? `${spaced(name)}: ${texts[name]}` : spaced(name));
+    options(
+      this.example,
+      names.map((name) => [name, named(name)]),
+      chosen,
+    );
   }
 
   slide(key, input, label, steps, chosen) {

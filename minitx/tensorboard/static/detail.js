@@ -8,6 +8,8 @@ import { Matrix } from "./matrix.js";
 import { place, rowText } from "./row.js";
 import { parts, weightAt } from "./scene.js";
 
+const READABLE = 9; // pixels of a cell with a label
+
 /** Shows a head; calls `onchoose(row)`, `onstep(direction)`, `onclose()`, `onsave()`. */
 export class Detail {
   constructor({ onchoose, onstep, onclose, onsave }) {
@@ -25,6 +27,7 @@ export class Detail {
       button("Save PNG", "save this head as an image", onsave),
       this.close,
     );
+    this.axes = make("p", { className: "note" });
     this.figures = make("div", { className: "figures" });
     this.readout = make("p", { className: "readout" });
     this.rows = make("div", { className: "rows", "aria-live": "polite" });
@@ -33,6 +36,7 @@ export class Detail {
       "section",
       { className: "detail", "aria-label": "enlarged head", hidden: true },
       make("header", {}, this.title, this.mark, tools),
+      this.axes,
       this.figures,
       this.readout,
       this.rows,
@@ -54,6 +58,7 @@ export class Detail {
     const mark = map.mark(item, head);
     this.mark.textContent = mark ? `${spaced(mark.name)} ${mark.value.toFixed(2)}` : "";
     this.mark.title = mark?.meaning ?? "";
+    this.axes.textContent = `rows ↓ ${scene.axes.queries}   columns → ${scene.axes.keys}`;
     this.draw(title);
     this.tabulate(map.statistics(item, head));
     this.highlight(null, null);
@@ -63,13 +68,15 @@ export class Detail {
     const { scene } = this;
     const found = parts(scene, scene.view.item, scene.view.head);
     const drawn = found.filter((part) => part.levels);
-    const count = Math.max(drawn.length, 1);
     const wide = this.element.clientWidth - 40;
-    const stacked = wide / count < 560;
+    const count = wide / drawn.length < 360 ? 1 : Math.max(drawn.length, 1); // narrow: one below the other
+    const { queries, keys } = scene.layout;
+    const narrow = (0.6 * wide) / count / (keys.shown.length + 8) < READABLE; // beside lines, the tokens do not fit
+    const stacked = wide / count < 560 || narrow;
     const width = Math.floor(wide / count) - (count - 1) * 8;
     const available = {
       width: stacked ? width : Math.floor(width * 0.6),
-      height: Math.max(320, Math.min(innerHeight - 230, 720)),
+      height: Math.max(320, Math.min(innerHeight - 230, 720), narrow ? READABLE * queries.shown.length + 60 : 0),
     };
     while (this.shown.length > drawn.length) this.shown.pop();
     while (this.shown.length < drawn.length) this.shown.push(this.figure());
@@ -122,7 +129,11 @@ export class Detail {
     delete this.readout.dataset.weight;
     if (!visible.length) {
       this.readout.textContent =
-        row === null ? "Point at a query, or choose one with ↑ and ↓, to list its weights." : "";
+        row !== null
+          ? ""
+          : matchMedia("(hover: none)").matches
+            ? "Tap a row to list its weights."
+            : "Point at a query, or choose one with ↑ and ↓, to list its weights.";
       return;
     }
     const { queries, keys } = visible[0].layout;

@@ -4,15 +4,11 @@ import { make } from "./elements.js";
 import { spaced } from "./labels.js";
 import { thumbnail } from "./painting.js";
 import { parts, sorts } from "./scene.js";
+import { Plot, plotSizes } from "./tile.js";
 
-const SIDES = { smallest: 28, sorted: 128, largest: 200 };
-const HUES = [285, 155, 35, 215, 345, 95, 255];
-
-/** The hue of a pattern, by its index among the statistics. */
-export function hueOf(map, name) {
-  const patterns = map.header.statistics.filter((statistic) => statistic.pattern).map((statistic) => statistic.name);
-  return HUES[patterns.indexOf(name) % HUES.length];
-}
+const SIDES = { smallest: 56, sorted: 230, largest: 340 };
+const LAYER_GAP = 28; // layers beside each other
+const FEW = 24; // heads whose tiles may grow until their tokens fit, even if they need more rows
 
 /** Shows a scene's heads; calls `onopen(item, head)`. */
 export class Grid {
@@ -39,6 +35,7 @@ export class Grid {
     this.look = look;
     for (const tile of this.tiles.values()) {
       this.name(tile, sorted);
+      this.frame(tile);
       tile.stale ||= changed;
       if (tile.near && tile.stale) this.draw(tile);
     }
@@ -61,7 +58,7 @@ export class Grid {
           "div",
           { className: "layer", role: "group", "aria-label": name },
           make("span", { className: "name", textContent: name }),
-          ...heads,
+          make("div", { className: "heads" }, ...heads),
         );
       });
       this.element.replaceChildren(...rows);
@@ -71,8 +68,12 @@ export class Grid {
   }
 
   tile(item, head) {
-    const canvases = [0, 1].map(() => make("canvas", { width: 1, height: 1 }));
-    const pictures = make("span", { className: "pictures", "aria-hidden": "true" }, ...canvases);
+    const plots = [new Plot(), new Plot()];
+    const pictures = make(
+      "span",
+      { className: "pictures", "aria-hidden": "true" },
+      ...plots.map(({ element }) => element),
+    );
     const caption = make("span", { className: "caption" });
     const button = make(
       "button",
@@ -81,23 +82,28 @@ export class Grid {
       caption,
     );
     button.addEventListener("click", () => this.onopen(item, head));
-    return { item, head, button, canvases, caption, near: false, stale: true };
+    return { item, head, button, plots, caption, near: false, stale: true };
   }
 
-  /** Size the tiles to fill the width, within readable limits. */
-  measure({ map, layout }, sorted, double) {
-    const largest = Math.max(...map.counts, 1);
-    const above = matchMedia("(max-width: 600px)").matches; // layer names are above their rows
-    const named = sorted || above ? 0 : 62;
-    const width = this.element.clientWidth - named - 6;
-    const gap = largest > 8 ? 4 : 8;
-    const fitting = sorted ? SIDES.sorted : width / largest - gap;
-    const side = Math.max(SIDES.smallest, Math.min(SIDES.largest, Math.floor(double ? fitting / 2 - 2 : fitting)));
-    const ratio = layout.queries.shown.length / Math.max(layout.keys.shown.length, 1);
-    this.side = side;
+  /** Size the tiles to fill the page: several layers beside each other, where they have few heads. */
+  measure({ map, layout, otherLayout }, sorted, double) {
+    const heads = Math.max(...map.counts, 1);
+    const count = double ? 2 : 1;
+    const gap = heads > 8 ? 6 : 16;
+    const width = this.element.clientWidth - 6;
+    const fitting = (blocks) =>
+      sorted
+        ? width / Math.max(1, Math.round(width / SIDES.sorted / count)) - gap
+        : ((width - (blocks - 1) * LAYER_GAP) / blocks - (heads - 1) * gap) / heads;
+    let blocks = 1;
+    while (blocks < map.counts.length && fitting(blocks) / count > SIDES.largest) blocks++;
+    const most = Math.min(width / count - 10, SIDES.largest);
+    const side = Math.min(Math.max(fitting(blocks) / count - (double ? 8 : 0), SIDES.smallest), most);
+    const { needed } = plotSizes(layout, most);
+    const few = this.tiles.size <= FEW && needed <= most;
+    this.side = Math.floor(few ? Math.max(side, needed) : side);
+    this.sizes = [layout, otherLayout ?? layout].map((one) => plotSizes(one, this.side));
     this.element.style.setProperty("--gap", `${gap}px`);
-    this.element.style.setProperty("--side", `${side}px`);
-    this.element.style.setProperty("--high", `${Math.round(side * Math.min(Math.max(ratio, 0.4), 1.6))}px`);
   }
 
   name(tile, sorted) {
@@ -124,25 +130,23 @@ export class Grid {
   }
 
   marked(mark) {
-    const element = make("span", { className: "mark", "data-mark": mark.name, textContent: spaced(mark.name) });
-    element.style.setProperty("--hue", hueOf(this.scene.map, mark.name));
-    return element;
+    return make("span", { className: "mark", "data-mark": mark.name, textContent: spaced(mark.name) });
+  }
+
+  /** Size a tile, which off the screen has no pixels yet. */
+  frame(tile) {
+    const shown = parts(this.scene, tile.item, tile.head);
+    tile.plots.forEach((plot, index) => {
+      plot.element.hidden = !shown[index];
+      if (shown[index]) plot.show(this.sizes[index], this.scene.axes, shown.length > 1 ? shown[index].owner : "");
+    });
   }
 
   draw(tile) {
-    const drawn = parts(this.scene, tile.item, tile.head);
-    tile.canvases.forEach((canvas, index) => {
-      const part = drawn[index];
-      canvas.hidden = !part;
-      if (part?.levels)
-        thumbnail(
-          canvas,
-          part.levels,
-          part.other ?? null,
-          part.layout,
-          this.scene.brush,
-          this.side * (devicePixelRatio || 1),
-        );
+    const sharp = this.side * (devicePixelRatio || 1);
+    parts(this.scene, tile.item, tile.head).forEach((part, index) => {
+      const { canvas } = tile.plots[index];
+      if (part.levels) thumbnail(canvas, part.levels, part.other ?? null, part.layout, this.scene.brush, sharp);
       else canvas.width = canvas.height = 1;
     });
     tile.stale = false;

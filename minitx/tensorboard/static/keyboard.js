@@ -24,8 +24,9 @@ export function helpPage() {
     make("dl", {}, ...lines),
     make("p", {
       textContent:
-        "Rows are queries, columns are keys: each row holds the attention weights of one token. Brighter is more " +
-        "weight. Weights are probabilities before dropout, stored with an error of at most 1/255.",
+        "Rows are queries, the tokens that read; columns are keys, the tokens that are read. Each row holds the " +
+        "attention weights of one token and sums to 1. Brighter is more weight. Weights are probabilities before " +
+        "dropout, stored with an error of at most 1/255.",
     }),
     make("button", { type: "button", textContent: "Close", onclick: () => page.close() }),
   );

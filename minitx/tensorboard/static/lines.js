@@ -26,6 +26,7 @@ export class Lines {
     this.part = part;
     this.theme = theme;
     this.line = matrix.cell;
+    this.fontSize = matrix.fontSize;
     this.top = matrix.top;
     this.queries = axisTexts(queries, probe);
     this.keys = axisTexts(keys, probe);
@@ -96,8 +97,8 @@ export class Lines {
 
   /** One column of tokens; where they overlap, some are omitted, but never the important one. */
   texts(context, align, { texts }, x, colour, important) {
-    const every = Math.ceil(13 / this.line);
-    Object.assign(context, { font: font(), textAlign: align, textBaseline: "middle" });
+    const every = Math.ceil((this.fontSize + 1) / this.line);
+    Object.assign(context, { font: font(this.fontSize), textAlign: align, textBaseline: "middle" });
     texts.forEach((text, place) => {
       const near = important !== null && place !== important && Math.abs(place - important) < every;
       if ((place % every || near) && place !== important) return;

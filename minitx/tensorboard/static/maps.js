@@ -3,7 +3,8 @@
 import { WEIGHTS } from "./colours.js";
 
 const CACHE_BYTES = 96 * 2 ** 20;
-const NAMED_FROM = 0.5; // share of weight from which a head is marked with a pattern
+/** The share of its weight from which a head is marked with a pattern. */
+export const NAMED_FROM = 0.5;
 
 /** The maps of one header. Items are its layers, then its extras; each is an array of levels [heads, T, S]. */
 export class AttentionMap {
@@ -70,6 +71,14 @@ export class Store {
   constructor(source) {
     this.source = source;
     this.cached = new Map();
+    this.headers = new Map();
+  }
+
+  /** The header of one AttentionMap. */
+  async header(run, tag, step, signal) {
+    const key = JSON.stringify([run, tag, step]);
+    if (!this.headers.has(key)) this.headers.set(key, await this.source.header(run, tag, step, signal));
+    return this.headers.get(key);
   }
 
   /** One AttentionMap with all its items. */
@@ -81,7 +90,7 @@ export class Store {
       this.cached.set(key, found);
       return found;
     }
-    const map = new AttentionMap(await this.source.header(run, tag, step, signal));
+    const map = new AttentionMap(await this.header(run, tag, step, signal));
     await Promise.all(
       map.counts.map(async (count, item) => {
         const levels = await this.source.map(run, tag, step, item, signal);

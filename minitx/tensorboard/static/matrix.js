@@ -5,6 +5,7 @@ import { shortened, visible } from "./labels.js";
 import { sheet } from "./painting.js";
 
 const FONT = 12;
+const SMALLEST_FONT = 8; // a smaller cell has no label of its own
 const LONGEST = 14; // characters of a token beside a map
 const CELLS = { smallest: 2, largest: 30 };
 
@@ -23,9 +24,9 @@ export function font(size = FONT) {
   return `${size}px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace`;
 }
 
-/** The labels of one axis in display order, and the width of the widest in pixels. */
-export function axisTexts(axis, context, longest = LONGEST) {
-  context.font = font();
+/** The labels of one axis in display order, and the width of the widest in pixels, in a font of `size`. */
+export function axisTexts(axis, context, longest = LONGEST, size = FONT) {
+  context.font = font(size);
   const texts = axis.shown.map((place) => shortened(visible(axis.labels[place]), longest));
   const width = texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
   return { texts, width: Math.min(Math.ceil(width), longest * 9) };
@@ -59,6 +60,7 @@ export class Matrix {
     const wide = fitting(available.width - left - 2, keys.shown.length);
     const high = fitting(available.height - 60, queries.shown.length);
     const cell = Math.min(Math.max(Math.min(wide, high), CELLS.smallest), CELLS.largest);
+    this.fontSize = Math.min(Math.max(cell - 1, SMALLEST_FONT), FONT);
     const upright = columns.width <= cell - 2;
     const top = (upright ? FONT + 2 : columns.width) + 8;
     const size = { width: left + keys.shown.length * cell + 2, height: top + queries.shown.length * cell + 2 };
@@ -77,7 +79,7 @@ export class Matrix {
       keys.shown.length * cell,
       queries.shown.length * cell,
     );
-    const every = Math.ceil((FONT + 1) / cell); // where cells are smaller than text, only every n-th has a label
+    const every = Math.ceil((this.fontSize + 1) / cell); // cells smaller than text: only every n-th has a label
     rows.texts.forEach((_, row) => row % every === 0 && this.rowLabel(context, row, queries.padded[row] ? faint : ink));
     columns.texts.forEach(
       (_, column) => column % every === 0 && this.columnLabel(context, column, keys.padded[column] ? faint : ink),
@@ -85,14 +87,15 @@ export class Matrix {
   }
 
   rowLabel(context, row, colour) {
-    Object.assign(context, { font: font(), fillStyle: colour, textAlign: "right", textBaseline: "middle" });
+    Object.assign(context, { font: font(this.fontSize), fillStyle: colour });
+    Object.assign(context, { textAlign: "right", textBaseline: "middle" });
     label(context, this.rows.texts[row], this.left - 6, this.top + (row + 0.5) * this.cell, this.left - 6);
   }
 
   columnLabel(context, column, colour) {
     const x = this.left + (column + 0.5) * this.cell;
     Object.assign(context, {
-      font: font(),
+      font: font(this.fontSize),
       fillStyle: colour,
       textBaseline: "middle",
       textAlign: this.upright ? "center" : "left",
@@ -114,7 +117,7 @@ export class Matrix {
     context.clearRect(0, 0, size.width, size.height);
     const { queries, keys } = part.layout;
     if (row === null || row >= queries.shown.length) return;
-    const every = Math.ceil((FONT + 1) / cell);
+    const every = Math.ceil((this.fontSize + 1) / cell);
     context.fillStyle = raised; // clear the labels around a marked one
     if (every > 1) context.fillRect(0, top + (row + 0.5) * cell - FONT, left - 3, FONT * 2);
     else context.fillRect(0, top + row * cell, left - 3, cell);

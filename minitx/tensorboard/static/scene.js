@@ -1,6 +1,7 @@
 /** A scene: the data of every thumbnail and of the enlarged head. */
 
 import { brush, layoutOf } from "./painting.js";
+import { axesOf } from "./words.js";
 
 /**
  * The scene of a view.
@@ -9,8 +10,9 @@ import { brush, layoutOf } from "./painting.js";
  * @param map the AttentionMap chosen
  * @param other the AttentionMap to compare it with, or null
  * @param theme "light" or "dark"
+ * @param kinds of attention of the example
  */
-export function sceneOf(view, map, other, theme) {
+export function sceneOf(view, map, other, theme, kinds) {
   const difference = other !== null && view.show === "difference" && map.fits(other);
   const layout = layoutOf(map, view.padding);
   return {
@@ -20,6 +22,7 @@ export function sceneOf(view, map, other, theme) {
     theme,
     difference,
     layout,
+    axes: axesOf(map.header.kind, kinds),
     otherLayout: other ? layoutOf(other, view.padding) : null,
     brush: brush(view.scale, difference, theme),
     order: ordered(view, map),
@@ -42,16 +45,28 @@ export function sorts(map, name) {
 /** The parts of one head: one, or two side by side. Levels are null where the second map lacks the head. */
 export function parts(scene, item, head) {
   const { map, other, layout, otherLayout, view, difference } = scene;
-  const first = { map, layout, levels: map.levels(item, head), caption: caption(view.run, view.step) };
+  const first = {
+    map,
+    layout,
+    levels: map.levels(item, head),
+    caption: caption(view.run, view.step),
+    owner: owner(view, view.run, view.step),
+  };
   if (!other) return [first];
   const second = {
     map: other,
     layout: otherLayout,
     levels: other.levels(item, head),
     caption: caption(view.run2, view.step2),
+    owner: owner(view, view.run2, view.step2),
   };
   if (!difference) return [first, second];
   return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
+}
+
+/** What tells the two sides apart, in few characters. */
+function owner(view, run, step) {
+  return view.run === view.run2 ? `step ${step}` : caption(run, step);
 }
 
 function caption(run, step) {

@@ -56,7 +56,7 @@ export function splitTag(tag) {
   return { kind, example: tag.slice(kind.length + 1) };
 }
 
-/** Restrict a view to what is available in `runs`, from a source's index; return the available choices. */
+/** Restrict a view to what a source's index has, `runs` with the newest first; return the available choices. */
 export function settle(view, runs) {
   const names = Object.keys(runs);
   if (!names.includes(view.run)) view.run = names[0] ?? "";
@@ -69,9 +69,12 @@ export function settle(view, runs) {
   const tag = `${view.kind}/${view.example}`;
   const steps = runs[view.run]?.[tag] ?? [];
   view.step = view.follow ? (steps.at(-1) ?? null) : nearest(steps, view.step);
-  if (!names.includes(view.run2)) view.run2 = view.run;
+  if (!view.compare) Object.assign(view, { run2: "", step2: null });
+  // Compared by default: the newest other run as it is now, else this one as it was at first.
+  else if (!names.includes(view.run2))
+    view.run2 = names.find((name) => name !== view.run && runs[name][tag]) ?? view.run;
   const steps2 = runs[view.run2]?.[tag] ?? [];
-  view.step2 = nearest(steps2, view.step2 ?? steps2[0]);
+  view.step2 = nearest(steps2, view.step2 ?? (view.run2 === view.run ? steps2[0] : null) ?? null);
   return { names, examples, kinds, tag, steps, steps2 };
 }
 

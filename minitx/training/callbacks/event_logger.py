@@ -56,7 +56,7 @@ class RunLogger(TensorBoardLogger):
 
     def finish(self, config: Config, figures: dict[str, Any]) -> None:
         """Write the hyperparameters and the final figures, and close."""
-        final = {f"final/{name}": value for name, value in figures.items() if isinstance(value, float)}
+        final = {f"when_finished/{name}": value for name, value in figures.items() if isinstance(value, float)}
         add_hyperparameters(self.experiment, hyperparameters(config), final, figures["steps"])
         self.experiment.close()
 

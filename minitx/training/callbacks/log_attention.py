@@ -4,18 +4,37 @@ import json
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
 
 from minitx.config.schema import AttentionLogConfig
+from minitx.data.batch import Batch
+from minitx.data.prompts import labels
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import KINDS, AttentionMaps
+from minitx.interpret.attention_maps import attention_maps
+from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.head_statistics import HeadSums
+from minitx.interpret.recording import KINDS
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
 from minitx.training.callbacks.event_logger import RunLogger
+
+DEFAULT_SHARE = 0.02
+"""Of the run, between two logs of maps."""
+MIN_STEPS = 10
+"""Steps between two logs of maps by default, at least, so that logging is cheap in short runs too."""
+
+
+def steps_between_maps(config: AttentionLogConfig, max_steps: int) -> int:
+    """Optimizer steps from one log of maps to the next; 0 for none."""
+    if not (config.examples and config.every_n_validations):  # 0 validations switched all off in earlier versions
+        return 0
+    if config.every_n_steps is not None:
+        return config.every_n_steps
+    return max(MIN_STEPS, int(max_steps * DEFAULT_SHARE))
 
 
 class LogAttention(Callback):
@@ -26,26 +45,63 @@ class LogAttention(Callback):
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
         self._heads: list[HeadFigures] = []
+        self._batch: Batch | None = None  # of the examples
+        self._step = 0  # of the latest maps
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Log the maps of the initial weights; a resumed run has them."""
+        self._step = trainer.global_step
+        if trainer.global_step == 0 and steps_between_maps(self.config, trainer.max_steps):
+            self._log_maps(trainer, module)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the maps after every n-th optimizer step and after the last."""
+        step, every = trainer.global_step, steps_between_maps(self.config, trainer.max_steps)
+        if step != self._step and every and (step % every == 0 or step == trainer.max_steps):
+            self._step = step
+            self._log_maps(trainer, module)
+
+    def _log_maps(self, trainer: pl.Trainer, module: Any) -> None:
+        """Run the model once on the examples and their known answers: maps, statistics of their heads, pictures."""
+        config, vocabulary = self.config, module.task.vocabulary
+        if self._batch is None:
+            examples = module.task.examples("validation", config.examples).slice(0, config.examples)
+            examples = examples.clip(config.max_tokens).to(module.device)
+            self._batch = examples.frame(module.config.model.architecture, vocabulary.special)
+        # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
+        with evaluating(module.model), torch.compiler.set_stance("force_eager"):
+            maps = attention_maps(module.model, self._batch.model_inputs(), labels(self._batch, vocabulary))
+        if not trainer.is_global_zero:
+            return
+        assert isinstance(trainer.logger, RunLogger)
+        writer, step = trainer.logger.experiment, trainer.global_step
+        sums = {kind: HeadSums() for kind in KINDS}
+        for row in range(len(self._batch)):
+            for kind, items in encoded(maps, row, lambda layers: sums[layers[0].kind].add(layers)).items():
+                add_maps(writer, f"{kind}/example_{row + 1}", items, step)
+            if config.pictures:
+                add_attention(writer, maps.pictures(row), f"example_{row + 1}", step)
+        statistics = {kind: added.statistics() for kind, added in sums.items()}
+        self._heads = heads(statistics)
+        add_heads(writer, statistics, step)
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Log every n-th validation, in the first process."""
+        """Log the generated outputs of every n-th validation, in the first process."""
         every = self.config.every_n_validations
         if not trainer.is_global_zero or every < 1:
             return
         number = trainer.global_step * trainer.accumulate_grad_batches // int(trainer.val_check_interval)
         if (number - 1) % every and trainer.global_step < trainer.max_steps:
             return
-        assert isinstance(trainer.logger, RunLogger)
         vocabulary = module.task.vocabulary
+        examples = module.task.examples("validation", self.config.examples)
+        texts, expected = examples.texts(vocabulary, self.config.max_tokens)
+        readable = [index for index, text in enumerate(texts) if _is_readable(text, vocabulary)]
+        if not readable:
+            return
+        texts = [texts[index] for index in readable]
         with evaluating(module.model):
             predictor = Predictor(module.model, vocabulary, module.config)
-            examples = module.task.examples("validation", self.config.examples)
-            texts, expected = examples.texts(vocabulary, self.config.max_tokens)
-            readable = [index for index, text in enumerate(texts) if _ids(text, vocabulary)]
-            if not readable:
-                return
-            texts = [texts[index] for index in readable]
-            attended, answers = list(range(len(texts))), None
             if expected is None:
                 prompts = [ids[: max(1, len(ids) // 2)] for ids in map(vocabulary.encode, texts)]
                 options = GenerationOptions(max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
@@ -53,29 +109,11 @@ class LogAttention(Callback):
                 generated = [several[0].text for several in generations]
                 table = {"prompt": [*map(vocabulary.decode, prompts)], "continuation, sampled": generated}
             else:
-                generated = predictor.generate(texts)
-                table = {"input": texts, "expected": [expected[index] for index in readable], "generated": generated}
-                if predictor.architecture != "encoder_only":  # whose input has no answers
-                    attended = [index for index, text in enumerate(generated) if _ids(text, vocabulary) is not None]
-                    answers = [generated[index] for index in attended]
-            maps = predictor.attend([texts[index] for index in attended], answers) if attended else None
-        writer, rows = trainer.logger.experiment, list(zip(*table.values(), strict=True))
-        writer.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
-        if maps is not None:
-            self._log(writer, maps, attended, trainer.global_step)
-
-    def _log(self, writer: Any, maps: AttentionMaps, examples: list[int], step: int) -> None:
-        """Write maps for the Attention tab, statistics of their heads, and pictures; row by row of these examples."""
-        sums = {kind: HeadSums() for kind in KINDS}
-        for row, example in enumerate(examples):
-            for kind, items in maps.encoded(row).items():
-                add_maps(writer, f"{kind}/example_{example + 1}", items, step)
-                sums[kind].add(maps.layers(kind, row))
-            if self.config.pictures:
-                add_attention(writer, maps.pictures(row), f"example_{example + 1}", step)
-        statistics = {kind: added.statistics() for kind, added in sums.items()}
-        self._heads = heads(statistics)
-        add_heads(writer, statistics, step)
+                known = [expected[index] for index in readable]
+                table = {"input": texts, "expected": known, "generated": predictor.generate(texts)}
+        assert isinstance(trainer.logger, RunLogger)
+        rows = list(zip(*table.values(), strict=True))
+        trainer.logger.experiment.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """The latest head statistics, for a resumed run without a further validation."""
@@ -95,9 +133,9 @@ class LogAttention(Callback):
             files.write("heads.json", f"{table}\n".encode())
 
 
-def _ids(text: str, vocabulary: Tokenizer) -> list[int] | None:
-    """The ids of a decoded text; None if it cannot be encoded, because a word tokenizer may join two words."""
+def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
+    """Whether a decoded text has tokens; a word tokenizer may join two words into one that it lacks."""
     try:
-        return vocabulary.encode_masked(text)
+        return bool(vocabulary.encode_masked(text))
     except ValueError:
-        return None
+        return False

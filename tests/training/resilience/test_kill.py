@@ -49,7 +49,7 @@ def config(folder: Path, name: str, steps: int) -> Config:
             "max_steps": steps, "save_every_n_steps": 2, "val_every_n_steps": 15, "keep_every_n_steps": 40,
             "accelerator": "cpu", "precision": "32-true",
         },
-        "log": {"every_n_steps": 1, "attention": {"every_n_validations": 2, "pictures": False}},
+        "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2}},
     })  # fmt: skip
 
 

@@ -1,0 +1,41 @@
+"""From AttentionMaps to the bytes of map_format, for TensorBoard and the offline page."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch.nn.functional import pad
+
+from minitx.interpret.head_statistics import head_statistics
+from minitx.interpret.recording import KINDS, Map
+from minitx.tensorboard.map_format import Statistic, encode
+
+if TYPE_CHECKING:
+    from minitx.interpret.attention_maps import AttentionMaps
+
+
+def encoded(
+    maps: "AttentionMaps",
+    example: int = 0,
+    measured: Callable[[Sequence[Map]], list[Statistic]] | None = None,
+) -> dict[str, list[bytes]]:
+    """Encode each non-empty kind of one example, with head statistics and rollout.
+
+    Args:
+        maps: of a batch.
+        example: its row.
+        measured: makes the statistics of the heads of a kind from its layers without padding; default: head_statistics.
+    """
+    found = {}
+    for kind, sides in KINDS.items():
+        if not (padded := [layer[example].float().cpu() for layer in getattr(maps, kind)]):
+            continue
+        labels = (maps.tokens[side][example] for side in sides)
+        sizes = padded[0].shape[1:]
+        queries, keys = ([*own, *[None] * (size - len(own))] for own, size in zip(labels, sizes, strict=True))
+        extras = {}
+        if kind != "cross":
+            rollout = maps.rollout(kind, example)
+            extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2).numpy()
+        statistics = (measured or head_statistics)(maps.layers(kind, example))
+        found[kind] = encode(kind, queries, keys, [layer.numpy() for layer in padded], statistics, extras)
+    return found

@@ -1,0 +1,64 @@
+/** One head as a small map, with the tokens of its rows and columns where they fit. */
+
+import { make } from "./elements.js";
+import { axisTexts, font } from "./matrix.js";
+
+const TOKEN_FONT = 10; // of the tokens' font
+const TOKEN_LENGTH = 7; // characters of a token
+const TOKEN_CELLS = { labelled: 10, largest: 60 };
+const NAMED_FROM_SIDE = 120;
+const AXIS_HEIGHT = 15; // height of the name of an axis
+
+/** Sizes, in pixels, and tokens of all plots of a layout that are `side` wide; without tokens where they do not fit. */
+export function plotSizes(layout, side) {
+  const context = make("canvas").getContext("2d");
+  const rows = axisTexts(layout.queries, context, TOKEN_LENGTH, TOKEN_FONT);
+  const columns = axisTexts(layout.keys, context, TOKEN_LENGTH, TOKEN_FONT);
+  const [high, wide] = [rows.texts.length, columns.texts.length].map((count) => Math.max(count, 1));
+  const name = side >= NAMED_FROM_SIDE ? AXIS_HEIGHT : 0;
+  const left = rows.width + 5 + name;
+  const cell = Math.floor(Math.min((side - left) / wide, (1.5 * side) / high, TOKEN_CELLS.largest));
+  const needed = left + wide * TOKEN_CELLS.labelled;
+  if (cell >= TOKEN_CELLS.labelled) {
+    const upright = columns.width <= cell - 1;
+    const [width, height] = [wide * cell, high * cell];
+    return { needed, labelled: true, cell, upright, width, height, rows: rows.texts, columns: columns.texts, name };
+  }
+  const ratio = Math.min(Math.max(high / wide, 0.4), 1.6);
+  return { needed, labelled: false, width: side, height: Math.round(side * ratio), rows: [], columns: [], name: 0 };
+}
+
+/** The canvas of a head, its tokens, the names of its axes, and whose it is. */
+export class Plot {
+  constructor() {
+    const part = (className) => make("span", { className });
+    this.canvas = make("canvas", { width: 1, height: 1 });
+    this.parts = { owner: part("owner"), keysName: part("axis across"), queriesName: part("axis down") };
+    this.tokens = { keys: part("tokens keys"), queries: part("tokens queries") };
+    this.element = make("span", { className: "plot" }, ...Object.values(this.parts), ...Object.values(this.tokens));
+    this.element.append(this.canvas);
+    this.built = "";
+  }
+
+  /** Show tokens and names; the canvas is drawn by its tile. */
+  show(size, axes, owner) {
+    const built = JSON.stringify([size, axes, owner]);
+    if (built === this.built) return;
+    this.built = built;
+    const { owner: named, keysName, queriesName } = this.parts;
+    named.textContent = named.title = owner;
+    named.hidden = !owner;
+    keysName.textContent = size.name ? `${axes.keys} →` : "";
+    queriesName.textContent = size.name ? `← ${axes.queries}` : "";
+    const { keys, queries } = this.tokens;
+    const spans = (texts) => texts.map((textContent) => make("bdi", { textContent }));
+    keys.replaceChildren(...spans(size.columns));
+    queries.replaceChildren(...spans(size.rows));
+    keys.classList.toggle("upright", size.labelled && size.upright);
+    keys.style.font = queries.style.font = font(TOKEN_FONT);
+    const { style } = this.element;
+    style.setProperty("--cell", `${size.cell ?? 0}px`);
+    style.setProperty("--wide", `${size.width}px`);
+    style.setProperty("--high", `${size.height}px`);
+  }
+}
