@@ -21,6 +21,7 @@ import torch.nn.functional as F
 
 from benchmarks.common import record, table
 from minitx import ModelConfig, build_model
+from minitx.compilation.compiled_step import CompiledStep
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
 from minitx.generation.replay import ReplayedStep
@@ -56,7 +57,7 @@ def ours(max_len: int, compiled: bool = False) -> Write:
     def write(ids: torch.Tensor, beams: int, tokens: int) -> Any:
         if beams > 1:
             return beam_search(model, ids, num_beams=beams, max_new_tokens=tokens, eos=-1, pad=0)
-        return generate(model, ids, max_new_tokens=tokens, eos=-1, pad=0, compiled=compiled)
+        return generate(model, ids, max_new_tokens=tokens, eos=-1, pad=0, stepper=CompiledStep if compiled else None)
 
     return write
 

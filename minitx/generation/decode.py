@@ -1,10 +1,9 @@
-"""The decoding loop, token by token, for every decoder, and the compiled step. It handles ids only, never text.
+"""The decoding loop, token by token, for every decoder. It handles ids only, never text.
 
 Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -18,10 +17,9 @@ from minitx.hardware.devices import moved
 
 COMPACT_FROM_ROWS = 8
 """Batch size from which it pays to remove rows that have ended."""
-CAPACITY_UNIT = 64
-"""Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
-MAX_PROGRAMS = 64
-"""The most programs kept for one class of models: one for each model, batch size and capacity."""
+
+Stepper = Callable[[Tensor], Tensor]
+"""From one new token for each row, [B, 1], to logits [B, 1, V]."""
 
 
 class DecodableModel(Protocol):
@@ -38,9 +36,7 @@ class DecodeStep(NamedTuple):
     """One more token for each row."""
 
     ids: Tensor  # [B], padding after a row's end
-    log_probability: (
-        Tensor | None
-    )  # [B], under the model, before processors and filters; 0 after the end; NaN if none is possible
+    log_probability: Tensor | None  # [B], before processors and filters; 0 after the end; NaN if no token is possible
 
 
 class Decoded(NamedTuple):
@@ -72,7 +68,7 @@ def steps(
     logits_processor: LogitsProcessor | None = None,
     context: int | None = None,
     scores: bool = False,
-    compiled: bool = False,
+    stepper: Callable[[Any, Any, int], Stepper] | None = None,
 ) -> Iterator[DecodeStep]:
     """Generate one token per row and step, until every row has ended.
 
@@ -89,18 +85,20 @@ def steps(
         context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
             context, so a text may exceed the length that the model was trained on. None: no limit.
         scores: whether steps have the log-probability of each token.
-        compiled: compile the step of one token: slow at first, faster afterwards; needs the model's `static_cache`.
+        stepper: makes what computes each step of one token after the prompt, from the model, the cache that holds the
+            prompt, and the maximum number of tokens of a row; by default a ReplayedStep.
     """
     ends = {eos} if isinstance(eos, int) else {*eos}
     total = ids.size(0)
     rows = torch.arange(total, device=ids.device)  # those still in the batch
     ended, done = [False] * total, 0  # which of those have ended, and how many
     mask: Any = None  # the same as a tensor [B], unless none has
+    end_ids: Any = moved(torch.tensor([*ends]), ids.device) if ends else None
     parts, prompt_keep = [ids], keep  # all tokens so far
     history, history_keep = ids, keep  # the same in one tensor, where it is needed
     capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
-    program: CompiledStep | ReplayedStep | None = None
+    program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
@@ -116,7 +114,7 @@ def steps(
                 logits = model.step(ids, cache, keep)[:, -1]
             else:
                 if program is None:
-                    program = CompiledStep(model, cache, capacity) if compiled else ReplayedStep(model, cache)
+                    program = stepper(model, cache, capacity) if stepper else ReplayedStep(model, cache)
                 logits = program(ids)[:, -1]
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
@@ -135,13 +133,14 @@ def steps(
             if ends:
                 ended = [before or token in ends for before, token in zip(ended, new.tolist(), strict=True)]
                 if sum(ended) > done:
-                    done, mask = sum(ended), moved(torch.tensor(ended), ids.device)
+                    just_ended = (new[:, None] == end_ids).any(dim=1)
+                    done, mask = sum(ended), just_ended if mask is None else mask | just_ended
             last = done == len(rows) or count + 1 == max_new_tokens
-            if not last and not compiled and len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows):
+            if not last and stepper is None and len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows):
                 left = remaining_rows(mask, done)
                 cache.select(left)
                 new, rows, parts = new[left], rows[left], [torch.cat(parts, dim=1)[left]]
-                ended, done = [False] * len(left), 0
+                ended, done, mask = [False] * len(left), 0, None
                 prompt_keep = None if prompt_keep is None else prompt_keep[left]
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
@@ -163,49 +162,3 @@ def _scattered(step: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeSt
         return DecodeStep(ids, None)
     zeros = step.log_probability.new_zeros(total)
     return DecodeStep(ids, zeros.index_copy(0, rows, step.log_probability))
-
-
-class CompiledStep:
-    """The compiled step of a model: one token per row and call.
-
-    Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
-    capacity has its own program, compiled once and kept on disk by torch.
-
-    Args:
-        model: has `step` and `static_cache`.
-        cache: holds the prompt; not changed.
-        total: the most tokens of a row, the prompt's included.
-    """
-
-    def __init__(self, model: Any, cache: Any, total: int) -> None:
-        self._model, self._used, self._total = model, cache.length, _whole_units(total)
-        self._kind: Any = type(model)
-        self._capacity = min(self._total, _whole_units(cache.length + 1))
-        self._cache = model.static_cache(cache, self._capacity)
-        self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
-        if self._used == self._capacity:
-            self._capacity = min(self._total, 2 * self._capacity)
-            self._cache.grow(self._capacity)
-            self._checked = False
-        self._used += 1
-        step = compiled_step(self._kind, ids.device.type)
-        if self._checked:
-            # Nothing has changed since the last call, and checking that takes a tenth of the time.
-            with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
-                return step(self._model, ids, self._cache)
-        self._checked = True
-        with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
-            return step(self._model, ids, self._cache)
-
-
-def _whole_units(tokens: int) -> int:
-    return -(-tokens // CAPACITY_UNIT) * CAPACITY_UNIT
-
-
-@functools.cache
-def compiled_step(kind: Any, device: str) -> Any:
-    """Compile the step of a class of models; on a CPU with a C++ wrapper, because Python would take a visible share."""
-    return torch.compile(kind.step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)

@@ -164,7 +164,11 @@ class TextGenerator:
             flat = [each for several in generators for each in several]
             filters = options.temperature, options.top_k, options.top_p, options.min_p
             choose = sampler(flat, *filters) if options.do_sample else greedy
-            own = {"sampler": choose, "context": self.context, "compiled": options.compile}
+            own = {"sampler": choose, "context": self.context}
+            if options.compile:
+                from minitx.compilation.compiled_step import CompiledStep
+
+                own["stepper"] = CompiledStep
         start = self._prompt(prompts, cut)
         first_and_last = {0: special_tokens.forced_first, limit - 1: special_tokens.forced_last}
         forced = {step: token for step, token in first_and_last.items() if token is not None}

@@ -5,7 +5,6 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,7 +16,6 @@ from minitx.nn import (
     Head,
     NoPositions,
     Stack,
-    StaticCache,
     TokenEmbedding,
     masks,
     scaled_dot_product_attention,
@@ -67,17 +65,6 @@ class _Decoding(nn.Module):
                 for part in self.modules()
             )
         )
-
-    def static_cache(self, cache: Cache, capacity: int) -> StaticCache:
-        """Copy a cache that holds the prompt into one of fixed shape for `capacity` tokens, for a compiled step.
-
-        Raises:
-            ConfigError: a model with a window, whose cache drops tokens.
-        """
-        first: Any = self.decoder.layers[0]
-        if (window := first.self_attn.window) is not None:
-            raise ConfigError(f"a model with model.window {window} cannot be compiled for generation: it drops tokens")
-        return StaticCache(cache, capacity)
 
 
 class EncoderDecoder(_Decoding):

@@ -1,7 +1,7 @@
 """The parts of a Transformer, on torch alone: no config, no data, no training."""
 
 from minitx.nn import masks
-from minitx.nn.cache import Cache, StaticCache
+from minitx.nn.cache import Cache
 from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
 from minitx.nn.errors import OptionError
 from minitx.nn.feed_forward import ACTIVATIONS, FeedForward
@@ -16,6 +16,6 @@ from minitx.nn.stacks import DecoderStack, EncoderStack, Stack
 __all__ = [
     "ACTIVATIONS", "NORMS", "POSITIONS", "POSITION_IDS", "AddNorm", "Cache", "ConsecutiveIds", "DecoderLayer",
     "DecoderStack", "EncoderLayer", "EncoderStack", "FeedForward", "Head", "HeadTransform", "MultiHeadAttention",
-    "NoPositions", "OptionError", "Stack", "StaticCache", "TokenEmbedding", "build_norm", "masks",
+    "NoPositions", "OptionError", "Stack", "TokenEmbedding", "build_norm", "masks",
     "scaled_dot_product_attention",
 ]  # fmt: skip

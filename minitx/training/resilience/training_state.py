@@ -17,13 +17,14 @@ from torch.optim.lr_scheduler import LambdaLR
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
+from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.tensorboard.head_figures import HeadFigures
 from minitx.training.optim import CombinedOptimizer, biases_of_scores, build_optimizer, parameter_groups, schedule
 from minitx.training.resolve import ResolvedRun
 
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 """Tensors of the shape of their parameter, by optimizer."""
-COPIED = ("minitx", "global_step", "precision", "data_digest")
+COPIED = ("minitx", "global_step", "precision", "attention_kernel", "data_digest", "sampling")
 SCALER = "MixedPrecision"
 """Key of the gradient scaler of fp16."""
 SCORES = ("best_model_score", "current_score", "kth_value")
@@ -55,6 +56,8 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
     _require(isinstance(skipped, int) and 0 <= skipped <= step, f"skipped_steps must be 0 to {step:,}", skipped)
     _require(_is_number(seconds) and 0 <= seconds < float("inf"), "seconds must be a number of at least 0", seconds)
     _require(isinstance(validated, bool), "validated must be true or false", validated)
+    kernel = saved.get("attention_kernel", CPU_HALF_KERNELS[0])
+    _require(kernel in CPU_HALF_KERNELS, f"attention_kernel must be one of {', '.join(CPU_HALF_KERNELS)}", kernel)
     scaler = saved.get(SCALER)
     if scaler is not None:
         fits = isinstance(scaler, dict) and all(_is_number(value) and 0 <= value < 1e30 for value in scaler.values())
@@ -176,6 +179,9 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
             for score in [*best.values(), *(state.get(key) for key in SCORES)]:
                 fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
                 _require(fits, f"scores of {name.partition('{')[0]} must be numbers", score)
+        elif name == "AutoCompile":
+            fits = state.keys() == {"batches", "compiled"} and all(isinstance(value, int) for value in state.values())
+            _require(fits, f"{name} must have batches and compiled", state)
         else:
             heads = state.get("heads", [])
             fits = isinstance(heads, list) and all(_is_head(head) for head in heads)

@@ -5,6 +5,9 @@ import functools
 import pytest
 import torch
 
+from minitx.compilation import compiled_step
+from minitx.compilation.compiled_step import CompiledStep
+from minitx.compilation.static_cache import StaticCache
 from minitx.generation import decode
 from small_models import close, draw, every_decoder, every_pairing, keep_of
 
@@ -26,7 +29,7 @@ def test_every_step_gives_the_numbers_of_the_growing_cache(name: str, numbering:
     ids, keep = draw(3, PROMPT), keep_of(5, 2, 5, left=True)
     model.step(ids, growing, keep)
     model.step(ids, copied, keep)
-    static = model.static_cache(copied, PROMPT + 1)
+    static = StaticCache(copied, PROMPT + 1)
     for count in range(NEW):
         if count in (1, 3):
             static.grow(PROMPT + 3 * count)
@@ -38,7 +41,7 @@ def test_no_tensor_changes_its_place_or_shape(tiny) -> None:
     model = tiny("decoder_only", "rope")
     cache = model.start()
     model.step(draw(2, PROMPT), cache)
-    static = model.static_cache(cache, CAPACITY)
+    static = StaticCache(cache, CAPACITY)
 
     def places() -> list[tuple[int, torch.Size]]:
         tensors = [static.ids, static.keep, static.at, *static.layers[0].buffers, *static.layers[1].buffers]
@@ -56,7 +59,7 @@ def test_the_growing_cache_is_left_as_it_was(tiny) -> None:
     cache = model.start()
     model.step(draw(2, PROMPT), cache)
     keys = cache.layers[0].buffers[0].clone()
-    model.step(draw(2, 1), model.static_cache(cache, CAPACITY))
+    model.step(draw(2, 1), StaticCache(cache, CAPACITY))
     assert cache.length == PROMPT
     assert torch.equal(cache.layers[0].buffers[0][:, :, :PROMPT], keys[:, :, :PROMPT])
 
@@ -67,7 +70,7 @@ def test_a_window_is_refused(architecture: str, tiny) -> None:
     cache = model.start(*([draw(1, 4)] if architecture == "encoder_decoder" else []))
     model.step(draw(1, 2), cache)
     with pytest.raises(ValueError, match=r"model\.window"):
-        model.static_cache(cache, CAPACITY)
+        StaticCache(cache, CAPACITY)
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
-    decode.compiled_step.cache_clear()
+    compiled_step.compiled_step.cache_clear()
     return seen
 
 
@@ -94,13 +97,13 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
     options = {"keep": keep, "max_new_tokens": tokens, "eos": -1, "pad": 0, "context": context}
     expected = decode.generate(model, ids, **options).ids
     for _ in range(2):
-        assert torch.equal(decode.generate(model, ids, compiled=True, **options).ids, expected)
+        assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for texts that grow in turn, which do not mix."""
-    monkeypatch.setattr(decode, "CAPACITY_UNIT", 4)
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
     rope, alibi = (tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi"))
     options, cases = (
         {"max_new_tokens": 4, "eos": -1, "pad": 0},
@@ -108,7 +111,7 @@ def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeyp
     )
     alone = [decode.generate(*case, **options).ids for case in cases]
     for _ in range(2):
-        together = list(zip(*(decode.steps(*case, compiled=True, **options) for case in cases), strict=True))
+        together = list(zip(*(decode.steps(*case, stepper=CompiledStep, **options) for case in cases), strict=True))
         for index, text in enumerate(alone):
             assert torch.equal(torch.stack([columns[index].ids for columns in together], dim=1), text)
     assert len(graphs) == 2 + 2 + 2, "two capacities each, of 4 and 8 or of 8 and 12 tokens, each traced once"

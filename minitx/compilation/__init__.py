@@ -1,0 +1,1 @@
+"""Decoding with a compiled step, for `generate --compile`."""

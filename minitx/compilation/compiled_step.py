@@ -1,0 +1,66 @@
+"""The compiled step of a decoder.
+
+Legend: B rows, V vocabulary.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitx.compilation.static_cache import StaticCache
+
+CAPACITY_UNIT = 64
+"""Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
+MAX_PROGRAMS = 64
+"""The most programs kept for one class of models: one for each model, batch size and capacity."""
+
+
+class CompiledStep:
+    """The compiled step of a model: one token per row and call.
+
+    Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
+    capacity has its own program, compiled once and kept on disk by torch.
+
+    Args:
+        model: a decoder; its class has `step`.
+        cache: holds the prompt; not changed.
+        total: the most tokens of a row, the prompt's included.
+
+    Raises:
+        ConfigError: a model with a window.
+    """
+
+    def __init__(self, model: Any, cache: Any, total: int) -> None:
+        self._model, self._used, self._total = model, cache.length, _whole_units(total)
+        self._kind: Any = type(model)
+        self._capacity = min(self._total, _whole_units(cache.length + 1))
+        self._cache = StaticCache(cache, self._capacity)
+        self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
+        if self._used == self._capacity:
+            self._capacity = min(self._total, 2 * self._capacity)
+            self._cache.grow(self._capacity)
+            self._checked = False
+        self._used += 1
+        step = compiled_step(self._kind, ids.device.type)
+        if self._checked:
+            # Nothing has changed since the last call, and checking that takes a tenth of the time.
+            with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
+                return step(self._model, ids, self._cache)
+        self._checked = True
+        with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
+            return step(self._model, ids, self._cache)
+
+
+def _whole_units(tokens: int) -> int:
+    return -(-tokens // CAPACITY_UNIT) * CAPACITY_UNIT
+
+
+@functools.cache
+def compiled_step(kind: Any, device: str) -> Any:
+    """Compile the step of a class of models; on a CPU with a C++ wrapper, because Python would take a visible share."""
+    return torch.compile(kind.step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)
