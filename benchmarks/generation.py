@@ -132,9 +132,9 @@ def ratios() -> list[dict[str, Any]]:
         model: Any = build_model(config).eval().to(DEVICE)
         theirs = hugging_face(1024, llama)
         for batch in (1, 16, 64):
-            ids = torch.randint(6, VOCABULARY, (batch, PROMPT), device=DEVICE)
+            ids = torch.randint(6, VOCABULARY, (batch, 1), device=DEVICE)  # short: the prompt is no step of one token
             racers: dict[str, Callable[[], Any]] = {
-                "lean": partial(lean, batch, llama),
+                "lean": lean(batch, llama),
                 "step": partial(bare_loop, model, ids),
                 "generate": partial(
                     generate, model, ids, max_new_tokens=RATIO_TOKENS, eos=VOCABULARY, pad=0, scores=True
@@ -168,8 +168,8 @@ def bare_loop(model: Any, ids: torch.Tensor) -> None:
         logits = step(logits.argmax(dim=-1, keepdim=True))[:, -1]
 
 
-def lean(batch: int, llama: bool) -> None:
-    """Greedy decoding by torch calls alone: allocated caches, joined projections, random weights."""
+def lean(batch: int, llama: bool) -> Callable[[], None]:
+    """Greedy decoding of RATIO_TOKENS by torch calls alone: allocated caches, joined projections, random weights."""
     width, size = D_MODEL // HEADS, 344 if llama else 4 * D_MODEL
     w: dict[str, torch.Tensor] = {
         "qkv": torch.randn(3 * D_MODEL, D_MODEL), "out": torch.randn(D_MODEL, D_MODEL),
@@ -177,39 +177,42 @@ def lean(batch: int, llama: bool) -> None:
     }  # fmt: skip
     ones, zeros, bias = torch.ones(D_MODEL), torch.zeros(D_MODEL), None if llama else torch.zeros(3 * D_MODEL)
     up_bias = None if llama else torch.zeros(size)
-    table, places = torch.randn(VOCABULARY, D_MODEL), torch.randn(PROMPT + RATIO_TOKENS, D_MODEL)
+    table, places = torch.randn(VOCABULARY, D_MODEL), torch.randn(1 + RATIO_TOKENS, D_MODEL)
     frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
-    shape = (batch, HEADS, PROMPT + RATIO_TOKENS, width)
+    shape = (batch, HEADS, 1 + RATIO_TOKENS, width)
     caches = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(LAYERS)]
 
     def norm(x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (D_MODEL,), ones) if llama else F.layer_norm(x, (D_MODEL,), ones, zeros)
 
-    ids = torch.randint(VOCABULARY, (batch,))
-    for pos in range(PROMPT, PROMPT + RATIO_TOKENS):
-        x = F.embedding(ids, table)
-        if llama:
-            angle = pos * frequencies
-            cos, sin = torch.cat((angle.cos(), angle.cos())), torch.cat((-angle.sin(), angle.sin()))
-        else:
-            x = x + places[pos]
-        for keys, values in caches:
-            qkv = F.linear(norm(x), w["qkv"], bias).view(batch, 3 * HEADS, width)
-            qk = qkv[:, : 2 * HEADS]
+    def run() -> None:
+        ids = torch.randint(VOCABULARY, (batch,))
+        for pos in range(1, 1 + RATIO_TOKENS):
+            x = F.embedding(ids, table)
             if llama:
-                qk = qk * cos + torch.roll(qk, width // 2, -1) * sin
-            keys[:, :, pos], values[:, :, pos] = qk[:, HEADS:], qkv[:, 2 * HEADS :]
-            past = keys[:, :, : pos + 1], values[:, :, : pos + 1]
-            attended = F.scaled_dot_product_attention(qk[:, :HEADS].unsqueeze(2), *past)
-            x = x + F.linear(attended.reshape(batch, D_MODEL), w["out"])
-            inner = F.linear(norm(x), w["up"], up_bias)
-            if llama:
-                gate, inner = inner.chunk(2, -1)
-                inner = F.silu(gate) * inner
+                angle = pos * frequencies
+                cos, sin = torch.cat((angle.cos(), angle.cos())), torch.cat((-angle.sin(), angle.sin()))
             else:
-                inner = F.gelu(inner)
-            x = x + F.linear(inner, w["down"])
-        ids = F.linear(norm(x), table).argmax(-1)
+                x = x + places[pos]
+            for keys, values in caches:
+                qkv = F.linear(norm(x), w["qkv"], bias).view(batch, 3 * HEADS, width)
+                qk = qkv[:, : 2 * HEADS]
+                if llama:
+                    qk = qk * cos + torch.roll(qk, width // 2, -1) * sin
+                keys[:, :, pos], values[:, :, pos] = qk[:, HEADS:], qkv[:, 2 * HEADS :]
+                past = keys[:, :, : pos + 1], values[:, :, : pos + 1]
+                attended = F.scaled_dot_product_attention(qk[:, :HEADS].unsqueeze(2), *past)
+                x = x + F.linear(attended.reshape(batch, D_MODEL), w["out"])
+                inner = F.linear(norm(x), w["up"], up_bias)
+                if llama:
+                    gate, inner = inner.chunk(2, -1)
+                    inner = F.silu(gate) * inner
+                else:
+                    inner = F.gelu(inner)
+                x = x + F.linear(inner, w["down"])
+            ids = F.linear(norm(x), table).argmax(-1)
+
+    return run
 
 
 def pairs() -> dict[str, float]:
