@@ -26,7 +26,7 @@ def masked(small: Any, cat: Path) -> Callable[..., Config]:
 
 
 def test_a_run_with_its_table_and_its_report(masked: Callable, tmp_path: Path, capsys: Any) -> None:
-    results = train(masked(log={"attention": {}}, trainer={"max_steps": 2}))
+    results = train(masked(log={"attention": {"pictures": True}}, trainer={"max_steps": 2}))
     assert results["split"] == "validation"
     assert results["bits_per_token"] == pytest.approx(results["loss"] / math.log(2))
     assert 0.0 <= results["token_accuracy"] <= 1.0

@@ -41,8 +41,9 @@ def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_run_writes_what_it_should(small: Any, tmp_path: Path, architecture: str, capsys: Any) -> None:
+    log = {"attention": {"pictures": True, "every_n_steps": 3}}
     fixed = {"length": [4, 4]} if architecture == "encoder_only" else {}  # its slots would give the length away
-    config = small(data=fixed, model={"architecture": architecture, "n_layers": 2}, log={"attention": {}})
+    config = small(data=fixed, model={"architecture": architecture, "n_layers": 2}, log=log)
     results = train(config)
     out = capsys.readouterr().out
     assert all(part in out for part in ("step 3/6", "step 6/6", "loss", "exact match", "free-running")), out
@@ -66,7 +67,7 @@ def test_a_run_writes_what_it_should(small: Any, tmp_path: Path, architecture: s
         for example in (1, 2)
     }
     assert set(log.Tags()["images"]) == pictures
-    assert [event.step for event in log.Images(min(pictures))] == [3, 6]
+    assert [event.step for event in log.Images(min(pictures))] == [0, 3, 6]
     assert len(list(folder.glob("events.*"))) == 1, "a second writer hides data"
     answers = log.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert all(word in answers for word in ("input", "expected", "generated"))
