@@ -1,26 +1,49 @@
-"""Measurements that need a GPU: utilization by a large model, and the speed of a tiny one with CUDA graphs.
+"""Measurements that need a GPU, in pieces: one command, again after an interruption, until every piece is measured.
 
-    python -m benchmarks.gpu --nanogpt FOLDER
+    python -m benchmarks.gpu [--minutes 10] [--nanogpt FOLDER] [--text FILE] [--multi30k FOLDER]
 
-Without a GPU it runs at a small size, as a test, and records nothing. Races are those of benchmarks.training.
+Each piece is kept in results/gpu/ and not measured again; remove its file to repeat it. A piece that would not end
+within the given minutes is left for the next call, and a training that is stopped by them is resumed there. Without a
+GPU the pieces run at a small size, as a test, and nothing is recorded. Races are those of benchmarks.training.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import peers
-from benchmarks.common import record, table
+from benchmarks import generation, peers
+from benchmarks.common import RESULTS, record, table
 from benchmarks.peers import DEVICE, Missing, Size
 from benchmarks.training import GPU_SIZES, Contestant, races, ratio, speed
+from minitx.checkpoints import format as checkpoint
 from minitx.hardware.devices import finished_at
 
+KEPT = RESULTS / "gpu"
+RUNS = Path("runs/gpu")
+GPU = DEVICE == "cuda"
+SUITE = ("tests/nn", "tests/models", "tests/generation", "tests/training") if GPU else ("tests/nn/test_layers.py",)
+BATCHES, TOKENS, ROUNDS = ((1, 64, 512), 128, 3) if GPU else ((1, 4), 8, 1)
+SHAKESPEARE = {
+    "data.block": 256, "data.batch_size": 64, "model.d_model": 384, "model.n_heads": 6, "model.n_layers": 6,
+    "model.d_ff": 1024, "model.dropout": 0.2, "optimizer.lr": 1e-3, "trainer.max_steps": 5000,
+    "trainer.val_every_n_steps": 250,
+}  # fmt: skip
+"""nanoGPT's settings for one GPU."""
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
 SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)
 PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
@@ -80,33 +103,179 @@ def graphs(size: Size) -> dict[str, Any]:
     return {"size": asdict(size), "races": found}
 
 
-def summary(large: dict[str, Any], tiny: dict[str, Any]) -> str:
-    """The table."""
+class Piece(NamedTuple):
+    """One measurement."""
+
+    minutes: float  # that it takes on a large GPU, at most
+    measure: Callable[[Namespace, float], Any]  # from the arguments and the time.monotonic() at which to stop, to JSON
+    rows: Callable[[Any], list[list[str]]]  # of the table: what was measured, the target, the figure
+
+
+def suite(given: Namespace, until: float) -> dict[str, int]:
+    """Counts of the tests of nn, models, generation and training, on the GPU."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "--device", DEVICE, *SUITE]
+    last = subprocess.run(command, capture_output=True, text=True).stdout.strip().splitlines()[-1]
+    return {outcome: int(count) for count, outcome in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
+
+
+def speeds(given: Namespace, until: float) -> list[dict[str, Any]]:
+    """Seconds of generation by minitx and by transformers, with GPT-2's parts."""
+    ours, theirs = generation.ours(1024), generation.hugging_face(1024)
+    rows = []
+    for batch in BATCHES:
+        tokens_per_second = [
+            max(generation.speed(write, batch, 1, TOKENS) for _ in range(ROUNDS + 1)) for write in (ours, theirs)
+        ]
+        rows.append({"batch": batch, "ratio": tokens_per_second[0] / tokens_per_second[1]})
+    return rows
+
+
+def train(name: str, words: Sequence[str], until: float = float("inf"), kill: bool = False) -> dict[str, Any]:
+    """Train a run of RUNS, or resume it; its results.json with the seconds of this process.
+
+    Args:
+        name: of the run.
+        words: arguments of `minitx train`.
+        until: the time.monotonic() at which the run is asked to save and stop.
+        kill: the process, once it has saved.
+
+    Raises:
+        TimeoutError: the run was stopped, and is resumed by the next call.
+    """
+    folder = RUNS / name / "v0"
+    resumed = ["--resume"] if (folder / "last.ckpt").exists() else []
+    fixed = ["--run.folder", str(RUNS), "--run.name", name, *([] if GPU else ["--trainer.accelerator", "cpu"])]
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", "minitx", "train", *words, *fixed, *resumed])
+    while process.poll() is None:
+        time.sleep(0.1)
+        if kill and (folder / "last.ckpt").exists():
+            process.kill()
+            process.wait()
+            return {}
+        if time.monotonic() > until:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise TimeoutError
+    if process.returncode:
+        raise SystemExit(f"benchmarks.gpu: the run {name} ended with code {process.returncode}")
+    return {**json.loads((folder / "results.json").read_text()), "process": time.monotonic() - began}
+
+
+def reversal(given: Namespace, until: float) -> dict[str, Any]:
+    return train("reverse", ["--config", "reverse", *shortened()])
+
+
+def resume(given: Namespace, until: float) -> float:
+    """The largest difference between the weights of a run that was killed and resumed, and of one that was not."""
+    steps = {"max_steps": 400, "save_every_n_steps": 100} if GPU else {"max_steps": 40, "save_every_n_steps": 10}
+    words = ["--config", "reverse", *(word for key in steps for word in (f"--trainer.{key}", str(steps[key])))]
+    train("whole", words)
+    train("killed", words, kill=True)
+    train("killed", words)
+    whole, killed = (checkpoint.weights(checkpoint.read(RUNS / name / "v0/last.ckpt")) for name in ("whole", "killed"))
+    return max(float((whole[name].double() - killed[name].double()).abs().max()) for name in whole)
+
+
+def shakespeare(given: Namespace, until: float) -> dict[str, Any] | None:
+    if given.text is None:
+        return None
+    settings = [word for key, value in SHAKESPEARE.items() for word in (f"--{key}", str(value))]
+    return train("shakespeare", ["--config", "shakespeare", "--data.path", given.text, *settings, *shortened()], until)
+
+
+def multi30k(given: Namespace, until: float) -> dict[str, Any] | None:
+    if given.multi30k is None:
+        return None
+    return train("multi30k", ["--config", "multi30k_de_en", "--data.path", given.multi30k, *shortened()], until)
+
+
+def shortened() -> list[str]:
+    """Options that make a run a test where there is no GPU."""
+    return [] if GPU else ["--trainer.max_steps", "20", "--trainer.val_every_n_steps", "20"]
+
+
+def large_rows(large: dict[str, Any]) -> list[list[str]]:
     step, name = large["tokens"] / speed(large["races"], "minitx", large["tokens"]), large["size"]["name"]
     used = f"{large['flops'] / step / large['peak']:.1%} of {large['peak'] / 1e12:,.1f} TFLOP/s; {1e3 * step:,.1f} ms"
     peer = large["missing"] or f"{ratio(large['races'], 'nanoGPT'):.2f}x"
-    rows = [
+    return [
         [f"{name}: model FLOPs utilization, bf16, compiled", "50 %", f"{used} per step"],
         ["the same, relative to compiled nanoGPT", "1.0x", peer],
-        [
-            f"{tiny['size']['name']}: speed with CUDA graphs relative to eager",
-            "5x",
-            f"{ratio(tiny['races'], 'eager'):.2f}x",
-        ],
     ]
-    return table(["", "target", "measured"], rows)
+
+
+def graph_rows(tiny: dict[str, Any]) -> list[list[str]]:
+    about = f"{tiny['size']['name']}: speed with CUDA graphs relative to eager"
+    return [[about, "5x", f"{ratio(tiny['races'], 'eager'):.2f}x"]]
+
+
+def run_row(what: str, target: str, figure: str, absent: str = "") -> Callable[[Any], list[list[str]]]:
+    """The row of a run; figure is a format of its results."""
+    return lambda found: [[what, target, absent if found is None else figure.format(**found)]]
+
+
+PIECES = {
+    "suite": Piece(4, suite, lambda found: [["tests of nn, models, generation and training", "0 failed", f"{found}"]]),
+    "reversal": Piece(1, reversal, run_row("reversal", "100 % in 10 s", "{exact_match:.2%} in {seconds:.1f} s")),
+    "resume": Piece(2, resume, lambda found: [["weights of a resumed run", "equal", f"differ by {found:g}"]]),
+    "graphs": Piece(2, lambda given, until: graphs(TINY), graph_rows),
+    "large": Piece(4, lambda given, until: utilization(LARGE if GPU else SMALL_LARGE, given.nanogpt), large_rows),
+    "generation": Piece(2, speeds, lambda found: [
+        [f"generation, batch {row['batch']}, relative to transformers", "3x", f"{row['ratio']:.2f}x"] for row in found
+    ]),
+    "shakespeare": Piece(1, shakespeare, run_row(
+        "Shakespeare at nanoGPT's GPU size, nats per character", "1.45", "{loss:.3f} in {seconds:.0f} s", "no --text"
+    )),
+    "multi30k": Piece(1, multi30k, run_row(
+        "Multi30k, German to English, lower-cased BLEU", "38", "{bleu_lowercase:.1f} in {seconds:.0f} s",
+        "no --multi30k",
+    )),
+}  # fmt: skip
+"""In this order. The last two are resumed, so that a minute is enough to go on."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=25.0, help="stop before; call again for the other pieces")
     parser.add_argument("--nanogpt", default=None, help="a clone of karpathy/nanoGPT")
+    parser.add_argument("--text", default=None, help="the text of Shakespeare, see data/README.md")
+    parser.add_argument("--multi30k", default=None, help="the folder of Multi30k, see data/README.md")
     given = parser.parse_args()
-    large = utilization(LARGE if DEVICE == "cuda" else SMALL_LARGE, given.nanogpt)
-    tiny = graphs(TINY)
-    if DEVICE == "cuda":
-        record("gpu", [large, tiny], summary(large, tiny), "performance.md")
+    until = time.monotonic() + 60 * given.minutes
+    with tempfile.TemporaryDirectory() as scratch:
+        if not GPU:
+            global RUNS
+            RUNS = Path(scratch)
+        found = {name: measured for name in PIECES if (measured := piece(name, given, until)) is not None}
+    rows = [row for name, measured in found.items() for row in PIECES[name].rows(measured["found"])]
+    if GPU:
+        record("gpu", [*found.values()], table(["", "target", "measured"], rows), "performance.md")
     else:
-        print(f"{summary(large, tiny)}\n\nNo GPU: a small size, no CUDA graphs, and nothing is recorded.")
+        print(table(["", "target", "measured"], rows))
+        print("\nNo GPU: small sizes, no CUDA graphs, and nothing is recorded.")
+    if len(found) < len(PIECES):
+        raise SystemExit(f"left for another call: {', '.join(name for name in PIECES if name not in found)}")
+
+
+def piece(name: str, given: Namespace, until: float) -> dict[str, Any] | None:
+    """What was measured, now or earlier; None if the time does not suffice."""
+    file = KEPT / f"{name}.json"
+    if GPU and file.exists():
+        return dict(json.loads(file.read_text()))
+    if time.monotonic() + 60 * PIECES[name].minutes > until:
+        return None
+    print(f"{name} ...", flush=True)
+    began = time.monotonic()
+    try:
+        result = {"name": name, "found": PIECES[name].measure(given, until - 20)}  # a run needs some seconds to save
+    except TimeoutError:
+        return None
+    print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+    if GPU and result["found"] is not None:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(result, indent=2) + "\n")
+    return result
 
 
 if __name__ == "__main__":
