@@ -98,7 +98,7 @@ def test_a_pipe_gets_lines_between_validations(small: Any, capsys: Any, monkeypa
 )
 def test_a_run_learns_reversal_into_one_file(small: Any, tmp_path: Path, architecture: str) -> None:
     data = {"length": [3, 3] if architecture == "encoder_only" else [1, 3], "batch_size": 64}
-    steps, layers = (250, 1) if architecture == "encoder_decoder" else (500, 2)
+    steps, layers = (250, 1) if architecture == "encoder_decoder" else (700, 2)
     model, optimizer = {"architecture": architecture, "n_layers": layers}, {"lr": 1e-2 if layers == 1 else 5e-3}
     trainer = {"max_steps": steps, "val_every_n_steps": steps}
     results = train(small(data=data, model=model, optimizer=optimizer, trainer=trainer))
