@@ -130,5 +130,5 @@ def test_the_number_of_processes_and_the_strategy_change_no_weight(
             found = state(tmp_path / f"runs/{name}/v0")["state_dict"]
             assert found.keys() == expected.keys()
             for key, weight in expected.items():
-                # AdamW enlarges the rounding of a gradient that is nearly zero; another batch would differ by the rate, 5e-3.
+                # AdamW enlarges the rounding of a gradient near zero; another batch would make a difference of 5e-3.
                 torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-4, msg=f"{name}: {key}")
