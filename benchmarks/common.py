@@ -17,10 +17,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def trained(
-    words: Sequence[str], values: dict[str, list[str]], seeds: int, lengths: str | None, jobs: int
+    words: Sequence[str], values: dict[str, list[str]], seeds: int, lengths: str | None, jobs: int, first_seed: int = 1
 ) -> list[dict[str, Any]]:
     """The rows of a sweep over values of keys, for a config from a command line; exits if a run fails."""
-    rows, failed = sweep(plan(config_parser().parse_args(words).values, values, seeds, lengths), jobs)
+    rows, failed = sweep(plan(config_parser().parse_args(words).values, values, seeds, lengths, first_seed), jobs)
     if failed:
         raise SystemExit("\n".join(failed))
     return rows

@@ -31,7 +31,7 @@ from benchmarks.common import RESULTS, record, table
 from benchmarks.peers import DEVICE, Missing, Size
 from benchmarks.training import GPU_SIZES, Contestant, races, ratio, speed
 from minitx.checkpoints import format as checkpoint
-from minitx.hardware.devices import finished_at
+from minitx.training.choices.timing import finished_at
 
 KEPT = RESULTS / "gpu"
 RUNS = Path("runs/gpu")

@@ -29,11 +29,11 @@ KEPT = (
 
 
 def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
-    """Train a row with the seeds 1, 2, ... and store the results."""
+    """Train a row with `seeds` seeds, from its first one on, and store the results."""
     words = ["--config", str(CONFIGS / f"{target.stem}.yaml"), *target.overrides]
     words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
     kept = []
-    for row in trained(words, {}, seeds, target.lengths, jobs):
+    for row in trained(words, {}, seeds, target.lengths, jobs, target.first_seed):
         measured = {name: MEASURES[name].of(row["folder"]) for name in target.measures}
         kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
     record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}

@@ -24,6 +24,7 @@ class Prompt(NamedTuple):
     ids: Tensor  # [N, P], the first tokens handed to step
     keep: Tensor | None  # [N, P], False for padding on the left; None where there is none
     source: tuple[Tensor, ...] = ()  # arguments of the model's start
+    given: Tensor | None = None  # [N, T], tokens that are fed instead of generated; IGNORE where none is
 
 
 @dataclass(eq=False)
@@ -72,27 +73,33 @@ class Pairs(Examples):
     source_keep: Tensor  # [N, S], True for a real symbol
     target: Tensor  # [N, T]
     target_keep: Tensor  # [N, T]
+    given: Tensor | None = None  # [N, T], True for a token of the target that the model reads and does not predict
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         if architecture == "encoder_only":
-            return Batch(self.source, self.source_keep, None, None, labels_where(self.target_keep, self.target))
+            return Batch(self.source, self.source_keep, None, None, self._labels())
         if architecture == "encoder_decoder":
             bos = self.target.new_full((len(self), 1), special.bos)
-            answer, answer_keep = self._with_eos(special)
-            tgt = torch.cat((bos, self.target), dim=1)
-            return Batch(self.source, self.source_keep, tgt, None, labels_where(answer_keep, answer))
+            tgt, labels = torch.cat((bos, self.target), dim=1), self._ended(self._labels(), IGNORE, special.eos)
+            return Batch(self.source, self.source_keep, tgt, None, labels)
         ids, labels, starts = self._joined(special)
         return Batch(None, None, ids[:, :-1], None, labels[:, 1:], starts)
 
     def prompt(self, architecture: str, special: SpecialIds) -> Prompt:
-        return question_prompt(self.source, self.source_keep, architecture, special)
+        given = None if self.given is None else labels_where(self.given, self.target)
+        return question_prompt(self.source, self.source_keep, architecture, special)._replace(given=given)
 
     def reference(self, special: SpecialIds) -> Tensor:
         """Target, <eos>, then padding."""
-        return self._with_eos(special)[0]
+        return self._ended(self.target, special.pad, special.eos)
 
     def texts(self, tokenizer: Tokenizer, max_tokens: int) -> tuple[list[str], list[str] | None]:
-        questions, answers = ([tokenizer.decode(row) for row in ids.tolist()] for ids in (self.source, self.target))
+        """The tokens of an answer that are given are part of the question's text."""
+        source, target, pad = self.source, self.target, tokenizer.special.pad
+        if self.given is not None:
+            source = torch.cat((source, target.masked_fill(~self.given, pad)), dim=1)
+            target = target.masked_fill(self.given, pad)
+        questions, answers = ([tokenizer.decode(row) for row in ids.tolist()] for ids in (source, target))
         return questions, answers
 
     @property
@@ -100,13 +107,13 @@ class Pairs(Examples):
         """Question, separator and answer."""
         return self.source.size(1) + self.target.size(1) + 1
 
-    def _with_eos(self, special: SpecialIds) -> tuple[Tensor, Tensor]:
-        """Insert <eos> after the last real symbol of the target: ids and keep, each [N, T + 1]."""
-        lengths = self.target_keep.sum(dim=1, keepdim=True)
-        index = torch.arange(self.target.size(1) + 1, device=self.target.device)
-        padded = torch.nn.functional.pad(self.target, (0, 1), value=special.pad)
-        ids = padded.masked_fill(index == lengths, special.eos).masked_fill(index > lengths, special.pad)
-        return ids, index <= lengths
+    def _labels(self) -> Tensor:
+        """The tokens of the target that the model predicts, IGNORE elsewhere: [N, T]."""
+        return labels_where(self.target_keep if self.given is None else self.target_keep & ~self.given, self.target)
+
+    def _ended(self, ids: Tensor, pad: int, eos: int) -> Tensor:
+        """Insert <eos> into ids or labels [N, T] after the last real symbol of the target: [N, T + 1]."""
+        return torch.nn.functional.pad(ids, (0, 1), value=pad).scatter(1, self.target_keep.sum(1, keepdim=True), eos)
 
     def _joined(self, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
         """Join each row as source <sep> target <eos>, without gaps.
@@ -123,7 +130,7 @@ class Pairs(Examples):
         ids[:, :size] = self.source
         index = starts + torch.arange(target_size, device=ids.device)
         ids.scatter_(1, index, self.target).scatter_(1, separators, special.sep).scatter_(1, ends, special.eos)
-        labels.scatter_(1, index, labels_where(self.target_keep, self.target)).scatter_(1, ends, special.eos)
+        labels.scatter_(1, index, self._labels()).scatter_(1, ends, special.eos)
         # Where long questions have short answers and the other way round, W is about half of S + T.
         width = int(ends.max()) + 1
         return ids[:, :width], labels[:, :width], starts[:, 0]

@@ -5,12 +5,13 @@ Legend: B texts, T tokens of the longest.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data.batch import Batch
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Kind, Masked, Pairs, Stream, labels_where
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.hardware.devices import moved
@@ -25,17 +26,18 @@ def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tup
 
 
 def framed(
-    sources: list[list[int]],
-    answers: list[list[int]] | None,
+    sources: Sequence[list[int]],
+    answers: Sequence[list[int]] | None,
     kind: Kind,
     architecture: str,
     special: SpecialIds,
     device: torch.device,
+    given: Sequence[list[int]] = (),
 ) -> Batch:
     """The batch of encoded texts; raises ConfigError where an encoder alone is to answer in another length.
 
     Sources are questions, beginnings of running text, or text with <mask> in it; answers are those to the questions,
-    continuations, or the text without <mask>, and None where there are none.
+    continuations, or the text without <mask>, and None where there are none; `given` as of Task.divide.
     """
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
@@ -55,10 +57,21 @@ def framed(
         continuation = index >= torch.tensor([[len(row) - 1] for row in sources], device=device)
         return replace(batch, labels=labels_where(continuation, batch.labels))
     source, source_keep = padded(sources, special.pad, device)
-    target, target_keep = padded(answers or [[] for _ in sources], special.pad, device)
+    answers, masks = answers or [[] for _ in sources], None
+    if any(given):
+        answers, flags = zip(*map(_filled, given, answers), strict=True)
+        masks = padded(flags, 0, device)[0].bool()
+    target, target_keep = padded(answers, special.pad, device)
     if kind == "masked":
         return Masked(source, source_keep, target, source == special.mask).frame(architecture, special)
-    return Pairs(source, source_keep, target, target_keep).frame(architecture, special)
+    return Pairs(source, source_keep, target, target_keep, masks).frame(architecture, special)
+
+
+def _filled(given: list[int], answer: list[int]) -> tuple[list[int], list[bool]]:
+    """An answer with the given tokens at their places, as far as it goes, and which of its tokens these are."""
+    predicted = iter(answer)
+    row = [*takewhile(lambda token: token >= 0, (next(predicted, -1) if t == IGNORE else t for t in given)), *predicted]
+    return row, [token != IGNORE for token in given[: len(row)]] + [False] * (len(row) - len(given))
 
 
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:

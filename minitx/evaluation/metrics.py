@@ -102,7 +102,7 @@ def exact_matches(model: Transformer, examples: Examples, architecture: str, spe
         return ((predicted == batch.labels) | (batch.labels == IGNORE)).all(dim=1)
     prompt, length = examples.prompt(architecture, special), expected.size(1)
     stop = {"max_new_tokens": length, "eos": special.eos, "pad": special.pad}
-    generated = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, **stop).ids
+    generated = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, given=prompt.given, **stop).ids
     # A row without an <eos>, or with a later one, differs from the reference at the reference's <eos>.
     generated = F.pad(generated, (0, length - generated.size(1)), value=special.pad)
     return (generated == expected).all(dim=1)

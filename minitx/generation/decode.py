@@ -66,6 +66,7 @@ def steps(
     keep: Tensor | None = None,
     sampler: Sampler = greedy,
     logits_processor: LogitsProcessor | None = None,
+    given: Tensor | None = None,
     context: int | None = None,
     scores: bool = False,
     stepper: Callable[[Any, Any, int], Stepper] | None = None,
@@ -82,6 +83,7 @@ def steps(
         keep: [B, P], False for padding on the left of ids.
         sampler: from logits [B, V] to ids [B].
         logits_processor: changes the logits first, depending on the tokens so far.
+        given: [B, T], tokens that are fed at these steps instead of sampled, with log-probability 0; negative: sampled.
         context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
             context, so a text may exceed the length that the model was trained on. None: no limit.
         scores: whether steps have the log-probability of each token.
@@ -119,11 +121,14 @@ def steps(
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
             new = sampler(processed, rows)
+            fed = given[rows, count] if given is not None and count < given.size(1) else None
+            new = new if fed is None else torch.where(fed < 0, new, fed)
             log_probability = None
             if scores:
                 log_probability = -F.cross_entropy(logits.float(), new, reduction="none")
                 if logits_processor is not None:
                     log_probability = nan_where_impossible(log_probability, new, processed)
+                log_probability = log_probability if fed is None else log_probability.masked_fill(fed >= 0, 0.0)
             if done:
                 new = new.masked_fill(mask, pad)
                 log_probability = None if log_probability is None else log_probability.masked_fill(mask, 0.0)

@@ -158,11 +158,12 @@ class Predictor:
         """Texts, and their targets if there are any, as a batch for the model's architecture."""
         if targets is not None and len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
-        sources = [self._encode(text) for text in texts]
+        sources, given = zip(*(self.task.divide(self._encode(text)) for text in texts), strict=True)
         tokenizer = self.tokenizer
         by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
         answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]
-        return framed(sources, answers, self.task.kind, self.architecture, self.tokenizer.special, self.device)
+        kind, special = self.task.kind, tokenizer.special
+        return framed(sources, answers, kind, self.architecture, special, self.device, given)
 
 
 def _listed(texts: str | Iterable[str]) -> list[str]:

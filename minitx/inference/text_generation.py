@@ -6,6 +6,7 @@ Legend: B rows, P prompt tokens, T generated tokens.
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
+from minitx.data.batch import IGNORE
 from minitx.data.examples import Prompt, question_prompt, right_aligned
 from minitx.data.prompts import padded
 from minitx.data.tasks.base import Task, generator, hash_seed
@@ -118,6 +120,7 @@ class TextGenerator:
             ConfigError: the prompt or max_new_tokens exceeds the model's positions.
         """
         context, requested, positions = self.context, options.max_new_tokens, self.positions
+        prompt, given = self.task.divide(prompt)
         capacity, why = None, ""
         if context is not None and options.num_beams > 1:
             capacity, why = context - 1, f"beam search needs the whole text in its context, and data.block is {context}"
@@ -133,7 +136,7 @@ class TextGenerator:
         if capacity == 0:
             raise ConfigError(f"no token can be generated: {why}")
         if requested is None:
-            default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt)) + 1
+            default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt), len(given)) + 1
             return default if capacity is None else min(default, capacity)
         if capacity is not None and requested > capacity:
             raise ConfigError(f"max_new_tokens must be at most {capacity} after this prompt, got {requested}: {why}")
@@ -142,9 +145,11 @@ class TextGenerator:
     def _prompt(self, prompts: list[list[int]], cut: int | None) -> Prompt:
         """Prompts as tensors; of running text the last `cut` tokens."""
         device = next(self.model.parameters()).device
-        source, keep = padded([ids[-cut:] if cut else ids for ids in prompts], self.tokenizer.special.pad, device)
+        read, given = zip(*map(self.task.divide, prompts), strict=True)
+        source, keep = padded([ids[-cut:] if cut else ids for ids in read], self.tokenizer.special.pad, device)
         if self.context is None:
-            return question_prompt(source, keep, self.config.architecture, self.tokenizer.special)
+            prompt = question_prompt(source, keep, self.config.architecture, self.tokenizer.special)
+            return prompt._replace(given=padded(given, IGNORE, device)[0]) if any(given) else prompt
         return Prompt(*right_aligned(source, keep, self.tokenizer.special))
 
     def _arguments(
@@ -170,6 +175,9 @@ class TextGenerator:
 
                 own["stepper"] = CompiledStep
         start = self._prompt(prompts, cut)
+        if start.given is not None and options.num_beams > 1:
+            raise ConfigError("num_beams must be 1: the answers of this task have tokens that are given")
+        own |= {} if start.given is None else {"given": start.given}
         first_and_last = {0: special_tokens.forced_first, limit - 1: special_tokens.forced_last}
         forced = {step: token for step, token in first_and_last.items() if token is not None}
         penalties = options.repetition_penalty, options.no_repeat_ngram_size, options.min_new_tokens
@@ -210,7 +218,10 @@ class TextGenerator:
 
     def _text(self, prompt: list[int], ids: list[int]) -> str:
         """The text of generated ids, as an answer or as a continuation."""
-        return self.tokenizer.decode(ids) if self.context is None else self.tokenizer.decode_after(prompt, ids)
+        if self.context is not None:
+            return self.tokenizer.decode_after(prompt, ids)
+        given = self.task.divide(prompt)[1]
+        return self.tokenizer.decode([*compress(ids, (token == IGNORE for token in given)), *ids[len(given) :]])
 
     def _pieces(self, prompt: list[int], steps: Iterator[DecodeStep], ends: list[int]) -> Iterator[str]:
         ids: list[int] = []

@@ -13,9 +13,10 @@ from minitx.extensions.python_files import with_imports
 from minitx.sweeps.grid import combinations, slug
 from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import fingerprint
+from minitx.training.choices.timing import first_batch
 from minitx.training.describe import cost
 from minitx.training.folder import run_root
-from minitx.training.resolve import first_batch, resolve
+from minitx.training.resolve import resolve
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Plan:
     trained: tuple[int, int] | None  # the lengths of training, where all settings share them
 
 
-def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, lengths: str | None = None) -> Plan:
+def plan(
+    values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, lengths: str | None = None, first_seed: int = 1
+) -> Plan:
     """Plan the runs <run.folder>/<run.name>_sweep/<settings>/seed1/v0, ...
 
-    The seeds are 1, 2, ...; each run is also measured at the lengths "from:to".
+    The seeds are first_seed, first_seed + 1, ...; each run is also measured at the lengths "from:to".
     """
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
@@ -53,7 +56,7 @@ def plan(values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, leng
         trained.add(task.trained_lengths)
         task.examples("validation", 1)  # raises if the task has too few different examples
         parameters, _, flops = cost(config, model, first_batch(config, task))
-        for seed in range(1, seeds + 1):
+        for seed in range(first_seed, first_seed + seeds):
             run = replace(config.run, folder=str(folder / slug(settings)), name=f"seed{seed}", seed=seed)
             resolved = replace(config, run=run).to_dict()
             job = {"settings": settings, "seed": seed, "fingerprint": fingerprint(resolved), "config": resolved}

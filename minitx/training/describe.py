@@ -13,9 +13,10 @@ from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.choices.numerics import choose_numerics, training_kernel
+from minitx.training.choices.timing import first_batch
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import sampled
-from minitx.training.resolve import ResolvedRun, first_batch
+from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60

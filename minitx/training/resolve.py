@@ -11,9 +11,8 @@ from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
 from minitx.config.schema import Config, config_from_dict, merged
-from minitx.data.batch import Batch
 from minitx.data.examples import check_architecture, positions
-from minitx.data.tasks import TASKS, Task, generator
+from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
 from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer, max_positions
@@ -81,12 +80,6 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
     if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
         network.load_state_dict(start.weights)
     return ResolvedRun(config, task, network, start, changes)
-
-
-def first_batch(config: Config, task: Task) -> Batch:
-    """The first batch that a run trains on."""
-    examples = task.batch(generator(config.run.seed, 0, 0), task.batch_size)
-    return examples.frame(config.model.architecture, task.vocabulary.special)
 
 
 def _check_framing(config: Config, task: Task) -> None:

@@ -187,3 +187,16 @@ def test_records_of_tensors() -> None:
     assert part.src is None
     whole = dataclasses.replace(batch, step_labels=torch.tensor(7)).to("cpu")
     assert whole.slice(0, 1).step_labels == 7, "a scalar belongs to the whole batch"
+
+
+def test_given_tokens_are_read_and_not_predicted() -> None:
+    source, target = padded([[10, 11, 12], [13]]), padded([[20, 21, 22, 23], [24, 25]])
+    given = torch.tensor([[True, False, True, False], [True, False, False, False]])
+    pairs, plain = Pairs(*source, *target, given), Pairs(*source, *target)
+    for architecture in ("encoder_decoder", "decoder_only"):
+        batch, every = pairs.frame(architecture, SPECIAL), plain.frame(architecture, SPECIAL)
+        assert torch.equal(batch.tgt, every.tgt)
+        assert torch.equal(batch.labels, every.labels.masked_fill(torch.isin(every.labels, target[0][given]), X))
+    assert pairs.frame("encoder_decoder", SPECIAL).labels.tolist() == [[X, 21, X, 23, E], [X, 25, E, X, X]]
+    assert pairs.prompt("decoder_only", SPECIAL).given.tolist() == [[20, X, 22, X], [24, X, X, X]]
+    assert torch.equal(pairs.reference(SPECIAL), plain.reference(SPECIAL))

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from minitx.hardware import devices as hardware
-from minitx.hardware.devices import best_device, finished_at, moved, training_device, widest_float
+from minitx.hardware.devices import best_device, moved, training_device, widest_float
+from minitx.training.choices.timing import finished_at
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, cuda: bool = False, mps: bool = False) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.training.choices.timing import first_batch
 from minitx.training.describe import cost, describe
-from minitx.training.resolve import first_batch, resolve
+from minitx.training.resolve import resolve
 
 OPTIONS: dict[str, dict[str, Any]] = {"learned": {"max_len": 4096}, "randomized": {"range": 64, "longest": 32}}
 

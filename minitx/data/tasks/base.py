@@ -25,7 +25,8 @@ from minitx.data.tokenizers import Tokenizer
 TASKS = LazyRegistry(
     {
         "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
-        "minitx.data.tasks.formal_languages": {"parity": "Parity", "dyck": "Dyck"},
+        "minitx.data.tasks.formal_languages": {"parity": "Parity", "majority": "Majority", "dyck": "Dyck"},
+        "minitx.data.tasks.more_sequences": {"copy_twice": "CopyTwice", "sort": "Sort"},
         "minitx.data.tasks.languages": {"number_words": "NumberWords"},
         "minitx.data.tasks.dates": {"dates": "Dates"},
         "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
@@ -152,6 +153,11 @@ class Task:
     def takes(self, tokenizer: Tokenizer) -> bool:
         """Whether a tokenizer may be assigned to `vocabulary` before any example is sampled: text only, not symbols."""
         return False
+
+    def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
+        """The ids of a question that are read first, and those that are given inside the answer, IGNORE where the model
+        predicts. By default all are read first, and none is given."""
+        return question, []
 
     def on_file(self, path: str) -> "Task | None":
         """The same task on another file, for evaluation; None where examples are not read from files."""

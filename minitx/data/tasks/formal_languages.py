@@ -1,4 +1,4 @@
-"""Tasks on formal languages: parity, and brackets that match.
+"""Tasks on formal languages: parity, majority, and brackets that match.
 
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
@@ -39,6 +39,19 @@ class Parity(LengthTask):
         """The sum modulo 2."""
         odd = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True) % 2  # [N, 1]
         return FIRST_SYMBOL_ID + odd, torch.ones_like(odd, dtype=torch.bool)
+
+
+@register("majority")
+@dataclass(kw_only=True)
+class Majority(Parity):
+    """1 0 1 1 -> 1, the more frequent symbol; 0 where both are equally frequent (Huang et al. 2025)."""
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether more than half of the symbols are ones."""
+        ones = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True)  # [N, 1]
+        return FIRST_SYMBOL_ID + (2 * ones > keep.sum(dim=1, keepdim=True)).long(), torch.ones_like(
+            ones, dtype=torch.bool
+        )
 
 
 @register("dyck")

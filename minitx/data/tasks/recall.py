@@ -13,6 +13,8 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Size
+from minitx.data.batch import IGNORE
+from minitx.data.examples import Pairs
 from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, SequenceTask, register
 from minitx.data.tokenizers import Tokenizer
@@ -71,6 +73,9 @@ class AssociativeRecall(QuestionTask):
 
     Multi-query associative recall (MQAR, Arora et al. 2023), with all queries at the end. The lower half of the
     symbols are keys, the upper half values. Keys of pairs are distinct, and so are queries.
+
+    With `interleaved`, the model reads 0 9 3 6 1 8 and answers 1 8 0 9, in which the queries are given: each value is
+    predicted at its query, as in the paper's code. Texts of questions and answers are the same in both layouts.
     """
 
     enlarge: ClassVar[str] = "data.symbols or data.pairs"
@@ -83,6 +88,8 @@ class AssociativeRecall(QuestionTask):
     """Minimum and maximum number of pairs of key and value; all numbers are equally likely."""
     queries: Size = 2
     """Number of queries; all keys where there are fewer pairs."""
+    interleaved: bool = False
+    """Predict each value right after its query, not all values after the last query."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,6 +111,8 @@ class AssociativeRecall(QuestionTask):
     @property
     def longest(self) -> tuple[int, int]:
         """With the maximum number of pairs."""
+        if self.interleaved:
+            return 2 * self.pairs[1], 2 * self.queries
         return 2 * self.pairs[1] + self.queries, self.queries
 
     def of_length(self, length: int) -> Self:
@@ -127,13 +136,34 @@ class AssociativeRecall(QuestionTask):
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The value of the key that equals each query."""
-        lengths = keep.sum(dim=1, keepdim=True)
-        count = torch.where(lengths < 3 * self.queries, lengths // 3, self.queries)  # [N, 1]
-        index = lengths - count + torch.arange(self.queries)  # [N, T]
-        queries = source.gather(1, index.clamp(max=source.size(1) - 1))
+        queries, count = self._queries(source, keep)
         keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
         found = (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first occurrence is in the pairs
         return self.padded(values.gather(1, found), count)
+
+    def answered(self, source: Tensor, keep: Tensor) -> Pairs:
+        """Questions with their answers, in which interleaved queries are given."""
+        values, keep_values = self.answer(source, keep)
+        if not self.interleaved:
+            return Pairs(source, keep, values, keep_values)
+        queries, count = self._queries(source, keep)
+        shown = self.padded(source[:, : 2 * self.pairs[1]], keep.sum(dim=1, keepdim=True) - count)
+        target, target_keep = self.padded(torch.stack((queries, values), dim=2).flatten(1), 2 * count)
+        return Pairs(*shown, target, target_keep, target_keep & (torch.arange(2 * self.queries) % 2 == 0))
+
+    def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
+        """Pairs are read first; there are as many as values, and interleaved queries follow."""
+        if not self.interleaved:
+            return question, []
+        end = 2 * sum(token >= FIRST_SYMBOL_ID + self.symbols // 2 for token in question)
+        return question[:end], [token for query in question[end:] for token in (query, IGNORE)]
+
+    def _queries(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries [N, Q] of questions, with anything after the last, and their number [N, 1]."""
+        lengths = keep.sum(dim=1, keepdim=True)
+        count = (lengths // 3).clamp(max=self.queries)
+        index = lengths - count + torch.arange(self.queries)
+        return source.gather(1, index.clamp(max=source.size(1) - 1)), count
 
 
 def distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:

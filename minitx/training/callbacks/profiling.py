@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
 
-from minitx.hardware.devices import finished_at
+from minitx.training.choices.timing import finished_at
 
 WARMUP_STEPS = 10
 """Steps before the profiled ones, which are slower than any later one."""

@@ -16,8 +16,9 @@ from minitx.hardware.devices import resolve_precision, training_device
 from minitx.models.builder import build_model
 from minitx.nn import kernels
 from minitx.training.choices.races import Seconds, decide, race
+from minitx.training.choices.timing import first_batch
 from minitx.training.losses import cross_entropy
-from minitx.training.resolve import ResolvedRun, first_batch
+from minitx.training.resolve import ResolvedRun
 
 FP32, BF16 = "32-true", "bf16-mixed"
 

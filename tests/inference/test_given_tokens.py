@@ -1,0 +1,92 @@
+"""Tokens of an answer that are given: a question as text is generated and scored as the task's examples are."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minitx.config.errors import ConfigError
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.batch import IGNORE
+from minitx.data.tasks import generator
+from minitx.data.tasks.recall import AssociativeRecall
+from minitx.evaluation.metrics import exact_matches, teacher_forced
+from minitx.generation.decode import generate
+from minitx.inference.predictor import Predictor
+from minitx.models.builder import build_model
+
+OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3}
+TASK = AssociativeRecall(interleaved=True, **OPTIONS)
+SPECIAL = TASK.vocabulary.special
+DECODERS = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+
+
+def predictor(architecture: str) -> Predictor:
+    torch.manual_seed(0)
+    model = ModelConfig(architecture=architecture, d_model=32, n_heads=2, n_layers=2, d_ff=0)
+    data = {"name": "associative_recall", "interleaved": True, **OPTIONS}
+    built = build_model(model, TASK.vocabulary.vocab_size).eval()
+    return Predictor(built, TASK.vocabulary, Config(data=data, model=model))
+
+
+def test_both_layouts_have_the_same_texts_and_splits() -> None:
+    other = AssociativeRecall(**OPTIONS)
+    for split in ("validation", "test"):
+        texts = other.examples(split, 50).texts(other.vocabulary, 99)
+        assert TASK.examples(split, 50).texts(TASK.vocabulary, 99) == texts
+
+
+def test_a_typed_question_is_divided_like_an_example() -> None:
+    pairs = TASK.examples("test", 60)
+    questions, _ = pairs.texts(TASK.vocabulary, 99)
+    given = pairs.prompt("decoder_only", SPECIAL).given
+    for row, question in enumerate(questions):
+        read, fed = TASK.divide(TASK.vocabulary.encode_question(question))
+        assert read == pairs.source[row][pairs.source_keep[row]].tolist()
+        assert fed == given[row, : len(fed)].tolist()
+        assert bool((given[row, len(fed) :] == IGNORE).all())
+
+
+@DECODERS
+@torch.inference_mode()
+def test_free_running_generation_is_teacher_forcing_of_its_own_answers(architecture: str) -> None:
+    model, pairs = predictor(architecture).model, TASK.examples("test", 40)
+    prompt = pairs.prompt(architecture, SPECIAL)
+    limits = {"max_new_tokens": pairs.target.size(1), "eos": (), "pad": SPECIAL.pad, "given": prompt.given}
+    decoded = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, scores=True, **limits)
+    assert torch.equal(decoded.ids[pairs.given], pairs.target[pairs.given])
+    assert not torch.equal(decoded.ids[pairs.target_keep], pairs.target[pairs.target_keep])
+    own = replace(pairs, target=decoded.ids.where(pairs.target_keep, SPECIAL.pad))
+    batch = own.frame(architecture, SPECIAL)
+    batch.labels = batch.labels.masked_fill(batch.labels == SPECIAL.eos, IGNORE)
+    scores = teacher_forced(model, batch)
+    assert scores.tokens == scores.correct == int((pairs.target_keep & ~pairs.given).sum())
+    full = pairs.target_keep.all(dim=1)  # the others continue after their answer's end
+    loss = teacher_forced(model, batch.map(lambda part: part[full])).loss
+    assert float(decoded.log_probabilities[full].sum()) == pytest.approx(-loss, rel=1e-4)
+
+
+@DECODERS
+def test_typed_questions_are_answered_as_in_the_evaluation(architecture: str) -> None:
+    one = predictor(architecture)
+    optimizer = torch.optim.AdamW(one.model.parameters(), lr=1e-2)
+    for step in range(60):
+        batch = TASK.batch(generator(step), 32).frame(architecture, SPECIAL)
+        F.cross_entropy(one.model(**batch.model_inputs()).flatten(0, 1), batch.labels.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    pairs = TASK.examples("test", 100)
+    questions, answers = pairs.texts(TASK.vocabulary, 99)
+    right = [answer == expected for answer, expected in zip(one.generate(questions), answers, strict=True)]
+    assert exact_matches(one.model, pairs, architecture, SPECIAL).tolist() == right
+    assert 0 < sum(right) < 100
+    assert "".join(one.generate(questions[0], stream=True)) == one.generate(questions[0])
+    with torch.inference_mode():
+        loss = teacher_forced(one.model, pairs.frame(architecture, SPECIAL)).loss
+    assert sum(one.score(questions, answers)) == pytest.approx(-loss, rel=1e-4)
+
+
+def test_beams_have_no_given_tokens() -> None:
+    with pytest.raises(ConfigError, match="num_beams must be 1"):
+        predictor("decoder_only").generate("0 9 3 6 0", num_beams=2)
