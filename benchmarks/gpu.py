@@ -14,6 +14,7 @@ import functools
 import json
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from benchmarks.common import RESULTS, record, table
 from benchmarks.peers import DEVICE, Missing, Size
 from benchmarks.training import GPU_SIZES, Contestant, races, ratio, speed
 from minitx.checkpoints import format as checkpoint
+from minitx.evaluation.report import evaluation_report
+from minitx.inference.predictor import load
 from minitx.training.choices.timing import finished_at
 
 KEPT = RESULTS / "gpu"
@@ -101,6 +104,20 @@ def graphs(size: Size) -> dict[str, Any]:
         }
     )
     return {"size": asdict(size), "races": found}
+
+
+LARGER = {
+    "data.symbols": 100, "data.batch_size": 128, "model.d_model": 256, "model.n_layers": 4, "optimizer.lr": 1e-3,
+    "trainer.max_steps": 5000, "trainer.val_every_n_steps": 5000,
+}  # fmt: skip
+STUDY: dict[str, tuple[str, tuple[int, int, int], str, dict[str, Any]]] = {
+    "copy_100": ("copy_lengths", (1, 20, 40), "exact_match", LARGER),
+    "reverse_100": ("reverse_lengths", (1, 20, 40), "exact_match", LARGER),
+    "reverse_binary": ("reverse_binary_lengths", (1, 40, 100), "token_accuracy", {
+        "data.batch_size": 128, "trainer.max_steps": 20_000, "trainer.val_every_n_steps": 5000,
+    }),
+}  # fmt: skip
+"""Runs by name: config, shortest and longest question of training, longest of the test, metric, settings."""
 
 
 class Piece(NamedTuple):
@@ -180,7 +197,7 @@ def resume(given: Namespace, until: float) -> float:
 def shakespeare(given: Namespace, until: float) -> dict[str, Any] | None:
     if given.text is None:
         return None
-    settings = [word for key, value in SHAKESPEARE.items() for word in (f"--{key}", str(value))]
+    settings = [word for key, value in SHAKESPEARE.items() if GPU for word in (f"--{key}", str(value))]
     return train("shakespeare", ["--config", "shakespeare", "--data.path", given.text, *settings, *shortened()], until)
 
 
@@ -190,9 +207,26 @@ def multi30k(given: Namespace, until: float) -> dict[str, Any] | None:
     return train("multi30k", ["--config", "multi30k_de_en", "--data.path", given.multi30k, *shortened()], until)
 
 
+def lengths(given: Namespace, until: float) -> list[dict[str, Any]]:
+    """Means over lengths, equally weighted, in training and beyond it: 100 symbols in a larger model, and binary."""
+    rows = []
+    for name, (config, (shortest, longest, beyond), metric, settings) in STUDY.items():
+        words = [f"--{key}={value}" for key, value in settings.items()] if GPU else shortened()
+        train(name, ["--config", config, *words], until)
+        report = evaluation_report(load(RUNS / name), lengths=f"{shortest}:{beyond}")
+        figures = {int(length): row[metric] for length, row in report["by_length"].items()}
+        means = [
+            statistics.mean(value for length, value in figures.items() if first <= length <= last)
+            for first, last in ((shortest, longest), (longest + 1, beyond))
+        ]
+        rows.append({"name": f"{name}, {metric}, {shortest}-{longest}; {longest + 1}-{beyond}", "means": means})
+    return rows
+
+
 def shortened() -> list[str]:
     """Options that make a run a test where there is no GPU."""
-    return [] if GPU else ["--trainer.max_steps", "20", "--trainer.val_every_n_steps", "20"]
+    small = ("--trainer.max_steps=20", "--trainer.val_every_n_steps=20", "--data.test_size=100")
+    return [] if GPU else [*small]
 
 
 def large_rows(large: dict[str, Any]) -> list[list[str]]:
@@ -224,6 +258,9 @@ PIECES = {
     "generation": Piece(2, speeds, lambda found: [
         [f"generation, batch {row['batch']}, relative to transformers", "3x", f"{row['ratio']:.2f}x"] for row in found
     ]),
+    "lengths": Piece(1, lengths, lambda found: [
+        [row["name"], "-", "; ".join(f"{mean:.1%}" for mean in row["means"])] for row in found
+    ]),
     "shakespeare": Piece(1, shakespeare, run_row(
         "Shakespeare at nanoGPT's GPU size, nats per character", "1.45", "{loss:.3f} in {seconds:.0f} s", "no --text"
     )),
@@ -232,7 +269,7 @@ PIECES = {
         "no --multi30k",
     )),
 }  # fmt: skip
-"""In this order. The last two are resumed, so that a minute is enough to go on."""
+"""In this order. The last three are resumed, so that a minute is enough to go on."""
 
 
 def main() -> None:
