@@ -226,7 +226,7 @@ class _GraphWriter:
     def direct(self, one: Tensor, two: Tensor, node: fx.Node) -> fx.Node:
         """For a view of a tensor that the step computes: the same view as one call; otherwise the node."""
         layout, other = ((tuple(part.shape), part.stride(), part.storage_offset()) for part in (one, two))
-        root, dtype = self.roots.setdefault(one.untyped_storage().data_ptr(), (node, one.dtype))
+        root, dtype = self.roots.setdefault(one.untyped_storage()._cdata, (node, one.dtype))
         if root is node or root.op == "placeholder" or layout != other or one.dtype != dtype:
             return node
         return self.graph.call_function(torch.as_strided, (root, *layout))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +137,7 @@ def _cuda(patch: pytest.MonkeyPatch) -> None:
         "is_available": True, "device_count": 1, "current_device": 0, "get_device_capability": (9, 0),
         "is_bf16_supported": True, "get_device_name": "a simulated GPU", "_lazy_init": None, "set_device": None,
         "manual_seed_all": None, "empty_cache": None, "is_current_stream_capturing": False, "_is_in_bad_fork": False,
+        "get_device_properties": SimpleNamespace(total_memory=2**34),
     }  # fmt: skip
     for name, answer in answers.items():
         patch.setattr(torch.cuda, name, lambda *given, answer=answer, **options: answer)
