@@ -99,7 +99,7 @@ def _run(arguments: list[str]) -> None:
         if parsed.imports and isinstance(listed, list | dict):
             parsed.values["imports"] = [*listed, *parsed.imports]
     else:
-        import_files(parsed.imports)
+        parsed.imports = import_files(parsed.imports)  # with their hashes
     command.run(parsed)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from minitx.cli.arguments import add_checkpoint, add_options, output, writable_folder, write_json
 from minitx.config.errors import ConfigError
 from minitx.config.parser import Parser
-from minitx.extensions.python_files import import_files
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
@@ -37,7 +36,7 @@ def _load(parsed: Namespace) -> "Predictor":
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     before = predictor.config.imports
-    for path, digest in import_files(parsed.imports).items():
+    for path, digest in parsed.imports.items():
         if isinstance(before, dict) and before.get(path, digest) != digest:
             print(f"minitx: {path} has changed since this model was trained", file=sys.stderr)
     return predictor

@@ -1,4 +1,4 @@
-"""Hostile training states, tokenizers, model folders and YAML files, drawn at random, and a table of their outcomes.
+"""Hostile training states, tokenizers, model folders and YAML files, sampled at random, and a table of their outcomes.
 
 python tests/fuzz/hostile.py --seed 7
 """

@@ -36,9 +36,14 @@ class Parity(LengthTask):
         return self.sample_strings(generator, rows, 2)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum modulo 2."""
-        odd = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True) % 2  # [N, 1]
-        return FIRST_SYMBOL_ID + odd, torch.ones_like(odd, dtype=torch.bool)
+        """One symbol, by the number of ones."""
+        ones = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True)  # [N, 1]
+        answer = FIRST_SYMBOL_ID + self.decide(ones, keep.sum(dim=1, keepdim=True))
+        return answer, torch.ones_like(answer, dtype=torch.bool)
+
+    def decide(self, ones: Tensor, length: Tensor) -> Tensor:
+        """The answer, 0 or 1, to strings with so many ones."""
+        return ones % 2
 
 
 @register("majority")
@@ -46,12 +51,9 @@ class Parity(LengthTask):
 class Majority(Parity):
     """1 0 1 1 -> 1, the more frequent symbol; 0 where both are equally frequent (Huang et al. 2025)."""
 
-    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    def decide(self, ones: Tensor, length: Tensor) -> Tensor:
         """Whether more than half of the symbols are ones."""
-        ones = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True)  # [N, 1]
-        return FIRST_SYMBOL_ID + (2 * ones > keep.sum(dim=1, keepdim=True)).long(), torch.ones_like(
-            ones, dtype=torch.bool
-        )
+        return (2 * ones > length).long()
 
 
 @register("dyck")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
-from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, changed, digest, text_files
+from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, changed, digest, text_files, where_to_find
 from minitx.data.text.token_cache import cache_folder
 
 KINDS = {
@@ -69,10 +69,10 @@ def load(
     if found is None:
         if re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
             return _from_hub(path, subset, column, _by_row(documents), streaming)
-        source = " (data/README.md says where to find it)" if Path(path).parts[0] == "data" else ""
         raise ConfigError(
-            f"data.path: there is no file {path}{source}; give a file of text, JSON, CSV or Parquet, a folder of them, "
-            f"owner/name on the hub, or one of {', '.join(sorted(CORPORA))}; a corpus of your own needs --import FILE"
+            f"data.path: there is no file {path}{where_to_find(Path(path))}; give a file of text, JSON, CSV or "
+            f"Parquet, a folder of them, owner/name on the hub, or one of {', '.join(sorted(CORPORA))}; a corpus of "
+            "your own needs --import FILE"
         )
     kind, files = found
     if kind != "text":

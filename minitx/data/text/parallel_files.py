@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, expanded
+from minitx.data.text.readers import where_to_find
 
 Sentences = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
@@ -29,8 +30,7 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
     root = expanded(folder, "data.path")
     expected = name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
     if not root.is_dir():
-        source = " (data/README.md says where to find it)" if root.parts[:1] == ("data",) else ""
-        raise ConfigError(f"data.path: there is no folder {folder}{source}; give one with {expected}")
+        raise ConfigError(f"data.path: there is no folder {folder}{where_to_find(root)}; give one with {expected}")
     file = root / name
     if file.suffix in TABLES:
         pairs = _table(file, source, target, key)

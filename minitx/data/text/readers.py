@@ -87,11 +87,13 @@ def text_files(files: Sequence[Path], documents: str) -> Corpus:
 
 def changed(files: Sequence[Path]) -> ConfigError:
     """The error of files that are not what their digest was made of."""
-    return ConfigError(
-        f"data.path: {files[0]} has changed while it was read: start again"
-        if len(files) == 1
-        else f"data.path: a file in {files[0].parent} has changed while it was read: start again"
-    )
+    which = files[0] if len(files) == 1 else f"a file in {files[0].parent}"
+    return ConfigError(f"data.path: {which} has changed while it was read: start again")
+
+
+def where_to_find(path: Path) -> str:
+    """What to add to a message about a missing path, if it is one of the bundled configs."""
+    return " (data/README.md says where to find it)" if path.parts[:1] == ("data",) else ""
 
 
 def _chunks(file: Path, documents: str, digest: "hashlib._Hash") -> Iterator[Chunk]:

@@ -19,7 +19,6 @@ from minitx.config.schema import MAX_SIZE, Size
 from minitx.data.text.readers import pieces
 from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
-WORDS = r"\s|\w+|[^\w\s]+"
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # A printable character for each byte
 
 
@@ -67,7 +66,7 @@ class WordTokenizer(_Sampled):
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
-        pattern = WORDS
+        pattern = r"\s|\w+|[^\w\s]+"
         backend = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
         learned = _learned(backend, trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False), texts)
@@ -210,13 +209,14 @@ def lowercased(tokenizer: Tokenizer) -> Tokenizer:
 
 def lookup(tokenizer: Tokenizer) -> Lookup | None:
     """The table of a tokenizer for characters or bytes; None for any other."""
-    if unit(tokenizer) == "character":
+    kind = unit(tokenizer)
+    if kind == "character":
         tokens = enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))
         known = {ord(token): index for index, token in tokens if len(token) == 1}
         table = np.full(max([*known, 255]) + 2, tokenizer.special.unk, dtype=np.uint32)
         table[list(known)] = list(known.values())
         return Lookup(table, by_byte=False)
-    if unit(tokenizer) == "byte":
+    if kind == "byte":
         # A text with every byte that occurs in UTF-8: all continuation bytes, and all lead bytes of 2, 3 and 4.
         points = [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]
         text = "".join(map(chr, points))
