@@ -112,7 +112,7 @@ class Lens:
 
     def save_image(self, path: str | Path) -> None:
         """Save the likeliest token of each layer and position as PNG, PDF or SVG, by the ending of the path."""
-        from minitx.plotting.lens_heatmap import draw_lens
+        from minitx.plotting.token_tables import draw_lens
 
         draw_lens(self, Path(path))
 
@@ -152,7 +152,8 @@ class Lens:
         if isinstance(self.predictor.model, EncoderOnly):
             note = note.replace("next token", "token at this position")
         modes = [["likeliest token", "share"], ["answer: rank and probability", "share"]]
-        data = {"title": self.title, "note": note, "modes": modes, "tables": tables}
+        start = [0, len(tables[0]["rows"]) - 1, 0]
+        data = {"title": self.title, "note": note, "start": start, "modes": modes, "tables": tables}
         return html.document("Lens", "tables.js", data)
 
     def _cells(self, stack: str) -> list[list[dict[str, Any]]]:

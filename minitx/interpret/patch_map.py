@@ -12,6 +12,9 @@ from torch import Tensor
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.interpret import html
 
+ALL = "all"
+"""Label of a column in which all positions are patched together."""
+
 
 @dataclass(frozen=True)
 class PatchMap:
@@ -37,7 +40,7 @@ class PatchMap:
 
     def save_image(self, path: str | Path) -> None:
         """Save the maps as PNG, PDF or SVG, by the ending of the path."""
-        from minitx.plotting.patch_heatmap import draw_patches
+        from minitx.plotting.token_tables import draw_patches
 
         draw_patches(self, Path(path))
 
@@ -59,6 +62,17 @@ class PatchMap:
         answer = f"{self.answers[0]} against {self.answers[1]}" if metric == "logit difference" else self.answers[0]
         return f"{metric} of {answer}: {self.clean:.3g} for the clean text, {self.corrupted:.3g} for the corrupted one"
 
+    def strongest(self, count: int = 5) -> list[tuple[float, str, str, str]]:
+        """What restores most: its share, stack or kind, row and column."""
+        found = [
+            (value, kind, row, column)
+            for kind, values in self.values.items()
+            for row, line in zip(self.rows[kind], values.tolist(), strict=True)
+            for column, value in zip(self.columns[kind], line, strict=True)
+            if column != ALL
+        ]
+        return sorted(found, reverse=True)[:count]
+
     def page(self) -> str:
         """The page as text."""
         tables = [
@@ -78,16 +92,23 @@ class PatchMap:
             }
             for kind, values in self.values.items()
         ]
+        _, kind, row, column = self.strongest(1)[0]
+        start = [[*self.rows].index(kind), self.rows[kind].index(row), self.columns[kind].index(column)]
         modes = [["restored share of the clean answer", "signed"]]
         return html.document("Activation patching", "tables.js", {
-            "title": self.title, "note": f"{self.note}.", "modes": modes, "tables": tables,
+            "title": self.title, "note": f"{self.note}.", "start": start, "modes": modes, "tables": tables,
         })  # fmt: skip
 
     def _cell(self, kind: str, row: str, column: str, value: float) -> dict[str, Any]:
         metric = self.corrupted + value * (self.clean - self.corrupted)
         return {
-            "shown": [[f"{value:.2f}", value]],
+            "shown": [[shown_share(value), value]],
             "title": f"{kind}, {row}: {column}",
-            "note": f"{self.metric.replace('_', ' ')} {metric:.3g}: {100 * value:.1f} % of the clean answer restored",
+            "note": f"{self.metric.replace('_', ' ')} {metric:.3g}: {shown_share(value)} of the clean answer restored",
             "lists": [],
         }
+
+
+def shown_share(value: float) -> str:
+    """A share with two digits, without the sign of -0.0."""
+    return f"{round(value, 2) + 0.0:.2f}"

@@ -6,18 +6,20 @@ Path patching is limited to what one head passes directly to the queries, keys o
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
+from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import kind_of
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names
-from minitx.interpret.patch_map import PatchMap
+from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.recording import attention_modules
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
@@ -32,8 +34,6 @@ METRICS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
 """From logits [N, V] and the first different tokens of the clean and the corrupted answer to [N]."""
 MAX_PATCHED_TOKENS = 2**14
 """Tokens of one batch of patched forwards, at most."""
-ALL = "all"
-"""Label of a column in which all positions are patched together."""
 
 
 class Patch(NamedTuple):
@@ -180,16 +180,16 @@ def patch_texts(
             model(**inputs.clean)
         values: dict[str, Tensor] = {**traced}
         columns = {kind: _columns(predictor, inputs, kind) for kind in rows}
-        together = [] if sites == "resid" else [ALL]
+        together = {kind: [ALL] if sites != "resid" and len(labels) > 1 else [] for kind, labels in columns.items()}
         patches = {
             kind: [
                 [patch._replace(position=None if label is ALL else position)]
                 for patch in several.values()
-                for position, label in enumerate([*columns[kind], *together])
+                for position, label in enumerate([*columns[kind], *together[kind]])
             ]
             for kind, several in rows.items()
         }
-        columns = {kind: [*labels, *together] for kind, labels in columns.items()}
+        columns = {kind: [*labels, *together[kind]] for kind, labels in columns.items()}
     else:
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
         rows = _receivers(heads, sender)
@@ -289,28 +289,31 @@ def patched_inputs(
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")
 
-    def inputs(beginning: list[int] | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def batches(beginning: list[int] | None) -> list[Batch]:
         """Both questions, and what their answers have in common."""
         answers = None if beginning is None else [beginning]
         options = (answers, task.kind, predictor.architecture, tokenizer.special, predictor.device)
         divided = [task.divide(question) for question in questions]
-        one, other = (framed([source], *options, [given]).model_inputs() for source, given in divided)
-        return one, other
+        return [framed([source], *options, [given]) for source, given in divided]
 
     encode = tokenizer.encode_question if task.kind == "masked" else tokenizer.encode_answer
     rows = [[*map(encode, answers)]] if answers else []
     if task.kind == "pairs" and not isinstance(model, EncoderOnly):  # an answer follows its question, and ends
         first, second = rows[0] if rows else map(encode, predictor.generate([clean, corrupted]))
         index, chosen = _first_difference([*first, tokenizer.special.eos], [*second, tokenizer.special.eos])
-        return PatchedInputs(*inputs(first[:index]), -1, chosen)
-    both = inputs(None)
-    first, second = rows[0] if rows else (_best(model, each) for each in both)
+        both = batches(first[:index])
+        position = int((both[0].labels[0] != IGNORE).nonzero()[-1])  # of <eos>, after the beginning
+        if both[0].src is not None:  # an empty beginning is padded
+            both = [replace(batch, tgt=batch.tgt[:, : position + 1]) for batch in both if batch.tgt is not None]
+        return PatchedInputs(both[0].model_inputs(), both[1].model_inputs(), position, chosen)
+    inputs, other = (batch.model_inputs() for batch in batches(None))
+    first, second = rows[0] if rows else (_best(model, each) for each in (inputs, other))
     if task.kind == "stream":
         index, chosen = _first_difference(*((row[:1] if rows else row[-1:]) for row in (first, second)))
-        return PatchedInputs(*both, -1, chosen)
+        return PatchedInputs(inputs, other, -1, chosen)
     read = [task.kind != "masked" or token == tokenizer.special.mask for token in questions[0]]
     first, second = ([token if own else -1 for token, own in zip(row, read, strict=False)] for row in (first, second))
-    return PatchedInputs(*both, *_first_difference(first, second))
+    return PatchedInputs(inputs, other, *_first_difference(first, second))
 
 
 @torch.no_grad()

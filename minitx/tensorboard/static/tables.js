@@ -1,15 +1,16 @@
 /**
  * Tables of layers by tokens as a single file: the lens, and activation patching.
  *
- * { title, note, modes: [[name, "share" or "signed"]], tables: [{ name, note, corner, rows, columns, cells }] }, where a
- * cell is { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
+ * { title, note, start: [table, row, column], modes: [[name, "share" or "signed"]],
+ * tables: [{ name, note, corner, rows, columns, cells }] }, where a cell is
+ * { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
  */
 
 import { choice, make, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { pageTheme } from "./theme.js";
 
-const STRONG = 0.6; // share of the colour from which text is drawn in the colour of the page
+const STRONG = { light: 0.66, dark: 0.5 }; // share of the colour from which text is drawn in the colour of the page
 const LABEL_LENGTH = 12;
 
 /** Called by the page. */
@@ -27,10 +28,14 @@ export function start() {
   const about = make("div", { className: "about" }, make("h2", { textContent: data.title }));
   about.append(make("p", { className: "note", textContent: data.note }));
   document.body.append(make("div", { className: "controls" }, bar), about, main);
-  draw("0");
-  grids.at(0)?.choose(grids[0].rows.length - 1, 0);
+  let mode = "0";
+  draw(mode);
+  theme.watch(() => draw(mode));
+  const [table, row, column] = data.start;
+  grids[table].choose(row, column);
 
-  function draw(mode) {
+  function draw(chosen) {
+    mode = chosen;
     const [name, kind] = data.modes[Number(mode)];
     modes.show(mode);
     legend.replaceChildren(
@@ -39,7 +44,7 @@ export function start() {
       "1",
       make("span", { className: "note", textContent: name }),
     );
-    for (const grid of grids) grid.draw(Number(mode));
+    for (const grid of grids) grid.draw(Number(mode), STRONG[theme.current()]);
   }
 }
 
@@ -74,14 +79,14 @@ class Grid {
     return make("button", { type: "button", tabIndex: row + column ? -1 : 0, onclick: () => this.choose(row, column) });
   }
 
-  draw(mode) {
+  draw(mode, strong) {
     this.rows.forEach((buttons, row) =>
       buttons.forEach((button, column) => {
         const [label, value] = this.cells[row][column].shown[mode];
         const share = Math.min(1, Math.abs(value));
         button.replaceChildren(make("bdi", { textContent: short(label) }));
         button.setAttribute("aria-label", `${this.cells[row][column].title}: ${visible(label)}, ${number(value)}`);
-        button.className = `${value < 0 ? "less" : ""} ${share > STRONG ? "strong" : ""}`;
+        button.className = `${value < 0 ? "less" : ""} ${share > strong ? "strong" : ""}`;
         button.style.setProperty("--share", share);
       }),
     );
