@@ -253,5 +253,5 @@ def patch(parsed: Namespace) -> None:
     (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
     print(found.note)
     for share, kind, row, column in found.strongest():
-        print(f"  {100 * share:6.1f} %  {kind}, {row}: {column}")
+        print(f"  {share:6.2f}  {kind}, {found.rows[kind][row]}, at {found.columns[kind][column]}")
     print(parsed.out)

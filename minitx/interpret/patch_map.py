@@ -62,14 +62,14 @@ class PatchMap:
         answer = f"{self.answers[0]} against {self.answers[1]}" if metric == "logit difference" else self.answers[0]
         return f"{metric} of {answer}: {self.clean:.3g} for the clean text, {self.corrupted:.3g} for the corrupted one"
 
-    def strongest(self, count: int = 5) -> list[tuple[float, str, str, str]]:
-        """What restores most: its share, stack or kind, row and column."""
+    def strongest(self, count: int = 5) -> list[tuple[float, str, int, int]]:
+        """What restores most at a single position: its share, the stack or kind, and the indices of row and column."""
         found = [
             (value, kind, row, column)
             for kind, values in self.values.items()
-            for row, line in zip(self.rows[kind], values.tolist(), strict=True)
-            for column, value in zip(self.columns[kind], line, strict=True)
-            if column != ALL
+            for row, line in enumerate(values.tolist())
+            for column, value in enumerate(line)
+            if self.columns[kind][column] != ALL
         ]
         return sorted(found, reverse=True)[:count]
 
@@ -93,7 +93,7 @@ class PatchMap:
             for kind, values in self.values.items()
         ]
         _, kind, row, column = self.strongest(1)[0]
-        start = [[*self.rows].index(kind), self.rows[kind].index(row), self.columns[kind].index(column)]
+        start = [[*self.rows].index(kind), row, column]
         modes = [["restored share of the clean answer", "signed"]]
         return html.document("Activation patching", "tables.js", {
             "title": self.title, "note": f"{self.note}.", "start": start, "modes": modes, "tables": tables,
@@ -103,7 +103,7 @@ class PatchMap:
         metric = self.corrupted + value * (self.clean - self.corrupted)
         return {
             "shown": [[shown_share(value), value]],
-            "title": f"{kind}, {row}: {column}",
+            "title": f"{kind}, {row}, at {column}",
             "note": f"{self.metric.replace('_', ' ')} {metric:.3g}: {shown_share(value)} of the clean answer restored",
             "lists": [],
         }

@@ -24,7 +24,8 @@ export function start() {
   const modes = choice("colour", data.modes.map(([name], index) => [String(index), name]), draw);
   const bar = make("div", { className: "bar-row" }, modes, legend, make("div", { className: "tools" }, toggle));
   modes.hidden = data.modes.length < 2;
-  const main = make("main", { className: "opened tables" }, make("div", {}, ...grids.map((grid) => grid.element)), detail);
+  const tables = make("div", {}, ...grids.map((grid) => grid.element));
+  const main = make("main", { className: "opened tables" }, tables, detail);
   const about = make("div", { className: "about" }, make("h2", { textContent: data.title }));
   about.append(make("p", { className: "note", textContent: data.note }));
   document.body.append(make("div", { className: "controls" }, bar), about, main);
@@ -76,7 +77,8 @@ class Grid {
   }
 
   #button(row, column) {
-    return make("button", { type: "button", tabIndex: row + column ? -1 : 0, onclick: () => this.choose(row, column) });
+    const onclick = () => this.choose(row, column);
+    return make("button", { type: "button", tabIndex: row + column ? -1 : 0, onclick });
   }
 
   draw(mode, strong) {
@@ -129,5 +131,6 @@ function show(detail, { title, note, lists }) {
     return make("section", { className: "row" }, make("h3", { textContent: heading }), make("ol", {}, ...lines));
   });
   const text = make("p", { className: "note", textContent: note });
-  detail.replaceChildren(make("header", {}, make("h2", { textContent: title })), text, make("div", { className: "rows" }, ...parts));
+  const header = make("header", {}, make("h2", { textContent: title }));
+  detail.replaceChildren(header, text, make("div", { className: "rows" }, ...parts));
 }
