@@ -195,7 +195,7 @@ def patch_texts(
         rows = _receivers(heads, sender)
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
         patches = {
-            kind: [[_part(model, patch, part)] for patch in several.values() for part in "qkv"]
+            kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
             for kind, several in rows.items()
         }
     plain = [patched_logits(model, each, {}, [[]], inputs.position) for each in (inputs.clean, inputs.corrupted)]
@@ -254,7 +254,7 @@ def _receivers(heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, P
     return found
 
 
-def _part(model: Transformer, patch: Patch, part: str) -> Patch:
+def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:
     """The queries, keys or values of a head; heads may share keys and values."""
     module: Any = model.get_submodule(path := patch.name.removesuffix(".z"))
     assert patch.head is not None
