@@ -16,9 +16,12 @@ from torch import Tensor
 
 import minitx
 from benchmarks.common import record, table, trained
+from minitx.data.batch import IGNORE
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import generator
 from minitx.inference.predictor import Predictor
+from minitx.interpret.intervene import intervene
+from minitx.interpret.lens import decoder_lens, layer_names, lens
 from minitx.interpret.patching import Patch, head_patches, part_patch, patched_inputs, patched_logits, path_values
 from minitx.interpret.task_statistics import task_statistics
 from minitx.interpret.trace import trace
@@ -111,6 +114,46 @@ def reversal(predictor: Predictor) -> dict[str, float]:
 
 
 @torch.no_grad()
+def moved(predictor: Predictor, size: int = 10) -> dict[str, float]:
+    """How often one step of an answer is the symbol of another step, whose activation it is given."""
+    model, special, random = predictor.model, predictor.tokenizer.special, generator(27)
+    names = {
+        "embeddings": "decoder.layers.0.resid_pre",
+        "first self-attention": "decoder.layers.0.self_attn.out",
+        "first cross-attention": "decoder.layers.0.cross_attn.out",
+        "queries of the last cross-attention": "decoder.layers.1.cross_attn.q",
+    }
+    counts = dict.fromkeys(names, 0)
+    for _ in range(EXAMPLES):
+        symbols = torch.randperm(size, generator=random)
+        source = torch.tensor([predictor.tokenizer.encode(" ".join(map(str, symbols.tolist())))])
+        target = torch.cat((torch.tensor([[special.bos]]), source.flip(1)), dim=1)
+        here, there = torch.randperm(size, generator=random)[:2].tolist()
+        with trace(model, only=names.values()) as values:
+            model(source, target)
+        for label, name in names.items():
+            value = values[name].clone()
+            value[:, here] = value[:, there]
+            with intervene(model, {name: value}):
+                counts[label] += int(model(source, target)[0, here].argmax() == source[0, size - 1 - there])
+    return {f"{label} of another step: its symbol": count / EXAMPLES for label, count in counts.items()}
+
+
+@torch.no_grad()
+def lenses(predictor: Predictor) -> dict[str, float]:
+    """The share of right tokens by the lens of each layer, teacher-forced, on 1,000 held-out questions."""
+    batch = predictor.task.examples("test", 1000).frame(predictor.architecture, predictor.tokenizer.special)
+    real, ends = batch.labels != IGNORE, batch.labels == predictor.tokenizer.special.eos
+    found = {}
+    for name, logits in (("logit lens", lens), ("DecoderLens", decoder_lens)):
+        right = [values.argmax(dim=-1) == batch.labels for values in logits(predictor.model, batch.model_inputs())]
+        for part, mask in (("tokens", real), ("<eos>", ends)):
+            for layer, each in zip(layer_names(len(right)), right, strict=True):
+                found[f"{name}, {layer}: right {part}"] = float(each[mask].float().mean())
+    return found
+
+
+@torch.no_grad()
 def induction(predictor: Predictor) -> dict[str, float]:
     """The direct path from the previous-token head to the keys of the induction head, and other paths."""
     model, heads = predictor.model, head_patches(predictor.model)
@@ -167,24 +210,32 @@ def seconds() -> dict[str, float]:
         return {"forward": one, "map": took(lambda: patched_logits(model, corrupted, values, patches))}
 
 
-MEASURES = {"reverse": reversal, "induction": induction}
+MEASURES = {
+    "circuits": [("reverse", reversal), ("induction", induction)],
+    "lenses": [("reverse", lenses), ("reverse", moved)],
+}
+"""Tables of the page: a config, and what is measured of its models."""
 
 
 def main(jobs: int = 1) -> None:
-    """Train what is missing, patch, and write the table of the guide."""
-    rows, lines = [], []
-    for name, measure in MEASURES.items():
-        found = []
-        for row in trained(["--config", name], {}, SEEDS, None, jobs):
-            figures = measure(minitx.load(row["folder"], device="cpu"))
-            rows.append({"config": name, "seed": row["seed"], **figures})
-            found.append(figures)
-        for label in found[0]:
-            values = [100 * figures[label] for figures in found]
-            each = ", ".join(f"{value:.1f}" for value in values)
-            lines.append([f"`{name}`", label, f"{mean(values):.1f} ± {stdev(values):.1f} %", each])
-    text = table(["model", "patched from the clean text", "restored", "each seed"], lines)
-    record("circuits", [*rows, {"seconds": seconds()}], text, "guide/layers.md")
+    """Train what is missing, measure, and write the tables of the guide."""
+    rows: list[dict[str, Any]] = [{"seconds": seconds()}]
+    texts = []
+    for title, measures in MEASURES.items():
+        lines = []
+        for name, measure in measures:
+            found = []
+            for row in trained(["--config", name], {}, SEEDS, None, jobs):
+                figures = measure(minitx.load(row["folder"], device="cpu"))
+                rows.append({"config": name, "seed": row["seed"], **figures})
+                found.append(figures)
+            for label in found[0]:
+                values = [100 * figures[label] for figures in found]
+                each = ", ".join(f"{value:.1f}" for value in values)
+                lines.append([f"`{name}`", label, f"{mean(values):.1f} ± {stdev(values):.1f} %", each])
+        header = ["model", "patched from the clean text" if title == "circuits" else "measured", "share", "each seed"]
+        texts.append(table(header, lines))
+    record("circuits", rows, "\n\n".join(texts), "guide/layers.md")
 
 
 if __name__ == "__main__":

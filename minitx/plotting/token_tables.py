@@ -29,7 +29,7 @@ def draw_lens(lens: Lens, path: Path) -> None:
         tokens = [[token_label(token)[:MAX_LABEL] for token, _ in row] for row in top]
         name = f"{stack}, read by the decoder" if stack == "encoder" and len(lens.logits) > 1 else stack
         panels.append((name, layer_names(len(logits)), lens.tokens, shares, tokens))
-    _draw(path, f"lens of {lens.title}", panels, "probability of the likeliest token", SHARES, (0.0, 1.0))
+    _draw(path, f"lens of {lens.title}", panels, "probability", SHARES, (0.0, 1.0))
 
 
 @styled()
@@ -49,7 +49,7 @@ def draw_patches(patches: PatchMap, path: Path) -> None:
         path,
         f"patching of {patches.title}",
         panels,
-        "restored share of the clean answer",
+        "restored",
         "RdBu_r",
         (-1.0, 1.0),
         patches.note,
@@ -65,10 +65,10 @@ def _draw(
     limits: tuple[float, float], note: str = "",
 ) -> None:  # fmt: skip
     """All panels below one another, with one scale."""
-    columns, rows = (max(len(panel[part]) for panel in panels) for part in (2, 1))
+    columns = max(len(panel[2]) for panel in panels)
     width = min(MAX_WIDTH, max(6.0, 1.8 + columns * CELL_WIDTH))
     heights = [0.75 + len(panel[1]) * CELL_HEIGHT for panel in panels]
-    figure = new_figure(width, sum(heights) + 0.35, title=title)
+    figure = new_figure(width, max(2.0, sum(heights) + 0.35), title=title)
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     annotated = columns * CELL_WIDTH <= MAX_WIDTH
     for axes, (name, row_names, tokens, values, texts) in zip(grid, panels, strict=True):
@@ -79,7 +79,7 @@ def _draw(
         axes.set_xlim(-0.5, columns - 0.5)  # cells of all panels have one width
         axes.set_facecolor("none")
     figure.supxlabel(note, fontsize=8, color=QUIET, x=0.01, ha="left")
-    colour_bar(figure, image, list(grid), label, shrink=min(1.0, 2.0 / rows if rows > 2 else 1.0), pad=0.02)
+    colour_bar(figure, image, list(grid), label, pad=0.02)
     save(figure, path)
 
 
