@@ -11,9 +11,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
+from minitx.tensorboard.map_format import MAX_LABEL_LENGTH
 
 Runs = Mapping[str, Mapping[str, Sequence[bytes]]]
 """By run, then by tag (kind/example): the header and the maps, from map_format.encode."""
@@ -89,3 +92,26 @@ def _bundled(module: str, done: set[str]) -> str:
     text = _static(module)
     imported = "".join(_bundled(name, done) for name in _IMPORT.findall(text))
     return imported + re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
+
+
+class Tables:
+    """Base of results that are shown as tables of layers or heads by tokens, see tables.js."""
+
+    def page(self) -> str:
+        """The page as text."""
+        raise NotImplementedError
+
+    def save_html(self, path: str | Path) -> None:
+        """Save the page, usable without a network."""
+        with written_whole(path) as file:
+            file.write(self.page().encode())
+
+    def _repr_html_(self) -> str:
+        """The same page for a notebook."""
+        return frame(self.page(), "tables of layers by tokens")
+
+
+def table(name: str, note: str, rows: Sequence[str], columns: Sequence[str], cells: Any) -> dict[str, Any]:
+    """One table of a page, as tables.js expects it."""
+    columns = [column[:MAX_LABEL_LENGTH] for column in columns]
+    return {"name": name, "note": note, "rows": rows, "columns": columns, "cells": cells}

@@ -9,19 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
-from minitx.inference.predictor import Predictor
 from minitx.interpret import html
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderDecoder, EncoderOnly, Transformer
+
+if TYPE_CHECKING:
+    from minitx.inference.predictor import Predictor
 
 SHOWN = 10
 """Likeliest tokens of a cell that a page lists."""
@@ -64,7 +65,7 @@ def decoder_lens(model: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Lens:
+class Lens(html.Tables):
     """What a model would predict from each layer on one text: `logits`, and what follows from them.
 
     logits["decoder"], or of an encoder alone logits["encoder"], are those of the logit lens, [L + 1, T, V]; beside a
@@ -81,7 +82,7 @@ class Lens:
     logits: dict[str, Tensor]
     attribution: dict[str, Tensor]
     """What each part of the model adds to the logit of the answer, [T] by part; empty where the head is not linear."""
-    predictor: Predictor
+    predictor: "Predictor"
 
     @cached_property
     def probabilities(self) -> dict[str, Tensor]:
@@ -118,48 +119,34 @@ class Lens:
 
     save_png = save_image
 
-    def save_html(self, path: str | Path) -> None:
-        """Save a page with the ten likeliest tokens of each layer and position, usable without a network."""
-        with written_whole(path) as file:
-            file.write(self.page().encode())
+    @property
+    def names(self) -> dict[str, str]:
+        """What each stack is called beside the other one."""
+        return {"decoder": "decoder", "encoder": "encoder, read by the decoder" if len(self.logits) > 1 else "encoder"}
 
-    def _repr_html_(self) -> str:
-        """The same page for a notebook."""
-        return html.frame(self.page(), "lens")
+    def layers(self, stack: str) -> list[str]:
+        """Names of the rows of a stack."""
+        return layer_names(len(self.logits[stack]))
 
     def page(self) -> str:
-        """The page as text."""
-        both = "decoder" in self.logits and "encoder" in self.logits
-        notes = {
-            "decoder": "the final norm and the head on the decoder's stream after each layer",
-            "encoder": "the whole decoder on the encoder's stream after each layer (DecoderLens)"
-            if both
-            else "the final norm and the head on the stream after each layer",
-        }
-        names = {"encoder": "encoder, read by the decoder" if both else "encoder", "decoder": "decoder"}
-        tables = [
-            {
-                "name": names[stack],
-                "note": notes[stack],
-                "corner": "after",
-                "rows": layer_names(len(logits)),
-                "columns": [token[:200] for token in self.tokens],
-                "cells": self._cells(stack),
-            }
-            for stack, logits in self.logits.items()
-        ]
-        note = "Columns are the tokens that were read, rows the layers. Each cell is the likeliest next token."
-        if isinstance(self.predictor.model, EncoderOnly):
-            note = note.replace("next token", "token at this position")
+        """The page as text; at first it shows the last layer."""
+        own = last_stack(self.predictor.model)[0]
+        tables = []
+        for stack in self.logits:
+            reader = "the final norm and the head" if stack == own else "the whole decoder"
+            note, cells = f"{reader} on the stream after each layer", self._cells(stack)
+            tables.append(html.table(self.names[stack], note, self.layers(stack), self.tokens, cells))
+        cell = "token at this position" if isinstance(self.predictor.model, EncoderOnly) else "next token"
+        note = f"Columns are the tokens that were read, rows the layers. Each cell is the likeliest {cell}."
         modes = [["likeliest token", "share"], ["answer: rank and probability", "share"]]
-        start = [0, len(tables[0]["rows"]) - 1, 0]
+        start = [0, len(self.layers(own)) - 1, 0]
         data = {"title": self.title, "note": note, "start": start, "modes": modes, "tables": tables}
         return html.document("Lens", "tables.js", data)
 
     def _cells(self, stack: str) -> list[list[dict[str, Any]]]:
         answers = self.predictor.tokenizer.tokens(self.answers.tolist())
         ranks, shares = self.ranks(stack).tolist(), self.answer_probabilities(stack).tolist()
-        names, top = layer_names(len(ranks)), self.top(stack)
+        names, top = self.layers(stack), self.top(stack)
         parts: list[list[Any]] = [[] for _ in self.tokens]
         if stack == last_stack(self.predictor.model)[0] and self.attribution:
             for index, column in enumerate(
@@ -187,7 +174,7 @@ def layer_names(count: int) -> list[str]:
 
 
 @torch.no_grad()
-def lens_of_text(predictor: Predictor, text: str, target: str | None = None) -> Lens:
+def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -> Lens:
     """Apply the lenses to a question and its answer, or to a text; arguments as for Predictor.attend.
 
     Raises:

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.interpret import html
 
 ALL = "all"
@@ -17,7 +16,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
-class PatchMap:
+class PatchMap(html.Tables):
     """How much of the clean answer each patch restores: 0 as in the corrupted text, 1 as in the clean one.
 
     values, rows and columns have an entry for each stack or kind of attention.
@@ -46,15 +45,6 @@ class PatchMap:
 
     save_png = save_image
 
-    def save_html(self, path: str | Path) -> None:
-        """Save the maps as a page, usable without a network."""
-        with written_whole(path) as file:
-            file.write(self.page().encode())
-
-    def _repr_html_(self) -> str:
-        """The same page for a notebook."""
-        return html.frame(self.page(), "activation patching")
-
     @property
     def note(self) -> str:
         """The answers and the metric without patches, as a sentence."""
@@ -73,42 +63,24 @@ class PatchMap:
         ]
         return sorted(found, reverse=True)[:count]
 
+    def texts(self, kind: str) -> list[list[str]]:
+        """The values with two digits, without the sign of -0.0."""
+        return [[f"{round(value, 2) + 0.0:.2f}" for value in row] for row in self.values[kind].tolist()]
+
     def page(self) -> str:
-        """The page as text."""
-        tables = [
-            {
-                "name": kind,
-                "note": "",
-                "corner": "",
-                "rows": self.rows[kind],
-                "columns": self.columns[kind],
-                "cells": [
-                    [
-                        self._cell(kind, row, column, value)
-                        for column, value in zip(self.columns[kind], line, strict=True)
-                    ]
-                    for row, line in zip(self.rows[kind], values.tolist(), strict=True)
-                ],
-            }
-            for kind, values in self.values.items()
-        ]
+        """The page as text; at first it shows what restores most."""
+        tables = [html.table(kind, "", self.rows[kind], self.columns[kind], self._cells(kind)) for kind in self.values]
         _, kind, row, column = self.strongest(1)[0]
         start = [[*self.rows].index(kind), row, column]
         modes = [["restored share of the clean answer", "signed"]]
-        return html.document("Activation patching", "tables.js", {
-            "title": self.title, "note": f"{self.note}.", "start": start, "modes": modes, "tables": tables,
-        })  # fmt: skip
+        data = {"title": self.title, "note": f"{self.note}.", "start": start, "modes": modes, "tables": tables}
+        return html.document("Activation patching", "tables.js", data)
 
-    def _cell(self, kind: str, row: str, column: str, value: float) -> dict[str, Any]:
-        metric = self.corrupted + value * (self.clean - self.corrupted)
-        return {
-            "shown": [[shown_share(value), value]],
-            "title": f"{kind}, {row}, at {column}",
-            "note": f"{self.metric.replace('_', ' ')} {metric:.3g}: {shown_share(value)} of the clean answer restored",
-            "lists": [],
-        }
+    def _cells(self, kind: str) -> list[list[dict[str, Any]]]:
+        def cell(row: str, column: str, text: str, value: float) -> dict[str, Any]:
+            metric = self.corrupted + value * (self.clean - self.corrupted)
+            note = f"{self.metric.replace('_', ' ')} {metric:.3g}: {text} of the clean answer restored"
+            return {"shown": [[text, value]], "title": f"{kind}, {row}, at {column}", "note": note, "lists": []}
 
-
-def shown_share(value: float) -> str:
-    """A share with two digits, without the sign of -0.0."""
-    return f"{round(value, 2) + 0.0:.2f}"
+        lines = zip(self.rows[kind], self.texts(kind), self.values[kind].tolist(), strict=True)
+        return [[cell(row, *each) for each in zip(self.columns[kind], *line, strict=True)] for row, *line in lines]

@@ -7,7 +7,7 @@ Path patching is limited to what one head passes directly to the queries, keys o
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from torch import Tensor
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed
-from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import kind_of
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names
@@ -23,6 +22,9 @@ from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.recording import attention_modules
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
+
+if TYPE_CHECKING:
+    from minitx.inference.predictor import Predictor
 
 SITES = ("resid", "attn", "ffn", "heads")
 METRICS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
@@ -139,7 +141,7 @@ def head_patches(model: Transformer) -> dict[str, Patch]:
 
 @torch.no_grad()
 def patch_texts(
-    predictor: Predictor,
+    predictor: "Predictor",
     clean: str,
     corrupted: str,
     *,
@@ -262,7 +264,7 @@ def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:
     return Patch(f"{path}.{part}", None, head)
 
 
-def _columns(predictor: Predictor, inputs: PatchedInputs, kind: str) -> list[str]:
+def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str) -> list[str]:
     """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs."""
     name = {"encoder": "src_ids", "decoder": "tgt_ids", "cross": "tgt_ids"}[kind]
     rows = [each.get(name, each.get("ids")) for each in (inputs.clean, inputs.corrupted)]
@@ -271,7 +273,7 @@ def _columns(predictor: Predictor, inputs: PatchedInputs, kind: str) -> list[str
 
 
 def patched_inputs(
-    predictor: Predictor, clean: str, corrupted: str, answers: tuple[str, str] | None = None
+    predictor: "Predictor", clean: str, corrupted: str, answers: tuple[str, str] | None = None
 ) -> PatchedInputs:
     """Both texts, with the beginning that their answers have in common, and where the answers differ.
 

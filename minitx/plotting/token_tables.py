@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,9 +10,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.image import AxesImage
 
 from minitx.interpret.images import token_label
-from minitx.interpret.lens import Lens, layer_names
-from minitx.interpret.patch_map import PatchMap, shown_share
 from minitx.plotting.style import COLOURS, INK, QUIET, colour_bar, new_figure, save, style_heat, styled
+
+if TYPE_CHECKING:
+    from minitx.interpret.lens import Lens
+    from minitx.interpret.patch_map import PatchMap
 
 CELL_WIDTH, CELL_HEIGHT = 0.5, 0.27  # inches
 MAX_WIDTH = 16.0
@@ -20,20 +23,19 @@ SHARES = LinearSegmentedColormap.from_list("shares", ["#FFFFFF", COLOURS[0]])
 
 
 @styled()
-def draw_lens(lens: Lens, path: Path) -> None:
+def draw_lens(lens: "Lens", path: Path) -> None:
     """Draw the likeliest token of each layer and position into a PNG, PDF or SVG file; darker is more probable."""
     panels = []
-    for stack, logits in lens.logits.items():
+    for stack in lens.logits:
         top = [[column[0] for column in row] for row in lens.top(stack, 1)]
         shares = np.array([[share for _, share in row] for row in top])
         tokens = [[token_label(token)[:MAX_LABEL] for token, _ in row] for row in top]
-        name = f"{stack}, read by the decoder" if stack == "encoder" and len(lens.logits) > 1 else stack
-        panels.append((name, layer_names(len(logits)), lens.tokens, shares, tokens))
+        panels.append((lens.names[stack], lens.layers(stack), lens.tokens, shares, tokens))
     _draw(path, f"lens of {lens.title}", panels, "probability", SHARES, (0.0, 1.0))
 
 
 @styled()
-def draw_patches(patches: PatchMap, path: Path) -> None:
+def draw_patches(patches: "PatchMap", path: Path) -> None:
     """Draw what each patch restores into a PNG, PDF or SVG file: red restores, blue does the opposite."""
     panels = [
         (
@@ -41,7 +43,7 @@ def draw_patches(patches: PatchMap, path: Path) -> None:
             patches.rows[kind],
             patches.columns[kind],
             values.numpy(),
-            [[*map(shown_share, row)] for row in values.tolist()],
+            patches.texts(kind),
         )
         for kind, values in patches.values.items()
     ]

@@ -2,7 +2,7 @@
  * Tables of layers by tokens as a single file: the lens, and activation patching.
  *
  * { title, note, start: [table, row, column], modes: [[name, "share" or "signed"]],
- * tables: [{ name, note, corner, rows, columns, cells }] }, where a cell is
+ * tables: [{ name, note, rows, columns, cells }] }, where a cell is
  * { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
  */
 
@@ -51,11 +51,11 @@ export function start() {
 
 /** One table, whose cells are buttons: arrow keys move, and the focused cell is shown in full. */
 class Grid {
-  constructor({ name, note, corner, rows, columns, cells }, onchoose) {
+  constructor({ name, note, rows, columns, cells }, onchoose) {
     this.cells = cells;
     this.onchoose = onchoose;
     const head = columns.map((label) => make("th", { scope: "col" }, quoted(short(label))));
-    const first = make("th", { scope: "col", className: "corner", textContent: corner });
+    const first = make("td", { className: "corner" });
     this.rows = rows.map((label, row) => columns.map((_, column) => this.#button(row, column)));
     const body = this.rows.map((buttons, row) =>
       make(
