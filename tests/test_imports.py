@@ -52,7 +52,8 @@ OPENS_EXTRAS = {
     "inference/text_generation.py": "TextGenerator",
 }
 """Classes whose methods may open an extra: what minitx.load returns, what its attend, lens and patch return, a
-tokenizer, whose rules are checked unless they are those of a toy task, and text generation, whose step may be compiled."""
+tokenizer, whose rules are checked unless they are those of a toy task, and text generation, whose step may be
+compiled."""
 
 CORE_LINES = 7_777
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
