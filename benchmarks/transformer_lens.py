@@ -1,7 +1,7 @@
 """Activations of an imported GPT-2 with random weights, compared with those of TransformerLens.
 
-    pip install transformer-lens        # 4.3, in an environment of its own
-    python -m benchmarks.transformer_lens
+pip install transformer-lens        # 4.3, in an environment of its own
+python -m benchmarks.transformer_lens
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def models() -> tuple[Predictor, Any]:
         tokenizer.save_pretrained(folder)
         import_model(folder, Path(folder) / "gpt2.ckpt")
         ours = minitx.load(Path(folder) / "gpt2.ckpt", device="cpu")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        theirs = TransformerBridge.boot_transformers(folder, hf_model=model, tokenizer=tokenizer, device="cpu")
+        theirs = TransformerBridge.boot_transformers(
+            folder, hf_model=model, tokenizer=transformers.AutoTokenizer.from_pretrained(folder), device="cpu"
+        )
     theirs.cfg.use_attn_result = True
     return ours, theirs
 
@@ -82,4 +83,6 @@ def differences() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(table(["activation", "largest difference"], [(name, f"{value:.1e}") for name, value in differences().items()]))
+    print(
+        table(["activation", "largest difference"], [(name, f"{value:.1e}") for name, value in differences().items()])
+    )
