@@ -1,4 +1,4 @@
-"""`minitx evaluate`, `generate`, `attend` and `ablate`: commands that take a checkpoint."""
+"""`minitx evaluate`, `generate`, `attend`, `ablate` and `circuit`: commands that take a checkpoint."""
 
 import dataclasses
 import json
@@ -218,3 +218,25 @@ def ablate(parsed: Namespace) -> None:
     if parsed.out:
         draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
         print(parsed.out)
+
+
+def circuit_arguments(parser: Parser) -> None:
+    add_checkpoint(parser)
+    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--path", help="on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    parser.add_argument("--json", type=output(), help="also write heads, scores and metrics to this file")
+
+
+def circuit(parsed: Namespace) -> None:
+    """Find the induction circuit of a trained model and test it."""
+    from minitx.evaluation.report import held_out_split, on_file
+    from minitx.interpret.circuit import induction_circuit
+
+    predictor = _load(parsed)
+    if parsed.path is not None:
+        predictor = on_file(predictor, parsed.path)
+    found = induction_circuit(predictor, held_out_split(predictor.task, parsed.split), parsed.examples)
+    print(found)
+    if parsed.json:
+        write_json(parsed.json, found.to_dict())
