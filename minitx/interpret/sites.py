@@ -32,6 +32,15 @@ class Site(NamedTuple):
     kind: str  # input or output of the module, or the last part of the name
     shape: str  # a letter for each dimension, as in the legend
 
+    @property
+    def size(self) -> int:
+        """Number of heads, of key-value heads, or of numbers for each token."""
+        module: Any = self.module
+        if "H" in self.shape or "G" in self.shape:
+            return int(module.n_heads if "H" in self.shape else module.n_kv_heads)
+        layer: Any = self.stack.layers[0]
+        return int(module.in_features if "F" in self.shape else layer.self_attn.q_proj.in_features)
+
     def dim(self, letters: str) -> int | None:
         """The dimension that is one of these letters."""
         return next((index for index, letter in enumerate(self.shape) if letter in letters), None)
@@ -115,7 +124,7 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterato
     models and parts run without their compiled code, which has no hooks.
     """
     with ExitStack() as stack:
-        if any("_orig_mod" in path or part._compiled_call_impl is not None for path, part in model.named_modules()):
+        if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for site, change in changes:
             stack.callback(_attach(site, change))
