@@ -113,11 +113,11 @@ def patching_differences() -> dict[str, float]:
     last = torch.full_like(clean, 7)
     parts = attribute(ours.model, {"ids": clean}, last)
     scaled = cache.stack_head_results(layer=-1, pos_slice=-1)[:, 0]  # [heads, D]
-    frozen = ours.model.decoder.norm
+    frozen: Any = ours.model.decoder.norm
     scale = (cache[f"blocks.{LAYERS - 1}.hook_resid_post"][0, -1].var(unbiased=False) + frozen.eps).sqrt()
     centred = scaled - scaled.mean(dim=-1, keepdim=True)
     expected = (centred / scale * frozen.weight) @ ours.model.head.weight[7]
-    own = torch.stack([values[0, -1] for name, values in parts.items() if name.count(".") == 2])
+    own = torch.stack([values[0, -1] for name, values in parts.items() if name.split(".")[-1].isdigit()])
     found["attribution of the heads"] = float((own - expected).abs().max())
     return found
 
