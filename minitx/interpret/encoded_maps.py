@@ -1,11 +1,13 @@
 """From AttentionMaps to the bytes of map_format, for TensorBoard and the offline page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch.nn.functional import pad
 
 from minitx.interpret.head_statistics import head_statistics
+from minitx.interpret.lens import layer_names
 from minitx.interpret.recording import KINDS, Map
 from minitx.tensorboard.map_format import Statistic, encode
 
@@ -39,3 +41,10 @@ def encoded(
         statistics = (measured or head_statistics)(maps.layers(kind, example))
         found[kind] = encode(kind, queries, keys, [layer.numpy() for layer in padded], statistics, extras)
     return found
+
+
+def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray]) -> list[bytes]:
+    """Encode the probability [T, L + 1] of the right token after each layer, by name of the lens."""
+    layers = max(values.shape[1] for values in shares.values())
+    padded = {name: np.pad(values, ((0, 0), (0, layers - values.shape[1]))) for name, values in shares.items()}
+    return encode("lens", tokens, layer_names(layers), [], extras=padded)

@@ -5,7 +5,7 @@ The logit lens (nostalgebraist 2020) applies the final norm and the head to the 
 DecoderLens (Langedijk et al. 2024) lets the whole decoder read the encoder's stream after each of its layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,14 +28,15 @@ SHOWN = 10
 """Likeliest tokens of a cell that a page lists."""
 
 
-def residual_streams(model: Transformer, inputs: Mapping[str, Tensor], stack: str) -> Tensor:
-    """The stream of a stack before its first layer and after each layer, [L + 1, B, T, D].
+def residual_streams(model: Transformer, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The stream of each stack before its first layer and after each layer, [L + 1, B, T, D].
 
     inputs are the keyword arguments of the model's forward.
     """
-    with trace(model, only=[f"{stack}.layers.0.resid_pre", f"{stack}.layers.*.resid_post"]) as streams:
+    with trace(model, only=["*.layers.0.resid_pre", "*.resid_post"]) as streams:
         model(**inputs, head=False)
-    return torch.stack([*streams.values()])
+    stacks = dict.fromkeys(name.partition(".")[0] for name in streams)
+    return {stack: torch.stack([streams[name] for name in streams if name.startswith(stack)]) for stack in stacks}
 
 
 @torch.no_grad()
@@ -44,8 +45,7 @@ def lens(model: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
 
     The last of them are the model's own. A post-norm stack has no final norm: its layers end in one.
     """
-    name, stack = last_stack(model)
-    return torch.stack([model.head(stack.norm(stream)) for stream in residual_streams(model, inputs, name)])
+    return torch.stack([*_lens(model, residual_streams(model, inputs))])
 
 
 @torch.no_grad()
@@ -59,9 +59,34 @@ def decoder_lens(model: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
     """
     if not isinstance(model, EncoderDecoder):
         raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has one stack alone")
+    return torch.stack([*_decoder_lens(model, residual_streams(model, inputs), inputs)])
+
+
+@torch.no_grad()
+def answer_shares(model: Transformer, inputs: Mapping[str, Tensor], answers: Tensor) -> dict[str, Tensor]:
+    """Probability [L + 1, B, T] of answers [B, T] by the logit lens and the DecoderLens; NaN where they are IGNORE."""
+    streams = residual_streams(model, inputs)
+    lenses = {"logit lens": _lens(model, streams)}
+    if isinstance(model, EncoderDecoder):
+        lenses["DecoderLens"] = _decoder_lens(model, streams, inputs)
+    index, known = answers.clamp(min=0)[..., None], answers != IGNORE
+
+    def share(logits: Tensor) -> Tensor:
+        return logits.float().softmax(dim=-1).gather(-1, index)[..., 0].masked_fill(~known, torch.nan)
+
+    return {name: torch.stack([*map(share, layers)]) for name, layers in lenses.items()}  # one layer's logits at a time
+
+
+def _lens(model: Transformer, streams: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    name, stack = last_stack(model)
+    return (model.head(stack.norm(stream)) for stream in streams[name])
+
+
+def _decoder_lens(
+    model: EncoderDecoder, streams: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> Iterator[Tensor]:
     target, keeps = inputs["tgt_ids"], (inputs.get("src_keep"), inputs.get("tgt_keep"))
-    streams = residual_streams(model, inputs, "encoder")
-    return torch.stack([model.decode(target, model.encoder.norm(stream), *keeps) for stream in streams])
+    return (model.decode(target, model.encoder.norm(stream), *keeps) for stream in streams["encoder"])
 
 
 @dataclass(frozen=True)

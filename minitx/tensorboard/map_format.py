@@ -75,7 +75,7 @@ def encode(
     """Encode maps as bytes: the header and the gzipped maps.
 
     Args:
-        kind: encoder, decoder or cross.
+        kind: encoder, decoder or cross; lens for the probability of the answer after each layer, S layers and no head.
         queries: T labels; None is padding.
         keys: S labels.
         layers: weights [H, T, S] of each layer.
@@ -130,7 +130,7 @@ def read_header(item: bytes) -> dict[str, Any]:
 def _is_valid(header: dict[str, Any]) -> bool:
     match header:
         case {
-            "kind": "encoder" | "decoder" | "cross",
+            "kind": "encoder" | "decoder" | "cross" | "lens",
             "queries": [*queries],
             "keys": [*keys],
             "heads": [*heads],

@@ -8,6 +8,7 @@ const KINDS = [
   ["encoder", "encoder", "source tokens attend to source tokens"],
   ["decoder", "decoder", "target tokens attend to target tokens"],
   ["cross", "cross", "target tokens attend to source tokens"],
+  ["lens", "lens", "probability of the right token after each layer"],
 ];
 const BY_LAYER = "layer";
 
@@ -29,7 +30,7 @@ export class Controls {
     this.texts = {};
     this.run = select("run");
     this.example = select("example");
-    this.kind = choice("kind of attention", KINDS, (kind) => onchange({ kind }));
+    this.kind = choice("kind of map", KINDS, (kind) => onchange({ kind }));
     this.step = slider("step");
     this.stepLabel = make("output", { className: "step-value" });
     this.play = button("▶ Play", "play the steps (p)", onplay);

@@ -21,7 +21,9 @@ export function place(axis, index) {
 export function rowText(part, row, theme) {
   const { queries, keys } = part.layout;
   const query = queries.shown[row];
-  const title = make("h3", {}, "query ", ...place(queries, row), part.other ? " differs at" : " attends to");
+  const lens = part.map.header.kind === "lens";
+  const verb = part.other ? " differs at" : lens ? " gives the right token after" : " attends to";
+  const title = make("h3", {}, lens ? "" : "query ", ...place(queries, row), verb);
   const section = make("section", { className: "row", "data-query": String(query) }, title);
   if (queries.padded[row]) {
     section.append(make("p", { className: "note", textContent: "This is padding; its weights are meaningless." }));
@@ -33,7 +35,7 @@ export function rowText(part, row, theme) {
   const top = real.slice(0, SHOWN);
   section.append(make("ol", {}, ...top.map((one) => line(one, part, theme))));
   const rest = real.slice(SHOWN);
-  if (rest.length && !part.other) {
+  if (rest.length && !part.other && !lens) {
     const sum = rest.reduce((total, { weight }) => total + weight, 0);
     section.append(
       make("p", {

@@ -64,7 +64,7 @@ export function settle(view, runs) {
   const examples = [...new Set(tags.map((tag) => tag.example))];
   if (!examples.includes(view.example)) view.example = examples[0] ?? "";
   const present = new Set(tags.filter((tag) => tag.example === view.example).map((tag) => tag.kind));
-  const kinds = ["encoder", "decoder", "cross"].filter((kind) => present.has(kind));
+  const kinds = ["lens", "encoder", "decoder", "cross"].filter((kind) => present.has(kind));
   if (!kinds.includes(view.kind)) view.kind = kinds.at(-1) ?? "";
   const tag = `${view.kind}/${view.example}`;
   const steps = runs[view.run]?.[tag] ?? [];

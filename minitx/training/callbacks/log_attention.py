@@ -15,8 +15,9 @@ from minitx.evaluation.metrics import evaluating
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import attention_maps
-from minitx.interpret.encoded_maps import encoded
+from minitx.interpret.encoded_maps import encoded, encoded_lens
 from minitx.interpret.head_statistics import HeadSums
+from minitx.interpret.lens import answer_shares
 from minitx.interpret.recording import KINDS
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
@@ -71,6 +72,7 @@ class LogAttention(Callback):
         # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
         with evaluating(module.model), torch.compiler.set_stance("force_eager"):
             maps = attention_maps(module.model, self._batch.model_inputs(), labels(self._batch, vocabulary))
+            lenses = answer_shares(module.model, self._batch.model_inputs(), self._batch.labels)
         if not trainer.is_global_zero:
             return
         assert isinstance(trainer.logger, RunLogger)
@@ -79,6 +81,9 @@ class LogAttention(Callback):
         for row in range(len(self._batch)):
             for kind, items in encoded(maps, row, lambda layers: sums[layers[0].kind].add(layers)).items():
                 add_maps(writer, f"{kind}/example_{row + 1}", items, step)
+            tokens = (maps.tokens.get("target") or maps.tokens["source"])[row]
+            shares = {name: layers[:, row, : len(tokens)].T.cpu().numpy() for name, layers in lenses.items()}
+            add_maps(writer, f"lens/example_{row + 1}", encoded_lens(tokens, shares), step)
             if config.pictures:
                 add_attention(writer, maps.pictures(row), f"example_{row + 1}", step)
         statistics = {kind: added.statistics() for kind, added in sums.items()}

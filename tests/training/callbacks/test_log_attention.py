@@ -61,7 +61,7 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
     dropout = {"dropout": 0.3, "attention_dropout": 0.3}
     folder = trained(model={"architecture": architecture, **dropout}, log=LOGGED)
     found = logged(folder)
-    tags = {f"{kind}/example_{number}" for kind in KINDS[architecture] for number in (1, 2)}
+    tags = {f"{kind}/example_{number}" for kind in (*KINDS[architecture], "lens") for number in (1, 2)}
     assert of_plugin(found) == {tag: [0, 3, 6] for tag in tags}
 
     predictor = minitx.load(folder / "last.ckpt", device="cpu")
@@ -82,6 +82,14 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
             real = np.s_[:, : len(_real(header["queries"])), : len(_real(header["keys"]))]
             for one, other in zip((part[real] for part in shown), (part[real] for part in weights), strict=True):
                 assert np.abs(one - other).max() <= 1.01 / 255, "as much as rounding may move a byte"
+        target = predictor.tokenizer.decode(examples.target[number - 1].tolist())  # type: ignore[union-attr]
+        lens = predictor.lens(questions[number - 1], target)
+        header, shares = decode(blobs(found[f"lens/example_{number}"][6]))
+        assert (header["kind"], len(shares)) == ("lens", len(lens.logits))
+        for stack, share in zip(lens.logits, shares, strict=True):
+            expected_shares = lens.answer_probabilities(stack).masked_fill(~lens.known, 0.0).T.numpy()
+            shown_rows = share[0, : len(expected_shares), : expected_shares.shape[1]]
+            assert np.abs(shown_rows - expected_shares[: len(shown_rows)]).max() <= 1.01 / 255
     before, _ = decode(blobs(found[f"{KINDS[architecture][0]}/example_1"][3]))
     assert before["kind"] == KINDS[architecture][0]
 
