@@ -131,7 +131,7 @@ def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path
     attention = {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}
     train(small(trainer=trainer, log={"attention": attention}))
     found = logged(tmp_path / "runs/small/v0")
-    assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in ("encoder", "decoder", "cross")}
+    assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in ("encoder", "decoder", "cross", "lens")}
     assert list(found["answers/text_summary"]) == [2, 6, 7]
     assert not [tag for tag in found if tag.startswith("attention_")], "no pictures by default"
 
@@ -149,7 +149,7 @@ def test_logging_changes_no_bit_of_training(trained: Any) -> None:
     attention = {"every_n_steps": 1, "every_n_validations": 1}
     folders = [trained(model=dropout), trained(model=dropout, log={"attention": attention})]
     plain, watched = (torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in folders)
-    assert len(of_plugin(logged(folders[1]))) == 6
+    assert len(of_plugin(logged(folders[1]))) == 8
     assert all(torch.equal(weight, watched[name]) for name, weight in plain.items())
 
 
