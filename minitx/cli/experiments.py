@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 
 from minitx.cli.arguments import output
+from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.config.parser import Parser
 from minitx.config.schema import config_from_dict
 from minitx.plotting import FORMATS
 from minitx.sweeps import grid

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.config.parser import overridden
 from minitx.config.schema import config_from_dict
+from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import length_range
 from minitx.extensions.python_files import with_imports
 from minitx.sweeps.grid import combinations, slug

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config import yaml_files
-from minitx.config.parser import overridden
 from minitx.config.schema import Config
+from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
