@@ -55,11 +55,10 @@ def describe_arguments(parser: Parser) -> None:
 def describe(parsed: Namespace) -> None:
     """Print a config's size, cost and learning rate, without training."""
     _check(parsed)
-    from minitx.extensions.python_files import with_imports
+    from minitx.training.api import resolved
     from minitx.training.describe import describe
-    from minitx.training.resolve import resolve
 
-    run = resolve(with_imports(parsed.values))
+    run = resolved(parsed.values)
     print(describe(run))
     if parsed.plot:
         from minitx.plotting.config_pictures import draw
