@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.cli.config_parser import config_parser
-from minitx.hardware.devices import machine
+from minitx.hardware.machine import machine
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
 

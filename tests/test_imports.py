@@ -31,7 +31,7 @@ CORE = {
     "data/tasks": {"base", "sequences"},
     "evaluation": {"metrics"},
     "generation": None,
-    "hardware": None,
+    "hardware": {"devices"},
     "inference": None,
     "interpret": {"attention_maps", "recording"},
     "models": None,
