@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 
 from minitx.cli.arguments import output
+from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.config.parser import Parser
 from minitx.config.schema import config_from_dict
 from minitx.plotting import FORMATS
 from minitx.sweeps import grid
@@ -55,11 +55,10 @@ def describe_arguments(parser: Parser) -> None:
 def describe(parsed: Namespace) -> None:
     """Print a config's size, cost and learning rate, without training."""
     _check(parsed)
-    from minitx.extensions.python_files import with_imports
+    from minitx.training.api import resolved
     from minitx.training.describe import describe
-    from minitx.training.resolve import resolve
 
-    run = resolve(with_imports(parsed.values))
+    run = resolved(parsed.values)
     print(describe(run))
     if parsed.plot:
         from minitx.plotting.config_pictures import draw

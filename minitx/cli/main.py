@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from minitx.cli import conversion, experiments, trained
+from minitx.cli.config_parser import Parser, config_parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
-from minitx.config.parser import Parser, config_parser
 from minitx.extensions.python_files import import_files
 
 DISK_ERRORS = {

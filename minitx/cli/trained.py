@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitx.cli.arguments import add_checkpoint, add_options, output, writable_folder, write_json
+from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 

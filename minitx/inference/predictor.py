@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import load_model
+from minitx.checkpoints.model_weights import load_model
 from minitx.config.errors import ConfigError, UnknownName
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict

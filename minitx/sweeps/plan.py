@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.config.parser import overridden
 from minitx.config.schema import config_from_dict
+from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import length_range
 from minitx.extensions.python_files import with_imports
 from minitx.sweeps.grid import combinations, slug
 from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import fingerprint
+from minitx.training.api import resolved
 from minitx.training.choices.timing import first_batch
 from minitx.training.describe import cost
 from minitx.training.folder import run_root
-from minitx.training.resolve import resolve
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def plan(
     measured: range | None = None
     trained: set[tuple[int, int] | None] = set()
     for settings in combinations(grid):
-        config, task, model, *_ = resolve(overridden(values, settings))
+        config, task, model, *_ = resolved(overridden(values, settings))
         for key, value in (("num_nodes", config.trainer.num_nodes), ("devices", config.trainer.devices)):
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
@@ -58,8 +58,8 @@ def plan(
         parameters, _, flops = cost(config, model, first_batch(config, task))
         for seed in range(first_seed, first_seed + seeds):
             run = replace(config.run, folder=str(folder / slug(settings)), name=f"seed{seed}", seed=seed)
-            resolved = replace(config, run=run).to_dict()
-            job = {"settings": settings, "seed": seed, "fingerprint": fingerprint(resolved), "config": resolved}
+            complete = replace(config, run=run).to_dict()
+            job = {"settings": settings, "seed": seed, "fingerprint": fingerprint(complete), "config": complete}
             job |= {"parameters": parameters, "flops_per_step": flops, "log": f"{run.folder}/{run.name}.log"}
             jobs.append(job | {"lengths": None if measured is None else [measured[0], measured[-1]]})
     shared = trained.pop() if len(trained) == 1 else None

@@ -14,7 +14,7 @@ from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import Config, config_from_dict
 from minitx.evaluation.report import length_report
 from minitx.extensions.python_files import with_imports
-from minitx.hardware.devices import machine
+from minitx.hardware.machine import machine
 from minitx.inference.predictor import load
 from minitx.sweeps.pool import Job
 from minitx.sweeps.rows import Row, fingerprint

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config import yaml_files
-from minitx.config.parser import overridden
 from minitx.config.schema import Config
+from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
@@ -15,6 +15,7 @@ from minitx.training.choices.numerics import Numerics, choose_numerics
 from minitx.training.folder import RunFiles
 from minitx.training.lightning_messages import silence_lightning
 from minitx.training.resilience.disk import TolerantFiles
+from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
 
 
@@ -50,9 +51,14 @@ def train_config(
     config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
 ) -> dict[str, Any]:
     """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
+    return run.train(resolved(config, resume, init_from), AllExtras())
+
+
+def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
+    """Import a config's files and resolve it, its sizes and the training state that it resumes checked; see resolve."""
     from minitx.training.resilience.training_state import checked
 
-    return run.train(checked(resolve(with_imports(config), resume, init_from)), AllExtras())
+    return checked(resolve(with_imports(config), resume, init_from, check_sizes))
 
 
 class AllExtras(run.RunExtras):

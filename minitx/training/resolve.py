@@ -1,12 +1,11 @@
 """From the values of a config to a run that can start. Every mistake in a config is found here, before training."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from minitx.checkpoints.memory_checks import check_batch, check_memory
 from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
@@ -35,13 +34,19 @@ class ResolvedRun(NamedTuple):
         return [*start, *self.task.notes]
 
 
-def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
+def resolve(
+    values: Mapping[str, Any] | Config,
+    resume: bool = False,
+    init_from: str | None = None,
+    check_sizes: Callable[[Config, Task], None] = lambda config, task: None,
+) -> ResolvedRun:
     """Resolve a config. Keys of `model` that it lacks are taken from the checkpoint that the run starts from.
 
     Args:
         values: a config as plain JSON types, without defaults; or a Config.
         resume: continue the newest run of this name instead of starting another.
         init_from: a checkpoint file or run folder to initialize from; default: run.init_from.
+        check_sizes: called before the model is built, whose sizes may be a typo.
 
     Raises:
         ConfigError: with a line for each mistake.
@@ -71,8 +76,7 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
         task.sampling = start.contents.get("sampling", 1)
     _check_framing(config, task)
     config = _completed(config, task)
-    check_memory(config.model)
-    check_batch(task, config)
+    check_sizes(config, task)
     changes = {} if start is None else start.check(config, task)
     torch.manual_seed(config.run.seed)
     network = build_model(config.model)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from minitx.cli.config_parser import config_parser
 from minitx.config.errors import ConfigError
-from minitx.config.parser import config_parser
 from minitx.sweeps import rows, worker
 from minitx.sweeps import sweep as sweeping
 from minitx.sweeps.plan import Plan, plan

@@ -19,7 +19,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.tensorboard.head_figures import HeadFigures
-from minitx.training.optim import CombinedOptimizer, biases_of_scores, build_optimizer, parameter_groups, schedule
+from minitx.training.optim import biases_of_scores, build_optimizer, parameter_groups, schedule
 from minitx.training.resolve import ResolvedRun
 
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
@@ -91,8 +91,7 @@ def _checked_optimizer(
     """An optimizer's state_dict in the current groups, with the settings of the config."""
     _require(isinstance(saved, list) and len(saved) == 1, "optimizer_states must be a list of one", saved)
     (saved,) = saved
-    combined = isinstance(optimizer, CombinedOptimizer)
-    parts = optimizer.parts if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
+    combined, parts = hasattr(optimizer, "parts"), getattr(optimizer, "parts", (optimizer,))  # Muon and AdamW
     found: Any = saved.get("parts") if combined and isinstance(saved, dict) else [saved]
     _require(isinstance(found, list) and len(found) == len(parts), f"expected {len(parts)} optimizers", found)
     for part in found:

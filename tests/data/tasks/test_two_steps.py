@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from minitx.checkpoints import memory_checks
 from minitx.config.schema import Config, ModelConfig, TrainerConfig
 from minitx.data.tasks import Markov, generator
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.losses import count, cross_entropy
+from minitx.training.resilience import memory_checks
 from minitx.training.resolve import resolve
 from toy import FEW, PAIR_TASKS
 
