@@ -24,7 +24,7 @@ OURS = "minitx"
 
 CORE = {
     "checkpoints": None,
-    "config": None,
+    "config": {"errors", "registry", "schema", "validation"},
     "data": {
         "batch", "examples", "loader", "prompts", "splits", "tokenizers",
     },
@@ -52,9 +52,9 @@ OPENS_EXTRAS = {
 """Classes whose methods may open an extra: what minitx.load returns, what its attend returns, a tokenizer, whose rules
 are checked unless they are those of a toy task, and text generation, whose step may be compiled."""
 
-CORE_LINES = 7_777
+CORE_LINES = 7_071
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
-CLOSURE_FILES = 57
+CLOSURE_FILES = 54
 """Files that minitx.training.run imports, directly or not, inside functions too, at most."""
 
 

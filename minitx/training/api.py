@@ -83,6 +83,11 @@ class AllExtras(run.RunExtras):
         self.numerics, reason = choose_numerics(run)
         return self.numerics.precision, reason
 
+    def notes(self, run: ResolvedRun) -> list[str]:
+        from minitx.training.resilience.start_notes import start_notes
+
+        return [*start_notes(run), *run.task.notes]
+
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         from minitx.training.callbacks.log_attention import LogAttention
         from minitx.training.callbacks.log_embeddings import LogEmbeddings

@@ -27,12 +27,6 @@ class ResolvedRun(NamedTuple):
     start: Start | None  # the checkpoint to resume or to initialize from
     changes: Changes  # settings that differ from those of `start`
 
-    @property
-    def notes(self) -> list[str]:
-        """Lines to print before the run."""
-        start = () if self.start is None else self.start.notes(self.config, self.task, self.changes)
-        return [*start, *self.task.notes]
-
 
 def resolve(
     values: Mapping[str, Any] | Config,

@@ -40,6 +40,10 @@ class RunExtras:
         """Resolve trainer.precision; also, for the first line of the run, what the choice rests on."""
         return resolve_precision(run.config.trainer.precision, run.config.trainer.accelerator), ""
 
+    def notes(self, run: ResolvedRun) -> list[str]:
+        """Lines to print before the run."""
+        return run.task.notes
+
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         """Create Lightning callbacks; a RunCallback may surround the run."""
         return []
@@ -92,7 +96,7 @@ def _train(
     if is_first_process():  # before Lightning is imported, which takes seconds
         parameters = sum(parameter.numel() for parameter in model.parameters())
         numerics = f"{precision}{reason}, {training_device(settings.accelerator)}"
-        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *run.notes]))
+        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *extras.notes(run)]))
     from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
     from minitx.training.module import RunCallback, TransformerModule
     from minitx.training.progress import ProgressLine

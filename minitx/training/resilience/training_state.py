@@ -27,7 +27,6 @@ MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 COPIED = ("minitx", "global_step", "precision", "attention_kernel", "data_digest", "sampling")
 SCALER = "MixedPrecision"
 """Key of the gradient scaler of fp16."""
-SCORES = ("best_model_score", "current_score", "kth_value")
 
 
 def checked(run: ResolvedRun) -> ResolvedRun:
@@ -173,11 +172,9 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
     for name, state in saved.items():
         _require(isinstance(name, str) and isinstance(state, dict), "callbacks must have states by name", state)
         if name.startswith("BestCheckpoint"):
-            best = state.get("best_k_models")
-            _require(isinstance(best, dict), "best_k_models must be a dict", best)
-            for score in [*best.values(), *(state.get(key) for key in SCORES)]:
-                fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
-                _require(fits, f"scores of {name.partition('{')[0]} must be numbers", score)
+            score = state.get("best_model_score")
+            fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
+            _require(fits, "best_model_score must be a number", score)
         elif name == "AutoCompile":
             fits = state.keys() == {"batches", "compiled"} and all(isinstance(value, int) for value in state.values())
             _require(fits, f"{name} must have batches and compiled", state)
