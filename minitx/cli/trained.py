@@ -1,4 +1,4 @@
-"""`minitx evaluate`, `generate`, `attend` and `ablate`: commands that take a checkpoint."""
+"""`minitx evaluate`, `generate`, `attend`, `ablate` and `circuit`: commands that take a checkpoint."""
 
 import dataclasses
 import json
@@ -188,26 +188,55 @@ def ablate_arguments(parser: Parser) -> None:
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
-    parser.add_argument("--heads", help="also without these together: cross.2.1,cross.2.2")
+    text = "what to ablate in turn: heads (default), ffn, or names such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37"
+    parser.add_argument("--parts", default="heads", help=text)
+    parser.add_argument("--together", help="also without these at the same time: cross.2.1,cross.2.2")
+    text = "what replaces a part: zero (default), its mean over the examples, or resample: that of another example"
+    parser.add_argument("--by", choices=("zero", "mean", "resample"), default="zero", help=text)
     text = "plot layers and heads into this .png, .pdf or .svg file"
     parser.add_argument("--out", type=output(*FORMATS), help=text)
     parser.add_argument("--json", type=output(), help="also write the metrics to this file")
 
 
 def ablate(parsed: Namespace) -> None:
-    """Measure a trained model without each head."""
+    """Measure a trained model without each head, feed-forward network or neuron."""
     from minitx.evaluation.report import held_out_split, on_file
-    from minitx.interpret.ablation import ablate, parse_heads, table
+    from minitx.interpret.ablation import ablate, parse_parts, table
     from minitx.plotting.ablation_heatmap import draw_ablation
 
-    together = parse_heads(parsed.heads) if parsed.heads else []
+    if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
+        raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
+    together = parse_parts(parsed.together) if parsed.together else []
     predictor = _load(parsed)
     if parsed.path is not None:
         predictor = on_file(predictor, parsed.path)
-    ablation = ablate(predictor, held_out_split(predictor.task, parsed.split), parsed.examples, together)
+    split = held_out_split(predictor.task, parsed.split)
+    ablation = ablate(predictor, split, parsed.examples, together, parsed.parts, parsed.by)
     print(table(ablation))
     if parsed.json:
         write_json(parsed.json, ablation.to_dict())
     if parsed.out:
         draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
         print(parsed.out)
+
+
+def circuit_arguments(parser: Parser) -> None:
+    add_checkpoint(parser)
+    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--path", help="on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    parser.add_argument("--json", type=output(), help="also write heads, scores and metrics to this file")
+
+
+def circuit(parsed: Namespace) -> None:
+    """Find the induction circuit of a trained model and test it."""
+    from minitx.evaluation.report import held_out_split, on_file
+    from minitx.interpret.circuit import induction_circuit
+
+    predictor = _load(parsed)
+    if parsed.path is not None:
+        predictor = on_file(predictor, parsed.path)
+    found = induction_circuit(predictor, held_out_split(predictor.task, parsed.split), parsed.examples)
+    print(found)
+    if parsed.json:
+        write_json(parsed.json, found.to_dict())

@@ -1,10 +1,10 @@
-"""Heat map of an ablation: layers down, heads across; darker is a larger loss without the head."""
+"""Heat map of an ablation of heads: layers down, heads across; darker is a larger loss without the head."""
 
 from pathlib import Path
 
 import numpy as np
 
-from minitx.interpret.ablation import AblatedHeads, Ablation
+from minitx.interpret.ablation import Ablated, Ablation
 from minitx.plotting.style import INK, colour_bar, new_figure, save, style_heat, styled
 
 MAX_ANNOTATED_HEADS = 8  # up to this many in a layer, each cell has its number and pattern
@@ -15,11 +15,12 @@ TITLES = {"loss": "loss gained,\nnats per token", "exact_match": "exact match lo
 @styled()
 def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
     """Plot the damage without each head into a PNG, PDF or SVG file, a grid for each kind of attention and metric."""
-    kinds: dict[str, list[AblatedHeads]] = {}
-    for row in ablation.heads:
-        kinds.setdefault(row.heads[0].kind, []).append(row)
-    heads = max(row.heads[0].head for row in ablation.heads)
-    layers = max(row.heads[0].layer for row in ablation.heads)
+    single = [row for row in ablation.parts if not row.parts[0].ffn]
+    kinds: dict[str, list[Ablated]] = {}
+    for row in single:
+        kinds.setdefault(row.parts[0].kind, []).append(row)
+    heads = max(row.parts[0].number for row in single)
+    layers = max(row.parts[0].layer for row in single)
     metrics = [metric for metric in TITLES if metric in ablation.baseline]
     annotated = heads <= MAX_ANNOTATED_HEADS
     side = 0.85 if annotated else 0.3
@@ -29,11 +30,13 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
     grid = figure.subplots(down, across, squeeze=False)
     for line, metric in zip(grid if down == len(metrics) else grid.T, metrics, strict=True):
         scale, digits = (1, 2) if metric == "loss" else (100, 1)
-        largest = max(1e-9, *(scale * ablation.damage(row, metric) for row in ablation.heads))
+        largest = max(1e-9, *(scale * ablation.damage(row, metric) for row in single))
         for axes, (kind, rows) in zip(line, kinds.items(), strict=True):
-            damage = np.full((max(row.heads[0].layer for row in rows), max(row.heads[0].head for row in rows)), np.nan)
+            damage = np.full(
+                (max(row.parts[0].layer for row in rows), max(row.parts[0].number for row in rows)), np.nan
+            )
             for row in rows:
-                _, layer, head = row.heads[0]
+                _, layer, head, _ = row.parts[0]
                 value = damage[layer - 1, head - 1] = scale * ablation.damage(row, metric)
                 if annotated:
                     text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: without the sign of -0.0

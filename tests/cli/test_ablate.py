@@ -12,18 +12,18 @@ from minitx.cli.main import main
 
 def test_table_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, figures = tmp_path / "heads.png", tmp_path / "heads.json"
-    together = ["--heads", "cross.1.1,encoder.2.2", "--split", "validation"]
+    together = ["--together", "cross.1.1,encoder.2.2", "--split", "validation"]
     main(["ablate", answers, "--examples", "12", "--out", str(out), "--json", str(figures), *together])
     printed = capsys.readouterr().out
     assert "12 examples held out for validation" in printed
     assert "exact match" in printed
     assert str(out) in printed
     report = json.loads(figures.read_text())
-    assert (report["split"], report["examples"], len(report["heads"])) == ("validation", 12, 3 * 2 * 2)
-    assert report["groups"][-1]["heads"] == ["cross.1.1", "encoder.2.2"]
+    assert (report["split"], report["examples"], len(report["parts"])) == ("validation", 12, 3 * 2 * 2)
+    assert report["groups"][-1]["parts"] == ["cross.1.1", "encoder.2.2"]
     lines = {line.split()[0]: line for line in reversed(printed.splitlines()) if line.strip()}  # the pair comes last
-    for row in report["heads"]:
-        assert f"{row['loss']:.4f}" in lines[row["heads"][0]]
+    for row in report["parts"]:
+        assert f"{row['loss']:.4f}" in lines[row["parts"][0]]
     with Image.open(out) as opened:
         assert opened.format == "PNG"
 
@@ -33,9 +33,17 @@ def test_table_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.Ca
     [
         (["--out", "heads.jpg"], "--out: must end in .png, .pdf, .svg, got heads.jpg"),
         (["--json", "/nowhere/heads.json"], "--json: /nowhere/heads.json cannot be written"),
-        (["--heads", "cross"], "--heads must be KIND.LAYER.HEAD"),
-        (["--heads", "cross.9.1"], "there is no head cross.9.1 in this model, which has encoder.1.1 to encoder.2.2"),
-        (["--heads", "cross.0.1"], "there is no head cross.0.1"),
+        (["--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
+        (["--together", "cross.9.1"], "there is no cross.9.1 in this model, which has encoder.1.1 to encoder.2.2"),
+        (["--together", "cross.0.1"], "--together: there is no cross.0.1"),
+        (
+            ["--parts", "cross.1.ffn"],
+            "there is no cross.1.ffn in this model, which has encoder.1.ffn.1 to encoder.1.ffn",
+        ),
+        (["--parts", "heads,neurons"], "--parts must be KIND.LAYER.HEAD"),
+        (["--parts", "ffn", "--out", "heads.png"], "--out plots heads, and --parts ffn has none"),
+        (["--by", "resample", "--examples", "1"], "--examples must be at least 2, got 1"),
+        (["--by", "noise"], "--by"),
         (["--examples", "0"], "--examples must be at least 1, got 0"),
         (["--split", "training"], "--split must be test or validation, got training"),
     ],

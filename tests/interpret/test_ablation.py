@@ -11,7 +11,7 @@ from minitx.data.examples import Stream
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
-from minitx.interpret.ablation import AblatedHeads, Ablation, HeadName, ablate, head_paths, parse_heads, table
+from minitx.interpret.ablation import Ablated, Ablation, Part, ablate, all_parts, parse_parts, table
 from minitx.plotting.ablation_heatmap import draw_ablation
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, LAYERS, H, built
@@ -24,12 +24,17 @@ PATHS = {
 KINDS = {"encoder_decoder": ["encoder", "decoder", "cross"], "decoder_only": ["decoder"], "encoder_only": ["encoder"]}
 
 
-def without(predictor: Predictor, heads: tuple[HeadName, ...]) -> Predictor:
+def without(predictor: Predictor, heads: tuple[Part, ...]) -> Predictor:
     """The model with zeros in its output projections for these heads."""
     model = copy.deepcopy(predictor.model)
-    for kind, layer, head in heads:
-        part = model.get_submodule(PATHS[kind].format(layer - 1))
+    for kind, layer, head, ffn in heads:
+        path = PATHS[kind].format(layer - 1)
+        part = model.get_submodule(path.replace("self_attn", "ffn") if ffn else path)
         with torch.no_grad():
+            if ffn:
+                part.down_proj.weight[:, slice(None) if head == 0 else head - 1] = 0.0
+                part.down_proj.bias *= head > 0
+                continue
             part.o_proj.weight[:, (head - 1) * part.d_head : head * part.d_head] = 0.0
     return Predictor(model, predictor.tokenizer, predictor.config)
 
@@ -42,21 +47,18 @@ def metrics(predictor: Predictor, examples: int) -> dict[str, float]:
 @pytest.mark.parametrize("architecture", EVERY)
 def test_each_head_in_turn_is_zero_for_the_output_projection(architecture: str) -> None:
     predictor = built(architecture)
-    together = [HeadName(KINDS[architecture][-1], 1, 1), HeadName(KINDS[architecture][0], 2, 2)]
+    together = [Part(KINDS[architecture][-1], 1, 1), Part(KINDS[architecture][0], 2, 2)]
     found = ablate(predictor, examples=20, together=together)
     assert (found.split, found.examples) == ("test", 20)
     assert found.baseline == pytest.approx(metrics(predictor, 20))
     expected = [
-        HeadName(kind, layer + 1, head + 1)
-        for kind in KINDS[architecture]
-        for layer in range(LAYERS)
-        for head in range(H)
+        Part(kind, layer + 1, head + 1) for kind in KINDS[architecture] for layer in range(LAYERS) for head in range(H)
     ]
-    assert sorted(row.heads[0] for row in found.heads) == sorted(expected)
-    assert found.groups[-1].heads == tuple(together)
-    for row in [*found.heads, found.groups[-1]]:
-        assert row.metrics == pytest.approx(metrics(without(predictor, row.heads), 20), abs=1e-5), row.heads
-    assert len({row.metrics["loss"] for row in found.heads}) == len(expected), "all heads differ"
+    assert sorted(row.parts[0] for row in found.parts) == sorted(expected)
+    assert found.groups[-1].parts == tuple(together)
+    for row in [*found.parts, found.groups[-1]]:
+        assert row.metrics == pytest.approx(metrics(without(predictor, row.parts), 20), abs=1e-5), row.parts
+    assert len({row.metrics["loss"] for row in found.parts}) == len(expected), "all heads differ"
 
 
 def test_running_text_has_no_exact_match(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,28 +81,68 @@ def test_heads_with_the_same_pattern_are_ablated_together(monkeypatch: pytest.Mo
     monkeypatch.setattr(ablating, "strongest", names.get)
     found = ablate(predictor, examples=10)
     (group,) = found.groups  # neither one head nor heads of two kinds make a group
-    assert group.heads == (HeadName("cross", 1, 1), HeadName("cross", 2, 2))
+    assert group.parts == (Part("cross", 1, 1), Part("cross", 2, 2))
     assert group.named == Named("diagonal", 0.75)
-    assert group.metrics == pytest.approx(metrics(without(predictor, group.heads), 10), abs=1e-5)
-    by_head = {row.heads[0]: row.named for row in found.heads}
-    assert by_head[HeadName("cross", 2, 1)] == Named("antidiagonal", 0.6)
-    assert by_head[HeadName("encoder", 1, 2)] == Named("diagonal", 0.7)
-    assert by_head[HeadName("encoder", 1, 1)] is None
-    (mixed,) = ablate(predictor, examples=10, together=[HeadName("cross", 1, 1), HeadName("cross", 2, 1)]).groups[1:]
+    assert group.metrics == pytest.approx(metrics(without(predictor, group.parts), 10), abs=1e-5)
+    by_head = {row.parts[0]: row.named for row in found.parts}
+    assert by_head[Part("cross", 2, 1)] == Named("antidiagonal", 0.6)
+    assert by_head[Part("encoder", 1, 2)] == Named("diagonal", 0.7)
+    assert by_head[Part("encoder", 1, 1)] is None
+    (mixed,) = ablate(predictor, examples=10, together=[Part("cross", 1, 1), Part("cross", 2, 1)]).groups[1:]
     assert mixed.named is None, "different patterns"
 
 
 def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> None:
     predictor = built("encoder_decoder")
-    with pytest.raises(ValueError, match=r"no head cross\.3\.1 in this model, which has .*cross\.1\.1 to cross\.2\.2"):
-        ablate(predictor, examples=3, together=[HeadName("cross", 3, 1)])
+    with pytest.raises(ValueError, match=r"no cross\.3\.1 in this model, which has .*cross\.1\.1 to cross\.2\.2"):
+        ablate(predictor, examples=3, together=[Part("cross", 3, 1)])
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
-    for head in head_paths(predictor.model):
-        assert parse_heads(f"{head}, {head}") == [head, head]
-    for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1"):
+    for part in [
+        *all_parts(predictor.model)["heads"],
+        *all_parts(predictor.model)["ffn"],
+        Part("encoder", 2, 37, True),
+    ]:
+        assert parse_parts(f"{part}, {part}") == [part, part]
+    for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1", "decoder.1.ffn.0"):
         with pytest.raises(ValueError, match=r"KIND\.LAYER\.HEAD"):
-            parse_heads(wrong)
+            parse_parts(wrong)
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_feed_forward_networks_and_neurons_are_zero_for_the_second_map(architecture: str) -> None:
+    predictor, first = built(architecture), KINDS[architecture][0]
+    together = [Part(first, 1, 0, True), Part(first, 2, 5, True), Part(first, 2, 1)]
+    found = ablate(predictor, examples=20, parts=f"ffn,{first}.2.ffn.64,{first}.1.2", together=together)
+    networks = [Part(kind, layer, 0, True) for kind in KINDS[architecture] if kind != "cross" for layer in (1, 2)]
+    assert [row.parts[0] for row in found.parts] == [*networks, Part(first, 2, 64, True), Part(first, 1, 2)]
+    for row in [*found.parts, found.groups[-1]]:
+        assert row.metrics == pytest.approx(metrics(without(predictor, row.parts), 20), abs=1e-5), row.parts
+    assert len({row.metrics["loss"] for row in found.parts}) == len(found.parts), "all parts differ"
+    with pytest.raises(ValueError, match=rf"no {first}\.1\.ffn\.65 in this model, which has {first}\.1\.ffn\.1 to"):
+        ablate(predictor, examples=3, parts=f"{first}.1.ffn.65")
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_part_that_never_changes_is_its_own_mean_and_sample(architecture: str) -> None:
+    """And one that varies is not: zero, mean and resampling then differ."""
+    predictor, kind = built(architecture), KINDS[architecture][0]
+    model = copy.deepcopy(predictor.model)
+    constant = Predictor(model, predictor.tokenizer, predictor.config)
+    layer = model.get_submodule(PATHS[kind].format(0).removesuffix(".self_attn"))
+    with torch.no_grad():
+        layer.self_attn.v_proj.weight.zero_()
+        layer.self_attn.v_proj.bias.fill_(0.7)
+        layer.ffn.down_proj.weight.zero_()
+        layer.ffn.down_proj.bias.copy_(torch.linspace(-1, 1, 16))  # which a norm does not remove
+    for by, same in (("mean", True), ("resample", True), ("zero", False)):
+        found = ablate(constant, examples=20, parts=f"{kind}.1.2,{kind}.1.ffn", by=by)
+        for row in found.parts:
+            assert (row.metrics["loss"] == pytest.approx(found.baseline["loss"], abs=1e-5)) == same
+    losses = [ablate(predictor, examples=20, parts=f"{kind}.1.2", by=by).parts[0].metrics["loss"] for by in
+              ("zero", "mean", "resample", "resample")]  # fmt: skip
+    assert len({*losses}) == 3
+    assert losses[2] == losses[3]
 
 
 def made(losses: list[float], matches: list[float] | None = None) -> Ablation:
@@ -108,9 +150,9 @@ def made(losses: list[float], matches: list[float] | None = None) -> Ablation:
     first, *others = [{"loss": loss} for loss in losses]
     for metrics, match in zip([first, *others], matches or [], strict=False):
         metrics["exact_match"] = match
-    rows = [AblatedHeads((HeadName("decoder", 1, n),), None, part) for n, part in enumerate(others, start=1)]
-    group = AblatedHeads((rows[0].heads[0], rows[1].heads[0]), Named("induction", 0.91), others[0])
-    return Ablation("test", 1234, first, rows, [group])
+    rows = [Ablated((Part("decoder", 1, n),), None, part) for n, part in enumerate(others, start=1)]
+    group = Ablated((rows[0].parts[0], rows[1].parts[0]), Named("induction", 0.91), others[0])
+    return Ablation("test", "zero", 1234, first, rows, [group])
 
 
 def test_the_table_has_the_worst_loss_first() -> None:
@@ -124,13 +166,13 @@ def test_the_table_has_the_worst_loss_first() -> None:
 
 def test_damage_is_above_zero_for_both_metrics_and_all_is_plain_json() -> None:
     found = made([0.5, 0.75, 0.25], [0.9, 0.8, 1.0])
-    for head, sign in zip(found.heads, (1, -1), strict=True):
+    for head, sign in zip(found.parts, (1, -1), strict=True):
         assert found.damage(head, "loss") == pytest.approx(sign * 0.25)
         assert found.damage(head, "exact_match") == pytest.approx(sign * 0.1)
     plain = json.loads(json.dumps(found.to_dict()))
     metrics = {"loss": 0.25, "exact_match": 1.0}
     assert plain["whole"] == {"loss": 0.5, "exact_match": 0.9}
-    assert plain["heads"][1] == {"heads": ["decoder.1.2"], "pattern": None, "value": None, **metrics}
+    assert plain["parts"][1] == {"parts": ["decoder.1.2"], "pattern": None, "value": None, **metrics}
     assert plain["groups"][0]["pattern"] == "induction"
 
 

@@ -1,0 +1,161 @@
+"""The induction circuit of a model: a previous-token head, an induction head, and what passes between them.
+
+The induction head attends to the token whose predecessor is the current token. It finds it because an earlier head has
+copied each token's predecessor into the input of the keys (Elhage et al. 2021, Olsson et al. 2022).
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitx.config.errors import ConfigError
+from minitx.data.batch import Batch
+from minitx.data.loader import FixedBatches
+from minitx.data.splits import Split
+from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
+from minitx.inference.predictor import Predictor
+from minitx.interpret.ablation import Part
+from minitx.interpret.composition import Composition, compositions
+from minitx.interpret.intervene import At, at, intervene
+from minitx.interpret.task_statistics import task_statistics
+from minitx.interpret.trace import trace
+from minitx.models.transformers import EncoderOnly
+from minitx.tensorboard.map_format import Statistic
+
+LISTED_COMPOSITIONS = 5
+"""Pairs of heads with the largest scores that the text lists."""
+
+
+@dataclass(frozen=True)
+class InductionCircuit:
+    """Two heads, how strongly the second reads the first, and the metrics without parts of their connection."""
+
+    previous_token: Part
+    induction: Part
+    values: dict[str, float]  # previous_token and induction: the share of each head's weight
+    examples: int
+    split: Split
+    metrics: dict[str, dict[str, float]]
+    """loss and token_accuracy: whole; no_induction, no_previous_token: without a head; no_keys: the first head removed
+    from the keys of the second alone; only_keys: the first head removed from everything but these keys."""
+    compositions: list[Composition]  # of all pairs of heads, the largest score first
+    random: float  # the score of random matrices
+
+    @property
+    def link(self) -> Composition:
+        """From the previous-token head to the keys of the induction head."""
+        ends = (self.previous_token, self.induction, "k")
+        return next(found for found in self.compositions if found[:3] == ends)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        pairs = [{"pair": str(pair), "score": pair.score} for pair in self.compositions]
+        heads = {"previous_token": str(self.previous_token), "induction": str(self.induction)}
+        return {**asdict(self), **heads, "compositions": pairs}
+
+    def __str__(self) -> str:
+        """The circuit as a graph of text."""
+        keys = [found for found in self.compositions if found.reader == self.induction and found.through == "k"]
+        rank = keys.index(self.link) + 1
+
+        def line(name: str) -> str:
+            metrics = self.metrics[name]
+            return f"loss {metrics['loss']:.4f}, token accuracy {100 * metrics['token_accuracy']:.2f} %"
+
+        lines = [
+            f"induction circuit, on {self.examples:,} examples held out for {self.split}: {line('whole')}",
+            "",
+            f"  {self.previous_token}  previous_token {self.values['previous_token']:.2f}",
+            f"      |     without this head:            {line('no_previous_token')}",
+            "      |",
+            f"      |     K-composition {self.link.score:.2f}, {rank} of {len(keys)} by size; random {self.random:.2f}",
+            f"      |     removed from these keys:      {line('no_keys')}",
+            f"      |     removed from all but these:   {line('only_keys')}",
+            "      v",
+            f"  {self.induction}  induction {self.values['induction']:.2f}",
+            f"      |     without this head:            {line('no_induction')}",
+            "      v",
+            "  prediction",
+            "",
+            "largest compositions of two heads:",
+        ]
+        lines += [f"  {pair}  {pair.score:.2f}" for pair in self.compositions[:LISTED_COMPOSITIONS]]
+        return "\n".join(lines)
+
+
+def induction_circuit(predictor: Predictor, split: Split | None = None, examples: int = 500) -> InductionCircuit:
+    """Find the heads with the largest induction and, in an earlier layer, previous_token statistic, and test them.
+
+    Metrics are teacher-forced. A removed output is zero.
+
+    Args:
+        split: of the examples; the task's final split by default.
+        examples: at most this many, for the statistics and the metrics.
+
+    Raises:
+        ConfigError: a model without two layers of causal self-attention; examples without a repeated token.
+    """
+    model = predictor.model
+    layers = 0 if isinstance(model, EncoderOnly) else len(model.decoder.layers)
+    if layers < 2:
+        raise ConfigError(f"an induction circuit needs a decoder of at least 2 layers, and this model has {layers}")
+    split = split or predictor.task.final_split
+    statistics = {found.name: found for found in task_statistics(predictor, examples, split).get("decoder", [])}
+    if "induction" not in statistics or "previous_token" not in statistics:
+        raise ConfigError("no token of these examples occurs twice: take another task, or a text with --path")
+    values: dict[str, float] = {}
+    induction, values["induction"] = _largest(statistics["induction"], range(2, layers + 1))
+    previous, values["previous_token"] = _largest(statistics["previous_token"], range(1, induction.layer))
+    pairs = sorted(compositions(model), key=lambda found: -found.score)
+    held_out = predictor.task.examples(split, examples)
+    slices = FixedBatches(held_out, rows_at_once(model, held_out.width))
+    frame = (predictor.architecture, predictor.tokenizer.special)
+    sums: dict[str, Scores] = {}
+    with torch.inference_mode(), evaluating(model):
+        for part in slices:
+            batch = part.to(predictor.device).frame(*frame)
+            for name, changes in _changes(predictor, previous, induction, batch).items():
+                with intervene(model, changes):
+                    sums[name] = sums.get(name, Scores()) + teacher_forced(model, batch)
+    metrics = {name: {key: found.means()[key] for key in ("loss", "token_accuracy")} for name, found in sums.items()}
+    random = predictor.config.model.d_model**-0.5
+    return InductionCircuit(previous, induction, values, len(held_out), split, metrics, pairs, random)
+
+
+def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:
+    """The head with the largest value in some layers, counted from 1."""
+    heads = {
+        Part("decoder", layer, head): value or 0.0
+        for layer in layers
+        for head, value in enumerate(statistic.values[layer - 1], start=1)
+    }
+    best = max(heads, key=heads.__getitem__)
+    return best, heads[best]
+
+
+def _changes(predictor: Predictor, previous: Part, induction: Part, batch: Batch) -> dict[str, dict[str, At]]:
+    """The interventions for one batch, by the names of InductionCircuit.metrics."""
+    model: Any = predictor.model
+    keys = induction.site.replace(".z", ".k")
+    attention = model.get_submodule(keys.removesuffix(".k"))
+    head = (induction.number - 1) * attention.n_kv_heads // attention.n_heads  # grouped heads share their keys
+
+    def no(part: Part) -> dict[str, At]:
+        return {part.site: at("zero", heads=part.number - 1)}
+
+    def keys_with(changes: dict[str, At]) -> dict[str, At]:
+        """The keys of the induction head as they are in a model with these changes."""
+        with intervene(model, changes), trace(model, keys) as t:
+            model(**batch.model_inputs(), head=False)
+        value: Tensor = t[keys]
+        return {keys: at(value, heads=head)}
+
+    return {
+        "whole": {},
+        "no_induction": no(induction),
+        "no_previous_token": no(previous),
+        "no_keys": keys_with(no(previous)),
+        "only_keys": no(previous) | keys_with({}),
+    }

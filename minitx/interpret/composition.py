@@ -1,0 +1,115 @@
+"""Composition of heads, from the weights: how much of what one head writes another one reads (Elhage et al. 2021).
+
+Legend: H heads, K d_head, D d_model.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minitx.interpret.ablation import Part
+from minitx.interpret.recording import attention_modules
+from minitx.models.transformers import Transformer
+
+
+class Composition(NamedTuple):
+    """A head that reads what an earlier one wrote into the residual stream, or into the memory."""
+
+    writer: Part
+    reader: Part
+    through: str  # q, k or v: what the reader computes from it
+    score: float  # from 0 to 1
+
+    def __str__(self) -> str:
+        return f"{self.writer} -> {self.reader}.{self.through}"
+
+
+class HeadMaps(NamedTuple):
+    """The maps of one attention, each [H, K, D] and in fp64; o is transposed."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+
+
+@torch.no_grad()
+def compositions(model: Transformer) -> list[Composition]:
+    """The score of every pair of heads whose reader comes after its writer, in the order of the model.
+
+    With W_OV = W_O W_V of the writer, and W_QK = W_Q^T W_K and W_OV' of the reader, the scores are the Frobenius norms
+    of W_QK^T W_OV (q), W_QK W_OV (k) and W_OV' W_OV (v), each divided by the norms of its two factors: 1 / sqrt(D) for
+    random matrices. Keys and values of cross-attention read the heads of the encoder.
+
+    The gain of a pre-norm layer's norm, and a LayerNorm's subtraction of the mean, count as part of the reader.
+    Rotations, qk_norm and the norms of post-norm layers are left out.
+    """
+    maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
+    found = []
+    for reader in maps:
+        for writer, through in product(maps, "qkv"):
+            if _reads(reader, writer, through):
+                scores = _scores(maps[reader], maps[writer], through)
+                found += [
+                    Composition(one, other, through, float(scores[other.number - 1, one.number - 1]))
+                    for one, other in product(_heads(writer, maps), _heads(reader, maps))
+                ]
+    return found
+
+
+def _heads(path: str, maps: dict[str, HeadMaps]) -> Iterator[Part]:
+    stack, _, layer, name = path.split(".")
+    for head in range(1, len(maps[path].q) + 1):
+        yield Part("cross" if name == "cross_attn" else stack, int(layer) + 1, head)
+
+
+def _reads(reader: str, writer: str, through: str) -> bool:
+    """Whether an attention reads what another one wrote."""
+    if reader.endswith("cross_attn") and through != "q":
+        return writer.startswith("encoder")
+
+    def place(path: str) -> tuple[str, int, bool]:
+        stack, _, layer, name = path.split(".")
+        return stack, int(layer), name == "cross_attn"
+
+    return place(writer)[0] == place(reader)[0] and place(writer) < place(reader)
+
+
+def _maps(model: Any, path: str, module: Any) -> HeadMaps:
+    """The maps of an attention, with what its norm does to them."""
+    layer = model.get_submodule(path.rpartition(".")[0])
+    cross = path.endswith("cross_attn")
+    add_norm = layer.add_norm_cross if cross else getattr(layer, "add_norm_self", None) or layer.add_norm_attn
+    own = add_norm.norm if add_norm.norm_first else None
+    norms = {"q": own, "k": model.encoder.norm if cross else own, "v": model.encoder.norm if cross else own}
+    maps = {}
+    for name, norm in norms.items():
+        weight = getattr(module, f"{name}_proj").weight.double()
+        if isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.weight is not None:
+            weight = weight * norm.weight.double()
+        if isinstance(norm, nn.LayerNorm):
+            weight = weight - weight.mean(dim=1, keepdim=True)
+        split = weight.unflatten(0, (-1, module.d_head))
+        maps[name] = split.repeat_interleave(module.n_heads // len(split), dim=0)  # of grouped heads
+    return HeadMaps(**maps, o=module.o_proj.weight.double().unflatten(1, (-1, module.d_head)).permute(1, 2, 0))
+
+
+def _scores(reader: HeadMaps, writer: HeadMaps, through: str) -> Tensor:
+    """Scores [H of the reader, H of the writer], from products of K x K matrices."""
+    left, right = {"q": (reader.k, reader.q), "k": (reader.q, reader.k), "v": (reader.o, reader.v)}[through]
+    inner = torch.einsum("rkd,wld->rwkl", right, writer.o)  # the norm of left^T inner v is wanted
+    outer = _gram(left)[:, None] @ inner @ _gram(writer.v)
+    norms = _norm(left, right)[:, None] * _norm(writer.o, writer.v)
+    return (inner * outer).sum(dim=(-2, -1)).clamp(min=0).sqrt() / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+
+
+def _gram(a: Tensor) -> Tensor:
+    return a @ a.mT
+
+
+def _norm(a: Tensor, b: Tensor) -> Tensor:
+    """The Frobenius norm of a^T b for each head, [H]."""
+    return (_gram(a) * _gram(b)).sum(dim=(-2, -1)).sqrt()

@@ -1,0 +1,87 @@
+"""Composition scores equal their definition, and do not depend on the basis inside a head."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitx.interpret.ablation import Part
+from minitx.interpret.composition import compositions
+from minitx.nn import MultiHeadAttention
+from small_models import build_tiny, every_architecture
+
+PATHS = {"encoder": "encoder.layers.{}.self_attn", "decoder": "decoder.layers.{}.self_attn"}
+PATHS["cross"] = "decoder.layers.{}.cross_attn"
+
+
+def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
+    """W_OV and W_QK [D, D] of a head, its norm included."""
+    path, head = PATHS[part.kind].format(part.layer - 1), part.number - 1
+    attention: MultiHeadAttention = model.get_submodule(path)
+    layer = model.get_submodule(path.rpartition(".")[0])
+    add_norm = {"encoder": "add_norm_attn", "decoder": "add_norm_self", "cross": "add_norm_cross"}[part.kind]
+    identity = torch.eye(16, dtype=torch.double)
+
+    def read(linear: Any, norm: Any, group: int) -> Tensor:
+        centred = identity - 1 / 16 if isinstance(norm, torch.nn.LayerNorm) else identity
+        gained = linear.weight.double() @ torch.diag(norm.weight.double()) @ centred
+        return gained[group * attention.d_head : (group + 1) * attention.d_head]
+
+    own = getattr(layer, add_norm).norm
+    other = model.encoder.norm if part.kind == "cross" else own
+    group = head * attention.n_kv_heads // attention.n_heads
+    q, k, v = (
+        read(attention.q_proj, own, head),
+        read(attention.k_proj, other, group),
+        read(attention.v_proj, other, group),
+    )
+    o = attention.o_proj.weight.double()[:, head * attention.d_head : (head + 1) * attention.d_head]
+    return o @ v, q.T @ k
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@every_architecture
+@torch.no_grad()
+def test_scores_are_norms_of_products(architecture: str, norm: str) -> None:
+    model = build_tiny(architecture, n_kv_heads=2, norm=norm)
+    found = compositions(model)
+    for writer, reader, through, score in found:
+        (ov, _), (reads_v, reads_qk) = maps(model, writer), maps(model, reader)
+        left = {"q": reads_qk.T, "k": reads_qk, "v": reads_v}[through]
+        assert score == pytest.approx(float((left @ ov).norm() / left.norm() / ov.norm()), rel=1e-5)
+    assert len({pair[:3] for pair in found}) == len(found)
+    # Self to self in each stack; in the decoder also self to cross (q), cross to self and cross to cross (q); then the
+    # memory, through k and v.
+    layers = {"encoder_decoder": 3 + 3 + 3 + 3 + 1 + 8}.get(architecture, 3)
+    assert len(found) == layers * 4 * 4
+
+
+@torch.no_grad()
+def test_a_head_that_reads_one_direction_scores_its_cosine() -> None:
+    model = build_tiny("decoder_only", d_head=1, norm="rmsnorm")
+    for norm in [part for name, part in model.named_modules() if name.endswith("add_norm_self.norm")]:
+        norm.weight.fill_(1.0)
+    first, second = (layer.self_attn for layer in model.decoder.layers)
+    scores = {pair[:3]: pair.score for pair in compositions(model)}
+    for through, reading in {"q": second.q_proj, "k": second.k_proj, "v": second.v_proj}.items():
+        for writer, reader in product(range(4), repeat=2):
+            cosine = torch.cosine_similarity(first.o_proj.weight[:, writer], reading.weight[reader], dim=0).abs()
+            pair = Part("decoder", 1, writer + 1), Part("decoder", 2, reader + 1), through
+            assert scores[pair] == pytest.approx(float(cosine), abs=1e-6)
+
+
+@torch.no_grad()
+def test_the_basis_inside_a_head_does_not_matter() -> None:
+    model, turned = build_tiny("decoder_only"), build_tiny("decoder_only")
+    for layer in turned.decoder.layers:
+        for head in range(4):
+            rows = slice(4 * head, 4 * head + 4)
+            inside = torch.randn(4, 4)
+            layer.self_attn.q_proj.weight[rows] = inside @ layer.self_attn.q_proj.weight[rows]
+            layer.self_attn.k_proj.weight[rows] = inside.inverse().T @ layer.self_attn.k_proj.weight[rows]
+            layer.self_attn.v_proj.weight[rows] = inside @ layer.self_attn.v_proj.weight[rows]
+            layer.self_attn.o_proj.weight[:, rows] = layer.self_attn.o_proj.weight[:, rows] @ inside.inverse()
+    for one, other in zip(compositions(model), compositions(turned), strict=True):
+        assert other.score == pytest.approx(one.score, rel=1e-3)
