@@ -13,11 +13,14 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
+from torch import Tensor
 
 import minitx
 from benchmarks.common import table
 from minitx.huggingface.importing import import_model
 from minitx.inference.predictor import Predictor
+from minitx.interpret.attribution import attribute
+from minitx.interpret.patching import Patch, patched_logits
 
 NAMES = {
     "resid_pre": "hook_resid_pre", "resid_mid": "hook_resid_mid", "resid_post": "hook_resid_post",
@@ -82,7 +85,43 @@ def differences() -> dict[str, float]:
     return found
 
 
+@torch.no_grad()
+def patching_differences() -> dict[str, float]:
+    """The same for the logit difference of each activation patch, and for direct logit attribution."""
+    ours, theirs = models()
+    clean, corrupted = torch.randint(1, 250, (2, 1, TOKENS))
+    with minitx.trace(ours.model, only=["*.resid_pre", "*.z"]) as values:
+        ours.model(clean)
+    _, cache = theirs.run_with_cache(clean)
+    found = {}
+    for name in ("resid_pre", "self_attn.z"):
+        patches = [[Patch(f"decoder.layers.{layer}.{name}", at)] for layer in range(LAYERS) for at in range(TOKENS)]
+        logits = patched_logits(ours.model, {"ids": corrupted}, values, patches)
+        rows = []
+        for layer in range(LAYERS):
+            for at in range(TOKENS):
+
+                def replaced(value: Tensor, hook: Any, at: int = at) -> Tensor:
+                    value = value.clone()
+                    value[:, at] = cache[hook.name][:, at]
+                    return value
+
+                hook = (f"blocks.{layer}.{NAMES[name]}", replaced)
+                rows.append(theirs.run_with_hooks(corrupted, fwd_hooks=[hook])[0, -1])
+        other = torch.stack(rows)
+        found[f"patching of {name}"] = float((logits[:, 7] - logits[:, 9] - other[:, 7] + other[:, 9]).abs().max())
+    last = torch.full_like(clean, 7)
+    parts = attribute(ours.model, {"ids": clean}, last)
+    scaled = cache.stack_head_results(layer=-1, pos_slice=-1)[:, 0]  # [heads, D]
+    frozen: Any = ours.model.decoder.norm
+    scale = (cache[f"blocks.{LAYERS - 1}.hook_resid_post"][0, -1].var(unbiased=False) + frozen.eps).sqrt()
+    centred = scaled - scaled.mean(dim=-1, keepdim=True)
+    expected = (centred / scale * frozen.weight) @ ours.model.head.weight[7]
+    own = torch.stack([values[0, -1] for name, values in parts.items() if name.split(".")[-1].isdigit()])
+    found["attribution of the heads"] = float((own - expected).abs().max())
+    return found
+
+
 if __name__ == "__main__":
-    print(
-        table(["activation", "largest difference"], [(name, f"{value:.1e}") for name, value in differences().items()])
-    )
+    found = {**differences(), **patching_differences()}
+    print(table(["activation", "largest difference"], [(name, f"{value:.1e}") for name, value in found.items()]))

@@ -1,7 +1,7 @@
-"""Attention maps as one HTML file that works without network or server, with the script of the Attention tab.
+"""Attention maps, and tables of layers by tokens, as one HTML file that works without network or server.
 
-The page is a few tags, a style sheet, the modules of minitx/tensorboard/static as one script, and the maps as JSON,
-escaped so that they cannot end their script element.
+The page is a few tags, a style sheet, modules of minitx/tensorboard/static as one script, and the data as JSON, escaped
+so that they cannot end their script element.
 """
 
 import base64
@@ -11,8 +11,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
+from minitx.tensorboard.map_format import MAX_LABEL_LENGTH
 
 Runs = Mapping[str, Mapping[str, Sequence[bytes]]]
 """By run, then by tag (kind/example): the header and the maps, from map_format.encode."""
@@ -25,12 +29,12 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>Attention maps</title>
+<title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
-<noscript>These attention maps need JavaScript, which is disabled here.</noscript>
-<script type="application/json" id="maps">{maps}</script>
+<noscript>This page needs JavaScript, which is disabled here.</noscript>
+<script type="application/json" id="data">{data}</script>
 <script>{script}</script>
 </body>
 </html>
@@ -38,28 +42,36 @@ _PAGE = """<!doctype html>
 
 
 def page(runs: Runs) -> str:
-    """The page; its content security policy allows its own script and style, and no requests.
+    """The page of attention maps.
 
     Raises:
         ConfigError: no maps.
     """
     if not any(runs.values()):
         raise ConfigError("there are no attention maps to show: this model has no attention")
-    script = f"(async () => {{\n{_bundled('offline.js', set())}\nawait start();\n}})();"
-    digest = _base64(hashlib.sha256(script.encode()).digest())
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
     maps = {
         run: {tag: {"0": [json.loads(header), *map(_base64, rest)]} for tag, (header, *rest) in tags.items()}
         for run, tags in runs.items()
     }
-    embedded = json.dumps({"runs": maps}, separators=(",", ":")).replace("<", r"\u003c")
-    return _PAGE.format(policy=policy, style=_static("page.css"), maps=embedded, script=script)
+    return document("Attention maps", "offline.js", {"runs": maps})
 
 
-def frame(runs: Runs) -> str:
-    """The page in a sandboxed frame for a notebook, without access to the notebook or the network."""
+def document(title: str, module: str, data: Any) -> str:
+    """A page that runs `start` of a module on data, plain JSON types.
+
+    Its content security policy allows its own script and style, and no requests.
+    """
+    script = f"(async () => {{\n{_bundled(module, set())}\nawait start();\n}})();"
+    digest = _base64(hashlib.sha256(script.encode()).digest())
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
+    embedded = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
+    return _PAGE.format(title=title, policy=policy, style=_static("page.css"), data=embedded, script=script)
+
+
+def frame(document: str, title: str = "attention maps") -> str:
+    """A page in a sandboxed frame for a notebook, without access to the notebook or the network."""
     return (
-        f'<iframe srcdoc="{html.escape(page(runs))}" sandbox="allow-scripts allow-downloads" title="attention maps" '
+        f'<iframe srcdoc="{html.escape(document)}" sandbox="allow-scripts allow-downloads" title="{title}" '
         f'style="width: 100%; height: 720px; border: 0"></iframe>'
     )
 
@@ -80,3 +92,26 @@ def _bundled(module: str, done: set[str]) -> str:
     text = _static(module)
     imported = "".join(_bundled(name, done) for name in _IMPORT.findall(text))
     return imported + re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
+
+
+class Tables:
+    """Base of results that are shown as tables of layers or heads by tokens, see tables.js."""
+
+    def page(self) -> str:
+        """The page as text."""
+        raise NotImplementedError
+
+    def save_html(self, path: str | Path) -> None:
+        """Save the page, usable without a network."""
+        with written_whole(path) as file:
+            file.write(self.page().encode())
+
+    def _repr_html_(self) -> str:
+        """The same page for a notebook."""
+        return frame(self.page(), "tables of layers by tokens")
+
+
+def table(name: str, note: str, rows: Sequence[str], columns: Sequence[str], cells: Any) -> dict[str, Any]:
+    """One table of a page, as tables.js expects it."""
+    columns = [column[:MAX_LABEL_LENGTH] for column in columns]
+    return {"name": name, "note": note, "rows": rows, "columns": columns, "cells": cells}
