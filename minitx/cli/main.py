@@ -156,6 +156,7 @@ COMMANDS = {
     "generate": Command(trained.generate, trained.generate_arguments),
     "attend": Command(trained.attend, trained.attend_arguments),
     "ablate": Command(trained.ablate, trained.ablate_arguments),
+    "play": Command(trained.play, trained.play_arguments),
     "describe": Command(experiments.describe, experiments.describe_arguments, configured=True),
     "sweep": Command(experiments.sweep, experiments.sweep_arguments, configured=True),
     "import": Command(conversion.import_model, conversion.import_arguments),

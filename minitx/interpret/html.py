@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from typing import Any
 
 from minitx.config.errors import ConfigError
 
@@ -48,12 +49,16 @@ def page(runs: Runs) -> str:
     script = f"(async () => {{\n{_bundled('offline.js', set())}\nawait start();\n}})();"
     digest = _base64(hashlib.sha256(script.encode()).digest())
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
-    maps = {
+    maps = json.dumps({"runs": embedded(runs)}, separators=(",", ":")).replace("<", r"\u003c")
+    return _PAGE.format(policy=policy, style=_static("page.css"), maps=maps, script=script)
+
+
+def embedded(runs: Runs) -> dict[str, Any]:
+    """Maps as JSON, of one step: run, tag, step, then the header and each map in base64."""
+    return {
         run: {tag: {"0": [json.loads(header), *map(_base64, rest)]} for tag, (header, *rest) in tags.items()}
         for run, tags in runs.items()
     }
-    embedded = json.dumps({"runs": maps}, separators=(",", ":")).replace("<", r"\u003c")
-    return _PAGE.format(policy=policy, style=_static("page.css"), maps=embedded, script=script)
 
 
 def frame(runs: Runs) -> str:
