@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from minitx.config.schema import Config, ModelConfig
     from minitx.inference.predictor import Predictor, load
     from minitx.interpret.attention_maps import AttentionMaps
-    from minitx.interpret.recording import head_mask, record_attention
+    from minitx.interpret.intervene import at, head_mask, intervene, mean_activations
+    from minitx.interpret.recording import record_attention
+    from minitx.interpret.trace import trace
     from minitx.models.builder import build_model
     from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
     from minitx.plotting.history import Curves, curves
@@ -28,17 +30,22 @@ _HOMES = {
     "EncoderOnly": "minitx.models.transformers",
     "ModelConfig": "minitx.config.schema",
     "Predictor": "minitx.inference.predictor",
+    "at": "minitx.interpret.intervene",
     "build_model": "minitx.models.builder",
     "curves": "minitx.plotting.history",
-    "head_mask": "minitx.interpret.recording",
+    "head_mask": "minitx.interpret.intervene",
+    "intervene": "minitx.interpret.intervene",
     "load": "minitx.inference.predictor",
+    "mean_activations": "minitx.interpret.intervene",
     "record_attention": "minitx.interpret.recording",
+    "trace": "minitx.interpret.trace",
     "train": "minitx.training.api",
 }
 
 __all__ = [
     "AttentionMaps", "Config", "Curves", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "ModelConfig", "Predictor",
-    "build_model", "curves", "head_mask", "load", "record_attention", "train",
+    "at", "build_model", "curves", "head_mask", "intervene", "load", "mean_activations", "record_attention", "trace",
+    "train",
 ]  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from minitx.data.text.work_progress import progress
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import kind_of
-from minitx.interpret.recording import attention_modules, head_mask
+from minitx.interpret.intervene import head_mask
+from minitx.interpret.recording import attention_modules
 from minitx.interpret.task_statistics import task_statistics
 from minitx.models.transformers import Transformer
 from minitx.tensorboard.map_format import Named, strongest

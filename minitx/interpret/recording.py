@@ -1,9 +1,9 @@
-"""Wrap the attention functions of a model: record their weights, scale or ablate their heads.
+"""Wrap the attention functions of a model, and record their weights.
 
-Legend: B batch, T queries, S keys, H heads, K d_head.
+Legend: B batch, T queries, S keys, H heads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from minitx.config.errors import ConfigError
 from minitx.nn import MultiHeadAttention
 
 KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
@@ -78,36 +77,3 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     maps: dict[str, Tensor] = {}
     with observed_attention(model, maps.__setitem__):
         yield maps
-
-
-@contextmanager
-def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -> Iterator[None]:
-    """Within this block, multiply the output of each head by its factor: 0 ablates a head (Michel et al. 2019).
-
-        with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
-            model(ids)
-
-    masks maps a module's path to one factor for each head, [H] or [B, H]; other modules are left alone. Gradients flow
-    into a tensor: one backward gives the importance of each head.
-
-    Raises:
-        ConfigError: a path that is no attention of this model, or another number of heads.
-    """
-    modules = attention_modules(model)
-    factors = {path: torch.atleast_1d(torch.as_tensor(mask)) for path, mask in masks.items()}
-    for path, factor in factors.items():
-        if path not in modules:
-            raise ConfigError(f"head_mask: {path} is no attention of this model, which has: {', '.join(modules)}")
-        if factor.size(-1) != modules[path].n_heads:
-            raise ConfigError(f"head_mask: {path} has {modules[path].n_heads} heads, got {factor.size(-1)} numbers")
-
-    def scale(path: str, inner: Callable[..., Any], *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
-        result = inner(*args, return_weights=return_weights, **kwargs)
-        if path not in factors:
-            return result
-        out, *weights = result if return_weights else (result,)  # [B, H, T, K]
-        out = out * factors[path][..., None, None].to(out)
-        return (out, *weights) if return_weights else out
-
-    with wrapped_attention(model, scale):
-        yield

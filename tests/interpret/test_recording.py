@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from minitx import record_attention
-from minitx.interpret.recording import attention_modules, head_mask
+from minitx.interpret.intervene import head_mask
+from minitx.interpret.recording import attention_modules
 from minitx.nn import POSITIONS, MultiHeadAttention, scaled_dot_product_attention
 from small_models import close, every_architecture
 

@@ -1,0 +1,219 @@
+"""Replace activations of a running model: by zeros, a mean, a tensor, a function, or values of another run.
+
+Legend: B batch, T tokens, H heads, K d_head, D d_model.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitx.config.errors import ConfigError, did_you_mean
+from minitx.data.batch import Batch
+from minitx.interpret.recording import attention_modules
+from minitx.interpret.sites import Site, changed, selected, sites
+from minitx.interpret.trace import trace
+from minitx.nn import Cache, EncoderStack, Stack
+
+Replacement = Tensor | Callable[[Tensor], Tensor] | str
+"""A tensor, a function of the value, "zero" or "mean"."""
+
+Starts = dict[Stack, tuple[int, bool]]
+"""How many tokens precede those of a stack's current call, and whether it has a cache."""
+
+
+@dataclass(frozen=True)
+class At:
+    """A replacement for some positions, heads or neurons; see `at`."""
+
+    value: Replacement
+    positions: Sequence[int] | None
+    parts: Sequence[int] | None  # heads or neurons
+    dims: str  # the letters of the dimension that `parts` index
+
+
+def at(
+    value: Replacement,
+    positions: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    neurons: int | Sequence[int] | None = None,
+) -> At:
+    """A replacement at some positions, heads or neurons alone; the rest of the activation stays.
+
+        {"decoder.layers.0.self_attn.z": at(clean["decoder.layers.0.self_attn.z"], positions=4, heads=[0, 3])}
+
+    Args:
+        value: as for intervene, for the whole activation.
+        positions: indices of tokens, cached ones counted; of keys for k and v; negative ones from the end of each call.
+        heads: for q, z, result, scores and weights; key-value heads for k and v.
+        neurons: for ffn.hidden.
+    """
+    if heads is not None and neurons is not None:
+        raise ConfigError("at: expected heads or neurons, got both")
+    parts, dims = (heads, "HG") if neurons is None else (neurons, "F")
+    chosen = [[part] if isinstance(part, int) else part for part in (positions, parts)]
+    return At(value, chosen[0], chosen[1], dims)
+
+
+@contextmanager
+def intervene(
+    model: nn.Module, changes: Mapping[str, Replacement | At], means: Mapping[str, Tensor] | None = None
+) -> Iterator[None]:
+    """Within this block, replace activations wherever the model computes them, in generation and evaluation too.
+
+        with intervene(model, {"decoder.layers.1.cross_attn.z": "zero", "*.ffn.out": lambda value: 2 * value}):
+            logits = model(source, target)
+
+    Blocks nest, also with trace: what is replaced first is the input of the next replacement. No hook remains after the
+    block. With a cache, a call computes the new tokens alone; k and v are those of all tokens, and the cache keeps its
+    own. Weights and scores are changed after they are computed once more, as a formula.
+
+    Args:
+        model: of any architecture.
+        changes: by name, with wildcards as for trace: a tensor broadcastable to the activation (of which a step with a
+            cache takes the rows of its tokens), a function from a copy of the value to a tensor of the same shape,
+            "zero", "mean", or any of these `at` some positions and heads.
+        means: for "mean": tensors by name, broadcastable to the activation, such as from mean_activations.
+
+    Raises:
+        ConfigError: a name that the model does not have; when the model runs, a shape that does not fit.
+    """
+    known, starts = sites(model), Starts()
+    hooked: list[tuple[Site, Callable[[Tensor], Tensor]]] = []
+    for pattern, change in changes.items():
+        for name, site in selected(known, pattern).items():
+            given = change if isinstance(change, At) else At(change, None, None, "")
+            _check(name, site, given, means)
+            hooked.append((site, partial(_replaced, name, site, given, means or {}, starts)))
+    with ExitStack() as stack:
+        for part in {site.stack for site, _ in hooked}:
+            stack.callback(part.register_forward_pre_hook(partial(_start, starts), with_kwargs=True).remove)
+        stack.enter_context(changed(hooked))
+        yield
+
+
+def _start(starts: Starts, stack: Stack, args: Any, kwargs: Any) -> None:
+    """Record how many tokens precede those of a stack's call, and whether it has a cache."""
+    cache: Cache | None = inspect.signature(stack.forward).bind(*args, **kwargs).arguments.get("cache")
+    starts[stack] = (cache.length if cache is not None else 0, cache is not None)
+
+
+def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
+    if isinstance(change.value, str) and change.value not in ("zero", "mean"):
+        expected = 'expected a tensor, a function, "zero" or "mean"'
+        raise ConfigError(f"intervene: {name}: {expected}, got {change.value!r}")
+    if isinstance(change.value, str) and change.value == "mean" and name not in (means or {}):
+        reason = f"means has no {name}: {did_you_mean(name, means)}" if means else "means= is missing"
+        raise ConfigError(f'intervene: {name}: "mean" needs the means over a dataset, and {reason}')
+    if change.parts is not None and site.dim(change.dims) is None:
+        kind = "neurons" if change.dims == "F" else "heads"
+        raise ConfigError(f"intervene: {name} [{', '.join(site.shape)}] has no {kind} to choose")
+
+
+def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], starts: Starts, old: Tensor) -> Tensor:
+    """The value that replaces `old`."""
+    start, cached = starts[site.stack]
+    rows: Any = site.dim("T") if "T" in site.shape else site.dim("S")
+    if site.shape[rows] == "S":
+        start = 0  # all keys, with a cache too
+    chosen = _chosen(name, site, change, rows, start, cached, old)
+    if chosen is not None and not chosen.any():
+        return old
+    if callable(change.value):
+        new: Any = change.value(old.clone())
+    elif isinstance(change.value, str):
+        new = torch.zeros_like(old) if change.value == "zero" else means[name]
+    else:
+        new = change.value
+    if not isinstance(new, Tensor):
+        raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
+    if start and new.dim() == old.dim() and new.size(rows) >= start + old.size(rows):
+        new = new.narrow(rows, start, old.size(rows))
+    try:
+        new = new.to(old).expand_as(old)
+    except RuntimeError:
+        found = f"expected [{', '.join(site.shape)}] = {[*old.shape]}, got {[*new.shape]}"
+        raise ConfigError(f"intervene: the replacement of {name} does not fit: {found}") from None
+    return new if chosen is None else torch.where(chosen, new, old)
+
+
+def _chosen(name: str, site: Site, change: At, rows: int, start: int, cached: bool, old: Tensor) -> Tensor | None:
+    """Which entries are replaced, broadcastable to the activation; None for all."""
+    chosen = None
+    for wanted, dim, first in ((change.positions, rows, start), (change.parts, site.dim(change.dims or " "), 0)):
+        if wanted is None or dim is None:
+            continue
+        size = old.size(dim)
+        indices = [index - first if index >= 0 else index + size for index in wanted]
+        later = dim == rows and cached  # another call may have the token
+        if not later and any(not 0 <= index < size for index in indices):
+            raise ConfigError(f"intervene: {name} has indices 0 to {size - 1} in dimension {dim}, got {[*wanted]}")
+        among = torch.tensor([index in indices for index in range(size)], device=old.device)
+        among = among.view(-1, *[1] * (old.dim() - dim - 1))
+        chosen = among if chosen is None else chosen & among
+    return chosen
+
+
+@torch.no_grad()
+def mean_activations(
+    model: nn.Module, batches: Iterable[Batch], pad: int, only: str | Iterable[str] = ("*.z", "*.ffn.out")
+) -> dict[str, Tensor]:
+    """The mean of activations over all real tokens of batches, for `intervene(..., means=...)`.
+
+    Args:
+        model: evaluated in its current mode.
+        batches: on the model's device.
+        pad: the id of padding.
+        only: names, as for trace; of activations with a row for each token, so not scores and weights.
+
+    Returns:
+        By name, the activation without its dimensions B and T: [H, K] for z, [D] for out.
+    """
+    wanted = selected(sites(model), only)
+    if pairs := [name for name, site in wanted.items() if "S" in site.shape and "T" in site.shape]:
+        raise ConfigError(f"mean_activations: {pairs[0]} has no mean over tokens, as its size depends on their number")
+    sums, counts = dict[str, Tensor](), dict[str, int]()
+    for batch in batches:
+        with trace(model, wanted) as recorded:
+            model(**batch.model_inputs())
+        for name, value in recorded.items():
+            source = isinstance(wanted[name].stack, EncoderStack) or name.endswith(("cross_attn.k", "cross_attn.v"))
+            ids, keep = (batch.src, batch.src_keep) if source else (batch.tgt, batch.tgt_keep)
+            assert ids is not None
+            rows = value[ids != pad if keep is None else keep]
+            sums[name] = sums.get(name, 0.0) + rows.double().sum(dim=0)
+            counts[name] = counts.get(name, 0) + len(rows)
+    return {name: (total / max(counts[name], 1)).float() for name, total in sums.items()}
+
+
+@contextmanager
+def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -> Iterator[None]:
+    """Within this block, multiply the output of each head by its factor: 0 ablates a head (Michel et al. 2019).
+
+        with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
+            model(ids)
+
+    masks maps a module's path to one factor for each head, [H] or [B, H]; other modules are left alone. Gradients flow
+    into a tensor: one backward gives the importance of each head.
+
+    Raises:
+        ConfigError: a path that is no attention of this model, or another number of heads.
+    """
+    modules = attention_modules(model)
+    factors = {path: torch.atleast_1d(torch.as_tensor(mask)) for path, mask in masks.items()}
+    for path, factor in factors.items():
+        if path not in modules:
+            raise ConfigError(f"head_mask: {path} is no attention of this model, which has: {', '.join(modules)}")
+        if factor.size(-1) != modules[path].n_heads:
+            raise ConfigError(f"head_mask: {path} has {modules[path].n_heads} heads, got {factor.size(-1)} numbers")
+
+    def scaled(factor: Tensor, z: Tensor) -> Tensor:
+        return z * factor[..., None, :, None].to(z)  # [B, T, H, K]
+
+    with intervene(model, {f"{path}.z": partial(scaled, factor) for path, factor in factors.items()}):
+        yield

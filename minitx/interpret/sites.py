@@ -1,0 +1,208 @@
+"""Names for the activations of a model, and functions applied to them wherever they are computed.
+
+Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model, F d_ff.
+What flows between modules is reached by module hooks; what attention computes inside, by its attention function.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from fnmatch import filter as matching
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minitx.config.errors import ConfigError, did_you_mean
+from minitx.nn import MultiHeadAttention, Stack
+from minitx.nn.kernels import MaskAndBias, Operands, fold
+
+_STREAM = ("output", "BTD")
+
+Change = Callable[[Tensor], Tensor]
+"""From the value of an activation to the value that the model continues with: the same tensor for no change."""
+
+
+class Site(NamedTuple):
+    """Where an activation is computed, and what its dimensions are."""
+
+    stack: Stack
+    module: nn.Module
+    kind: str  # input or output of the module, or the last part of the name
+    shape: str  # a letter for each dimension, as in the legend
+
+    def dim(self, letters: str) -> int | None:
+        """The dimension that is one of these letters."""
+        return next((index for index, letter in enumerate(self.shape) if letter in letters), None)
+
+
+def sites(model: nn.Module) -> dict[str, Site]:
+    """Every activation of a model by its name, in the order in which the model computes them.
+
+    | name                           | shape        | activation                                                   |
+    |--------------------------------|--------------|--------------------------------------------------------------|
+    | encoder.layers.0.resid_pre     | [B, T, D]    | residual stream, into a layer                                |
+    | ... .resid_mid                 | [B, T, D]    | after self-attention, if another sublayer follows            |
+    | ... .resid_mid_cross           | [B, T, D]    | after cross-attention, if a feed-forward network follows     |
+    | ... .resid_post                | [B, T, D]    | out of a layer                                               |
+    | encoder.out                    | [B, T, D]    | out of a stack, after its norm: the memory, the head's input |
+    | ... .self_attn.q               | [B, T, H, K] | queries, after their norm and rotation                       |
+    | ... .self_attn.k, .v           | [B, S, G, K] | keys and values, cached ones included                        |
+    | ... .self_attn.scores          | [B, H, T, S] | before the softmax, bias included, -inf where hidden         |
+    | ... .self_attn.weights         | [B, H, T, S] | probabilities, before dropout                                |
+    | ... .self_attn.z               | [B, T, H, K] | each head's sum of values                                    |
+    | ... .self_attn.result          | [B, T, H, D] | what each head adds: z times its slice of o_proj             |
+    | ... .self_attn.out             | [B, T, D]    | the sum of the results and o_proj's bias                     |
+    | ... .ffn.hidden                | [B, T, F]    | input of the second linear map: the neurons                  |
+    | ... .ffn.out                   | [B, T, D]    | what the feed-forward network adds                           |
+
+    Each attention has all of its names in `self_attn` and in `cross_attn`. In post-norm layers the residual stream is
+    that after each norm.
+    """
+    found: dict[str, Site] = {}
+    for path, stack in model.named_modules():
+        if isinstance(stack, Stack):
+            prefix = f"{path}.".replace("_orig_mod.", "").lstrip(".")  # compiled parts keep their names
+            for index, layer in enumerate(stack.layers):
+                for name, (module, kind, shape) in _layer_sites(getattr(layer, "_orig_mod", layer)).items():
+                    found[f"{prefix}layers.{index}.{name}"] = Site(stack, module, kind, shape)
+            found[f"{prefix}out"] = Site(stack, stack, "output", "BTD")
+    return found
+
+
+def _layer_sites(layer: Any) -> dict[str, tuple[nn.Module, str, str]]:
+    """Module, kind and shape of each activation of a layer."""
+    cross = getattr(layer, "cross_attn", None)
+    found = {"resid_pre": (layer, "input", "BTD"), **_attention_sites("self_attn", layer.self_attn)}
+    if cross is not None or layer.ffn is not None:
+        found["resid_mid"] = (layer.add_norm_self if hasattr(layer, "add_norm_self") else layer.add_norm_attn, *_STREAM)
+    if cross is not None:
+        found |= _attention_sites("cross_attn", cross)
+        if layer.ffn is not None:
+            found["resid_mid_cross"] = (layer.add_norm_cross, *_STREAM)
+    if layer.ffn is not None:
+        found |= {"ffn.hidden": (layer.ffn.down_proj, "input", "BTF"), "ffn.out": (layer.ffn, *_STREAM)}
+    return found | {"resid_post": (layer, *_STREAM)}
+
+
+def _attention_sites(name: str, module: MultiHeadAttention) -> dict[str, tuple[nn.Module, str, str]]:
+    shapes = {"q": "BTHK", "k": "BSGK", "v": "BSGK", "scores": "BHTS", "weights": "BHTS", "z": "BTHK", "result": "BTHD"}
+    found = {f"{name}.{kind}": (module, kind, shape) for kind, shape in shapes.items()}
+    return {**found, f"{name}.out": (module, *_STREAM)}
+
+
+def selected(known: Mapping[str, Site], patterns: str | Iterable[str]) -> dict[str, Site]:
+    """The sites whose name matches one of the patterns, with wildcards as in file names.
+
+    Raises:
+        ConfigError: a pattern that no name matches.
+    """
+    patterns = [patterns] if isinstance(patterns, str) else [*patterns]
+    names: set[str] = set()
+    for pattern in patterns:
+        if not (found := matching(known, pattern)):
+            raise ConfigError(f"this model has no activation {pattern}: {did_you_mean(pattern, known)}")
+        names.update(found)
+    return {name: site for name, site in known.items() if name in names}
+
+
+@contextmanager
+def changed(changes: Iterable[tuple[Site, Change]]) -> Iterator[None]:
+    """Within this block, apply each function to its activation whenever the model computes it; blocks may nest.
+
+    Functions of one site are applied in the order in which they were given, those of an outer block first. Compiled
+    models and parts run without their compiled code, which has no hooks.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for site, change in changes:
+            stack.callback(_attach(site, change))
+        yield
+
+
+def _attach(site: Site, change: Change) -> Callable[[], Any]:
+    """Apply a function at a site; returns what undoes it."""
+    module: Any = site.module
+    if site.kind == "input":
+        return module.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:])).remove
+    if site.kind == "output":
+        return module.register_forward_hook(lambda _, args, out: change(out)).remove
+    heads = (module.n_heads, module.d_head)
+    if site.kind == "z":
+        return module.o_proj.register_forward_pre_hook(
+            lambda _, args: (change(args[0].unflatten(-1, heads)).flatten(-2),)
+        ).remove
+    if site.kind == "result":
+
+        def result(o_proj: nn.Linear, args: tuple[Tensor], out: Tensor) -> Tensor:
+            before = torch.einsum("bthk,dhk->bthd", args[0].unflatten(-1, heads), o_proj.weight.unflatten(-1, heads))
+            after = change(before)
+            # The difference: a result that did not change then changes nothing, whatever the order of the sum.
+            return out if after is before else out + (after - before).sum(dim=2)
+
+        return module.o_proj.register_forward_hook(result).remove
+    if not isinstance(module.attention, _ChangedAttention):
+        module.attention = _ChangedAttention(module.attention)
+    return module.attention.attach(module, site.kind, change)
+
+
+class _ChangedAttention:
+    """An attention function with functions applied to its queries, keys, values, scores and weights."""
+
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        self.inner = inner
+        self.changes: dict[str, list[Change]] = defaultdict(list)
+
+    def attach(self, module: MultiHeadAttention, kind: str, change: Change) -> Callable[[], None]:
+        """Apply a further function; returns what undoes it, and restores the module after the last one."""
+        self.changes[kind].append(change)
+
+        def undo() -> None:
+            self.changes[kind].remove(change)
+            if not any(self.changes.values()):
+                module.attention = self.inner
+
+        return undo
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any) -> Any:
+        """Arguments and result of scaled_dot_product_attention."""
+        q, k, v = (
+            self._apply(kind, part.transpose(1, 2)).transpose(1, 2) if self.changes[kind] else part
+            for kind, part in (("q", q), ("k", k), ("v", v))
+        )
+        result = self.inner(q, k, v, return_weights=return_weights, **options)
+        if not self.changes["scores"] and not self.changes["weights"]:
+            return result
+        before = _scores(q, k, **options)
+        scores = self._apply("scores", before)
+        weights = before_weights = _weights(before).to(q.dtype)
+        if scores is not before:
+            weights = _weights(scores).to(q.dtype)
+        weights = self._apply("weights", weights)
+        if weights is before_weights:
+            return result
+        out = result[0] if return_weights else result
+        out = out + (weights - before_weights) @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)  # see `result`
+        return (out, weights) if return_weights else out
+
+    def _apply(self, kind: str, value: Tensor) -> Tensor:
+        for change in self.changes[kind]:
+            value = change(value)
+        return value
+
+
+def _scores(q: Tensor, k: Tensor, *, dropout: float = 0.0, softcap: float | None = None, **masking: Any) -> Tensor:
+    """The scores [B, H, T, S] of explicit_attention, -inf where a key is hidden."""
+    operands = Operands(q.size(-2), k.size(-2), q.size(-1), q.dtype, q.device)
+    mask, bias, _, _ = fold(operands, MaskAndBias(**masking), "explicit")
+    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+    scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)
+    scores = scores if softcap is None else softcap * (scores / softcap).tanh()
+    scores = scores if bias is None else scores + bias
+    return scores if mask is None else scores.masked_fill(~mask, -math.inf)
+
+
+def _weights(scores: Tensor) -> Tensor:
+    """The softmax, zero in a row without a key."""
+    return scores.softmax(dim=-1).masked_fill(scores == -math.inf, 0.0)
