@@ -38,7 +38,7 @@ def means(predictor: Predictor) -> dict[str, Tensor]:
     """
     examples = predictor.task.examples(predictor.task.final_split, MEAN_EXAMPLES)
     batch = examples.frame(predictor.architecture, predictor.tokenizer.special).to(predictor.device)
-    return mean_activations(predictor.model, [batch])
+    return mean_activations(predictor.model, [batch], predictor.tokenizer.special.pad)
 
 
 @contextmanager

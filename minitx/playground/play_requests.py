@@ -1,10 +1,12 @@
 """The requests of the page: their fields, and what each computes."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.ablation import ablate
@@ -43,6 +45,20 @@ class Session:
             "parts": interventions.parts(predictor.model),
         }
 
+    def warm_up(self) -> None:
+        """Import what the first text needs, which takes seconds."""
+        tokenizer = self.predictor.tokenizer
+        ids = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special]
+        with suppress(ConfigError):
+            for _ in self.steps(ids[:1], GenerationOptions(), {}):
+                pass
+
+    def steps(self, ids: list[int], options: GenerationOptions, forced: dict[int, int]) -> Iterator[dict[str, Any]]:
+        """The text token by token, for any architecture."""
+        if isinstance(self.predictor.model, EncoderOnly):
+            return filled(self.predictor, ids, forced)
+        return written(self.predictor, ids, options, forced)
+
     @cached_property
     def means(self) -> dict[str, Any]:
         """Mean activations over held-out examples."""
@@ -80,11 +96,7 @@ class Write(Prompted):
     forced: dict[int, int] = field(default_factory=dict)
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
-        predictor = session.predictor
-        if isinstance(predictor.model, EncoderOnly):
-            yield from filled(predictor, ids, self.forced)
-        else:
-            yield from written(predictor, ids, self.options, self.forced)
+        yield from session.steps(ids, self.options, self.forced)
         yield {"answer": session.questions.right_answer(self.prompt, ids)}
 
 

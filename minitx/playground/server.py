@@ -65,17 +65,22 @@ class PlayRequest(Request):
 
 
 class Playground:
-    """The WSGI application for one model. `hosts` are the names under which it may be addressed."""
+    """The WSGI application for one model."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.session = Session(predictor)
         self.token = secrets.token_urlsafe(16)
-        self.hosts: set[str] = set()
+        self.hosts: set[str] = set()  # under which it may be addressed
         self._model = threading.Lock()  # hooks and seeds belong to the whole model: one request at a time
         self._examples = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
         folders = [files(package).joinpath("static") for package in ("minitx.tensorboard", "minitx.playground")]
         self._files = {file.name: file for folder in folders for file in folder.iterdir()}
+
+    def warm_up(self) -> None:
+        """Prepare for the first text, while the page opens."""
+        with self._model:
+            self.session.warm_up()
 
     @PlayRequest.application
     def __call__(self, request: Request) -> Response:
@@ -201,6 +206,7 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
     with listening:
         server = make_server(LOOPBACK, port, app, threaded=True, request_handler=_Handler, fd=listening.fileno())
     server.daemon_threads = True  # type: ignore[attr-defined]
+    threading.Thread(target=app.warm_up, daemon=True).start()
     app.hosts = {f"{name}:{server.port}" for name in (LOOPBACK, "localhost")}
     return server, f"http://{LOOPBACK}:{server.port}/{app.token}/"
 

@@ -2,26 +2,7 @@
 
 import { App } from "./app.js";
 import { embeddedSource } from "./source_embedded.js";
-
-const DARK = matchMedia("(prefers-color-scheme: dark)");
-
-function theme() {
-  const root = document.documentElement;
-  const set = (name) => (root.dataset.theme = name);
-  const current = () => root.dataset.theme;
-  const listeners = [];
-  const changed = () => listeners.forEach((listener) => listener());
-  set(DARK.matches ? "dark" : "light");
-  DARK.addEventListener("change", () => {
-    set(DARK.matches ? "dark" : "light");
-    changed();
-  });
-  const toggle = () => {
-    set(current() === "dark" ? "light" : "dark");
-    changed();
-  };
-  return { current, toggle, watch: (listener) => listeners.push(listener) };
-}
+import { theme } from "./theme.js";
 
 const linkless = { read: () => "" }; // in a notebook the URL belongs to the notebook
 const linked = {
