@@ -49,7 +49,7 @@ def beam_tree(predictor: Predictor, prompt: list[int], options: GenerationOption
         latest.update({tokens: row for tokens, row in rows.items() if tokens in nodes})
         return logs
 
-    beams = beam_search(predictor.model, *tensors, **{**arguments, "logits_processor": observed})
+    beams = beam_search(generator.model, *tensors, **{**arguments, "logits_processor": observed})
     ids, scores, totals, lengths = (part[0].tolist() for part in beams)
     if not lengths[0]:
         raise ConfigError(IMPOSSIBLE)

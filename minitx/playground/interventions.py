@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.inference.predictor import Predictor

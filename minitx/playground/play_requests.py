@@ -96,17 +96,19 @@ class Write(Prompted):
     forced: dict[int, int] = field(default_factory=dict)
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """The steps and the answer."""
         yield from session.steps(ids, self.options, self.forced)
         yield {"answer": session.questions.right_answer(self.prompt, ids)}
 
 
 @dataclass(kw_only=True)
-class Beams(Prompted):
+class Search(Prompted):
     """The tree of beam search."""
 
     options: GenerationOptions
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
         return beam_tree(session.predictor, ids, self.options)
 
 
@@ -120,6 +122,7 @@ class Look(Prompted):
     prompt_tokens: int
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
         return inspected(session.predictor, self.source, self.target, self.start, self.prompt_tokens)
 
 
@@ -136,5 +139,5 @@ class Ablate:
         yield ablate(session.predictor, examples=min(self.examples, MAX_ABLATION_EXAMPLES)).to_dict()
 
 
-REQUESTS: dict[str, Any] = {"write": Write, "beams": Beams, "look": Look, "ablate": Ablate}
+REQUESTS: dict[str, Any] = {"write": Write, "beams": Search, "look": Look, "ablate": Ablate}
 """By the last part of their address."""

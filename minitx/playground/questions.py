@@ -2,6 +2,7 @@
 
 import inspect
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class Questions:
             prompts, answers = found.texts(self.tokenizer, MAX_TOKENS)
         except WITHOUT_EXAMPLES:
             return []
-        pairs: Any = zip(prompts, answers or [None] * len(prompts), strict=True)
+        pairs: Any = zip(prompts, answers or repeat(None), strict=False)
         if answers is None:  # running text, from the start of a line where there is one
             pairs = [(prompt.partition("\n")[2] or prompt, None) for prompt in prompts]
         usable = [(prompt, answer) for prompt, answer in pairs if prompt.strip() and "\ufffd" not in prompt]

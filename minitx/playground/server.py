@@ -6,8 +6,8 @@
     GET  /TOKEN/examples       three test questions with their answers
     POST /TOKEN/NAME           a request of play_requests.py; JSON in, a line of JSON for each item out
 
-It listens on the loopback only. The token of the address is random; Host and Origin must be the server's own, so that no
-other page of the browser reaches it. Errors are {"error": sentence}.
+It listens on the loopback only. The token of the address is random; Host and Origin must be the server's own, so that
+no other page of the browser reaches it. Errors are {"error": sentence}.
 """
 
 import hmac
@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 import webbrowser
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -82,9 +82,9 @@ class Playground:
         with self._model:
             self.session.warm_up()
 
-    @PlayRequest.application
-    def __call__(self, request: Request) -> Response:
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer a request."""
+        request = PlayRequest(environ)
         try:
             response = self._answer(request)
         except Refused as error:
@@ -95,7 +95,7 @@ class Playground:
         except HTTPException as error:
             response = _json({"error": str(error.description)}, error.code or 400)
         response.headers.update(HEADERS)
-        return response
+        return response(environ, start_response)
 
     def _answer(self, request: Request) -> Response:
         if request.headers.get("Host") not in self.hosts:

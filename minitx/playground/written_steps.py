@@ -55,7 +55,7 @@ def written(
         return sample(logits, rows)
 
     given = with_forced(arguments.get("given"), forced, predictor)
-    steps = decode.steps(predictor.model, *tensors, **{**arguments, "sampler": observed, "given": given})
+    steps = decode.steps(generator.model, *tensors, **{**arguments, "sampler": observed, "given": given})
     read = tensors[0][0].tolist()
     yield {"source": tensors[1][0].tolist() if len(tensors) > 1 else [], "target": read}
     ids: list[int] = []
