@@ -155,6 +155,8 @@ COMMANDS = {
     "evaluate": Command(trained.evaluate, trained.evaluate_arguments),
     "generate": Command(trained.generate, trained.generate_arguments),
     "attend": Command(trained.attend, trained.attend_arguments),
+    "lens": Command(trained.lens, trained.lens_arguments),
+    "patch": Command(trained.patch, trained.patch_arguments),
     "ablate": Command(trained.ablate, trained.ablate_arguments),
     "play": Command(trained.play, trained.play_arguments),
     "describe": Command(experiments.describe, experiments.describe_arguments, configured=True),

@@ -213,6 +213,7 @@ def ablate(parsed: Namespace) -> None:
         print(parsed.out)
 
 
+<<<<<<< HEAD
 def play_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--port", type=int, default=0, help="of the page; default: a free one")
@@ -228,3 +229,47 @@ def play(parsed: Namespace) -> None:
     if not parsed.no_browser:
         open_browser(address)
     server.serve_forever()
+=======
+def lens_arguments(parser: Parser) -> None:
+    add_checkpoint(parser)
+    parser.add_argument("text", help="the question, or the text")
+    parser.add_argument("--target", help="the answer; default: the model's own")
+    text = "an interactive .html page, or a .png, .pdf or .svg image; default lens.html"
+    parser.add_argument("--out", type=output(".html", *FORMATS), default="lens.html", help=text)
+
+
+def lens(parsed: Namespace) -> None:
+    """Save what a model would predict from each of its layers (logit lens, DecoderLens)."""
+    predictor = _load(parsed)
+    found = predictor.lens(parsed.text, parsed.target)
+    _beyond_training(predictor, parsed.text)
+    (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
+    layers = " and ".join(f"{len(logits) - 1} {stack} layers" for stack, logits in found.logits.items())
+    print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
+
+
+def patch_arguments(parser: Parser) -> None:
+    add_checkpoint(parser)
+    parser.add_argument("clean", help="a question, or a text")
+    parser.add_argument("corrupted", help="another one of as many tokens, with another answer")
+    parser.add_argument("--sites", default="resid", help="resid (default), attn, ffn or heads")
+    text = "logit_difference (default), logit, log_probability or probability of the clean answer"
+    parser.add_argument("--metric", default="logit_difference", help=text)
+    text = "the clean and the corrupted answer; default: the model's own"
+    parser.add_argument("--answers", nargs=2, metavar=("CLEAN", "CORRUPTED"), help=text)
+    parser.add_argument("--sender", help="path patching from this head, such as decoder.1.2, to later heads")
+    text = "a .html page, or a .png, .pdf or .svg image; default patch.html"
+    parser.add_argument("--out", type=output(".html", *FORMATS), default="patch.html", help=text)
+
+
+def patch(parsed: Namespace) -> None:
+    """Map which activations of one text restore its answer in another (activation patching)."""
+    predictor = _load(parsed)
+    options = {name: getattr(parsed, name) for name in ("sites", "metric", "answers", "sender")}
+    found = predictor.patch(parsed.clean, parsed.corrupted, **options)
+    (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
+    print(found.note)
+    for share, kind, row, column in found.strongest():
+        print(f"  {share:6.2f}  {kind}, {found.rows[kind][row]}, at {found.columns[kind][column]}")
+    print(parsed.out)
+>>>>>>> helper-B

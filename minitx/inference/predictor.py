@@ -5,7 +5,7 @@ Legend: B batch, S source tokens, T target tokens, H heads.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -24,6 +24,10 @@ from minitx.hardware.devices import best_device
 from minitx.inference.text_generation import Generation, TextGenerator, fill_positions
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps, record_steps, stepwise_maps
 from minitx.models.transformers import EncoderOnly, Transformer
+
+if TYPE_CHECKING:
+    from minitx.interpret.lens import Lens
+    from minitx.interpret.patch_map import PatchMap
 
 
 class Predictor:
@@ -112,17 +116,22 @@ class Predictor:
             text: the question or the text; several make a batch.
             target: the answer; by default the model's own.
         """
-        texts = _listed(text)
-        if not texts:
-            raise ConfigError("there is no text to attend to")
-        if self.task.kind == "stream" and target is not None:
-            raise ConfigError("a language model has no separate target: put all into the text")
-        if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
-            target = self.generate(texts)
-        batch = self._batch(texts, None if target is None else _listed(target))
+        batch = self.batch(text, target)
         maps = attention_maps(self.model, batch.model_inputs(), labels(batch, self.tokenizer))
         maps.name = self.config.run.name
         return maps
+
+    def lens(self, text: str, target: str | None = None) -> "Lens":
+        """The tokens that the model would predict from each of its layers; arguments as for attend."""
+        from minitx.interpret.lens import lens_of_text
+
+        return lens_of_text(self, text, target)
+
+    def patch(self, clean: str, corrupted: str, **options: Any) -> "PatchMap":
+        """The activations of a clean text that restore its answer in a corrupted one; options as for patch_texts."""
+        from minitx.interpret.patching import patch_texts
+
+        return patch_texts(self, clean, corrupted, **options)
 
     @overload
     def score(self, text: str, target: str) -> float: ...
@@ -147,6 +156,17 @@ class Predictor:
         chosen = logs.gather(-1, batch.labels.clamp(min=0)[..., None])[..., 0]
         totals = chosen.masked_fill(batch.labels == IGNORE, 0.0).sum(dim=1).tolist()
         return totals[0] if isinstance(text, str) else totals
+
+    def batch(self, text: str | list[str], target: str | list[str] | None = None) -> Batch:
+        """Texts and their targets, by default the model's own answers, as inputs and labels of the model."""
+        texts = _listed(text)
+        if not texts:
+            raise ConfigError("there is no text to attend to")
+        if self.task.kind == "stream" and target is not None:
+            raise ConfigError("a language model has no separate target: put all into the text")
+        if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
+            target = self.generate(texts)
+        return self._batch(texts, None if target is None else _listed(target))
 
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt; a ConfigError for an empty one, or a symbol outside the vocabulary."""

@@ -120,7 +120,7 @@ class AttentionMaps:
         from minitx.interpret import html
 
         tags = self._by_tag()
-        return html.frame({self.name: tags}) if tags else "<p>no attention maps</p>"
+        return html.frame(html.page({self.name: tags})) if tags else "<p>no attention maps</p>"
 
     def _by_tag(self) -> dict[str, list[bytes]]:
         """The encoded maps of every example, by tag."""

@@ -1,7 +1,7 @@
-"""Attention maps as one HTML file that works without network or server, with the script of the Attention tab.
+"""Attention maps, and tables of layers by tokens, as one HTML file that works without network or server.
 
-The page is a few tags, a style sheet, the modules of minitx/tensorboard/static as one script, and the maps as JSON,
-escaped so that they cannot end their script element.
+The page is a few tags, a style sheet, modules of minitx/tensorboard/static as one script, and the data as JSON, escaped
+so that they cannot end their script element.
 """
 
 import base64
@@ -26,12 +26,12 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>Attention maps</title>
+<title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
-<noscript>These attention maps need JavaScript, which is disabled here.</noscript>
-<script type="application/json" id="maps">{maps}</script>
+<noscript>This page needs JavaScript, which is disabled here.</noscript>
+<script type="application/json" id="data">{data}</script>
 <script>{script}</script>
 </body>
 </html>
@@ -39,18 +39,14 @@ _PAGE = """<!doctype html>
 
 
 def page(runs: Runs) -> str:
-    """The page; its content security policy allows its own script and style, and no requests.
+    """The page of attention maps.
 
     Raises:
         ConfigError: no maps.
     """
     if not any(runs.values()):
         raise ConfigError("there are no attention maps to show: this model has no attention")
-    script = f"(async () => {{\n{_bundled('offline.js', set())}\nawait start();\n}})();"
-    digest = _base64(hashlib.sha256(script.encode()).digest())
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
-    maps = json.dumps({"runs": embedded(runs)}, separators=(",", ":")).replace("<", r"\u003c")
-    return _PAGE.format(policy=policy, style=_static("page.css"), maps=maps, script=script)
+    return document("Attention maps", "offline.js", {"runs": embedded(runs)})
 
 
 def embedded(runs: Runs) -> dict[str, Any]:
@@ -61,10 +57,22 @@ def embedded(runs: Runs) -> dict[str, Any]:
     }
 
 
-def frame(runs: Runs) -> str:
-    """The page in a sandboxed frame for a notebook, without access to the notebook or the network."""
+def document(title: str, module: str, data: Any) -> str:
+    """A page that runs `start` of a module on data, plain JSON types.
+
+    Its content security policy allows its own script and style, and no requests.
+    """
+    script = f"(async () => {{\n{_bundled(module, set())}\nawait start();\n}})();"
+    digest = _base64(hashlib.sha256(script.encode()).digest())
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
+    escaped = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
+    return _PAGE.format(title=title, policy=policy, style=_static("page.css"), data=escaped, script=script)
+
+
+def frame(document: str, title: str = "attention maps") -> str:
+    """A page in a sandboxed frame for a notebook, without access to the notebook or the network."""
     return (
-        f'<iframe srcdoc="{html.escape(page(runs))}" sandbox="allow-scripts allow-downloads" title="attention maps" '
+        f'<iframe srcdoc="{html.escape(document)}" sandbox="allow-scripts allow-downloads" title="{title}" '
         f'style="width: 100%; height: 720px; border: 0"></iframe>'
     )
 

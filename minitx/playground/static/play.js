@@ -11,7 +11,7 @@ import { WRITTEN_BY, forcedOf, fromText, listed, optionsOf, toText } from "./lin
 import { Look } from "./look.js";
 import { fetched, items } from "./requests.js";
 import { Text, plain } from "./text.js";
-import { theme as themeOf } from "./theme.js";
+import { pageTheme } from "./theme.js";
 
 const KEYS = [
   ["← →", "previous step, next step"],
@@ -34,7 +34,7 @@ const LIKELY = 40; // characters of an example on its button
 class Play {
   constructor(model) {
     this.model = model;
-    this.theme = themeOf();
+    this.theme = pageTheme();
     this.view = fromText(location.hash.slice(1));
     this.forget();
     this.build();

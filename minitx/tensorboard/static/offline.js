@@ -2,7 +2,7 @@
 
 import { App } from "./app.js";
 import { embeddedSource } from "./source_embedded.js";
-import { theme } from "./theme.js";
+import { pageTheme } from "./theme.js";
 
 const linkless = { read: () => "" }; // in a notebook the URL belongs to the notebook
 const linked = {
@@ -14,7 +14,7 @@ const linked = {
 
 /** Called by the page. */
 export function start() {
-  const maps = JSON.parse(document.getElementById("maps").textContent);
+  const maps = JSON.parse(document.getElementById("data").textContent);
   const link = location.protocol === "about:" ? linkless : linked;
-  return new App(embeddedSource(maps), { theme: theme(), link }).start();
+  return new App(embeddedSource(maps), { theme: pageTheme(), link }).start();
 }

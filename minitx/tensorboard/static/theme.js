@@ -1,9 +1,9 @@
-/** Light or dark: that of the system, until it is toggled. */
+/** The theme of an offline page: that of the browser, until a button changes it. */
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
-/** The theme of the document: current(), toggle(), and watch(listener). */
-export function theme() {
+/** { current, toggle, watch }; sets data-theme, which the style sheet reads. */
+export function pageTheme() {
   const root = document.documentElement;
   const set = (name) => (root.dataset.theme = name);
   const current = () => root.dataset.theme;

@@ -1,0 +1,96 @@
+"""Direct logit attribution: how much each part of a model adds to a logit (Elhage et al. 2021).
+
+Legend: B batch, T positions, H heads, D d_model.
+The logit is linear in what the parts add to the residual stream, once the scales of the norms are frozen at the values
+that they have in this forward.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitx.config.errors import ConfigError
+from minitx.interpret.trace import trace
+from minitx.models.transformers import EncoderOnly, Transformer
+from minitx.nn import Stack
+
+
+def last_stack(model: Transformer) -> tuple[str, Stack]:
+    """The stack that the head reads, after its name."""
+    return ("encoder", model.encoder) if isinstance(model, EncoderOnly) else ("decoder", model.decoder)
+
+
+@torch.no_grad()
+def attribute(
+    model: Transformer, inputs: Mapping[str, Tensor], tokens: Tensor, against: Tensor | None = None
+) -> dict[str, Tensor]:
+    """What each part of the last stack adds to the logits of tokens [B, T], or to their difference to those of others.
+
+    The parts add up to the logit in every model. With pre-norm layers, only the scale of the final norm is frozen; with
+    post-norm layers also that of each later norm between a part and the head, so what a part adds is approximate.
+
+    Args:
+        model: in evaluation mode.
+        inputs: keyword arguments of its forward.
+        tokens: a token for each position of the logits.
+        against: other tokens [B, T], for the difference of two logits.
+
+    Returns:
+        [B, T] by part: embeddings (with their positions), the heads and feed-forward networks by their names, counted
+        from 1 (decoder.1.2 is a head, cross.2.1 one of cross-attention, decoder.1.ffn), and all biases together.
+
+    Raises:
+        ConfigError: a head with a non-linear transform (BERT).
+    """
+    if model.head.transform is not None:
+        raise ConfigError("attribution needs a linear head: this model was built with model.head_transform")
+    (name, stack), head = last_stack(model), model.head
+    with trace(model, only=[f"{name}.layers.*.{part}" for part in ("resid_*", "*attn.result", "*.out")]) as values:
+        model(**inputs, head=False)
+    direction = head.weight[tokens] if against is None else head.weight[tokens] - head.weight[against]  # [B, T, D]
+    bias = torch.zeros_like(direction[..., 0])
+    if head.bias is not None:
+        bias += head.bias[tokens] if against is None else head.bias[tokens] - head.bias[against]
+    found: list[tuple[str, Tensor]] = []
+    direction, added = _through(stack.norm, values[f"{name}.layers.{len(stack.layers) - 1}.resid_post"], direction)
+    bias += added
+    for index in reversed(range(len(stack.layers))):
+        layer: Any = stack.layers[index]
+        path = f"{name}.layers.{index}"
+        norms = {"self_attn": "add_norm_attn" if name == "encoder" else "add_norm_self", "cross_attn": "add_norm_cross"}
+        present = [part for part in ("self_attn", "cross_attn", "ffn") if f"{path}.{part}.out" in values]
+        streams = [
+            values[f"{path}.{stream}"] for stream in ("resid_pre", "resid_mid", "resid_mid_cross")[: len(present)]
+        ]
+        for part, stream in reversed([*zip(present, streams, strict=True)]):
+            out, add_norm = values[f"{path}.{part}.out"], layer.get_submodule(norms.get(part, "add_norm_ffn"))
+            if not add_norm.norm_first:
+                direction, added = _through(add_norm.norm, stream + out, direction)
+                bias += added
+            if part == "ffn":
+                found.append((f"{name}.{index + 1}.ffn", (out * direction).sum(dim=-1)))
+                continue
+            kind = "cross" if part == "cross_attn" else name
+            results = (values[f"{path}.{part}.result"] * direction[:, :, None]).sum(dim=-1)  # [B, T, H]
+            each = enumerate(results.unbind(dim=-1), start=1)
+            found += reversed([(f"{kind}.{index + 1}.{number}", result) for number, result in each])
+            if (constant := layer.get_submodule(part).o_proj.bias) is not None:
+                bias += direction @ constant
+    first = values[f"{name}.layers.0.resid_pre"]
+    return {"embeddings": (first * direction).sum(dim=-1), **dict(reversed(found)), "biases": bias}
+
+
+def _through(norm: Any, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor | float]:
+    """A direction [B, T, D] before a norm whose scale is that of x [B, T, D], and what the norm's bias adds to it."""
+    if isinstance(norm, nn.Identity):
+        return direction, 0.0
+    weight, bias = norm.weight, getattr(norm, "bias", None)
+    before = direction if weight is None else direction * weight
+    centred = x
+    if isinstance(norm, nn.LayerNorm):
+        before, centred = before - before.mean(dim=-1, keepdim=True), x - x.mean(dim=-1, keepdim=True)
+    eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+    scale = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return before / scale, 0.0 if bias is None else direction @ bias

@@ -1,0 +1,114 @@
+"""The result of activation patching: a map of what restores an answer, as an image and as a page.
+
+Legend: R rows of a map, T positions.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from minitx.checkpoints.atomic_files import written_whole
+from minitx.interpret import html
+
+ALL = "all"
+"""Label of a column in which all positions are patched together."""
+
+
+@dataclass(frozen=True)
+class PatchMap:
+    """How much of the clean answer each patch restores: 0 as in the corrupted text, 1 as in the clean one.
+
+    values, rows and columns have an entry for each stack or kind of attention.
+    """
+
+    title: str
+    metric: str
+    answers: tuple[str, str]
+    """The tokens of the clean and of the corrupted answer that are compared."""
+    clean: float
+    """The metric without a patch, of the clean text."""
+    corrupted: float
+    """The same of the corrupted one."""
+    rows: dict[str, list[str]]
+    """Layers or heads."""
+    columns: dict[str, list[str]]
+    """Tokens, clean/corrupted where they differ; then, except for the residual stream, `all` together."""
+    values: dict[str, Tensor]
+    """[R, T]."""
+
+    def save_image(self, path: str | Path) -> None:
+        """Save the maps as PNG, PDF or SVG, by the ending of the path."""
+        from minitx.plotting.token_tables import draw_patches
+
+        draw_patches(self, Path(path))
+
+    save_png = save_image
+
+    def save_html(self, path: str | Path) -> None:
+        """Save the maps as a page, usable without a network."""
+        with written_whole(path) as file:
+            file.write(self.page().encode())
+
+    def _repr_html_(self) -> str:
+        """The same page for a notebook."""
+        return html.frame(self.page(), "activation patching")
+
+    @property
+    def note(self) -> str:
+        """The answers and the metric without patches, as a sentence."""
+        metric = self.metric.replace("_", " ")
+        answer = f"{self.answers[0]} against {self.answers[1]}" if metric == "logit difference" else self.answers[0]
+        return f"{metric} of {answer}: {self.clean:.3g} for the clean text, {self.corrupted:.3g} for the corrupted one"
+
+    def strongest(self, count: int = 5) -> list[tuple[float, str, int, int]]:
+        """What restores most at a single position: its share, the stack or kind, and the indices of row and column."""
+        found = [
+            (value, kind, row, column)
+            for kind, values in self.values.items()
+            for row, line in enumerate(values.tolist())
+            for column, value in enumerate(line)
+            if self.columns[kind][column] != ALL
+        ]
+        return sorted(found, reverse=True)[:count]
+
+    def page(self) -> str:
+        """The page as text."""
+        tables = [
+            {
+                "name": kind,
+                "note": "",
+                "corner": "",
+                "rows": self.rows[kind],
+                "columns": self.columns[kind],
+                "cells": [
+                    [
+                        self._cell(kind, row, column, value)
+                        for column, value in zip(self.columns[kind], line, strict=True)
+                    ]
+                    for row, line in zip(self.rows[kind], values.tolist(), strict=True)
+                ],
+            }
+            for kind, values in self.values.items()
+        ]
+        _, kind, row, column = self.strongest(1)[0]
+        start = [[*self.rows].index(kind), row, column]
+        modes = [["restored share of the clean answer", "signed"]]
+        return html.document("Activation patching", "tables.js", {
+            "title": self.title, "note": f"{self.note}.", "start": start, "modes": modes, "tables": tables,
+        })  # fmt: skip
+
+    def _cell(self, kind: str, row: str, column: str, value: float) -> dict[str, Any]:
+        metric = self.corrupted + value * (self.clean - self.corrupted)
+        return {
+            "shown": [[shown_share(value), value]],
+            "title": f"{kind}, {row}, at {column}",
+            "note": f"{self.metric.replace('_', ' ')} {metric:.3g}: {shown_share(value)} of the clean answer restored",
+            "lists": [],
+        }
+
+
+def shown_share(value: float) -> str:
+    """A share with two digits, without the sign of -0.0."""
+    return f"{round(value, 2) + 0.0:.2f}"

@@ -1,0 +1,333 @@
+"""Activation patching: which activations of a clean text restore its answer in a corrupted one (Meng et al. 2022).
+
+Legend: B batch, T positions, H heads, K d_head, V vocabulary, N patched forwards, R rows of a map.
+Path patching is limited to what one head passes directly to the queries, keys or values of another (Wang et al. 2023).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minitx.config.errors import ConfigError, did_you_mean
+from minitx.data.batch import IGNORE, Batch
+from minitx.data.prompts import framed
+from minitx.inference.predictor import Predictor
+from minitx.interpret.attention_maps import kind_of
+from minitx.interpret.intervene import intervene
+from minitx.interpret.lens import layer_names
+from minitx.interpret.patch_map import ALL, PatchMap
+from minitx.interpret.recording import attention_modules
+from minitx.interpret.trace import trace
+from minitx.models.transformers import EncoderOnly, Transformer
+
+SITES = ("resid", "attn", "ffn", "heads")
+METRICS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "logit_difference": lambda logits, right, wrong: logits[:, right] - logits[:, wrong],
+    "logit": lambda logits, right, wrong: logits[:, right],
+    "log_probability": lambda logits, right, wrong: logits.log_softmax(dim=-1)[:, right],
+    "probability": lambda logits, right, wrong: logits.softmax(dim=-1)[:, right],
+}
+"""From logits [N, V] and the first different tokens of the clean and the corrupted answer to [N]."""
+MAX_PATCHED_TOKENS = 2**14
+"""Tokens of one batch of patched forwards, at most."""
+
+
+class Patch(NamedTuple):
+    """An activation, or a part of it, whose value comes from another forward."""
+
+    name: str
+    """Of the activation, as trace names it."""
+    position: int | None = None
+    """None for all."""
+    head: int | None = None
+    """From 0; None for all, or for an activation without heads. Heads that share keys share a number there."""
+
+
+class PatchedInputs(NamedTuple):
+    """Two texts for a model, which differ, and the place where it answers them."""
+
+    clean: dict[str, Tensor]
+    """Keyword arguments of the model's forward, one row."""
+    corrupted: dict[str, Tensor]
+    position: int
+    """Of the logits to compare."""
+    answers: tuple[int, int]
+    """The token of the clean and of the corrupted answer at this position."""
+
+
+@torch.no_grad()
+def patched_logits(
+    model: Transformer,
+    inputs: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
+    patches: Sequence[Sequence[Patch]],
+    position: int = -1,
+) -> Tensor:
+    """Logits [N, V] at a position, of N forwards that each take their own patches from the values of another one.
+
+    Args:
+        model: in evaluation mode.
+        inputs: keyword arguments of its forward, one row.
+        values: activations of a forward of as many tokens, from trace.
+        patches: for each of the N forwards, what is replaced.
+    """
+    tokens = sum(part.size(1) for part in inputs.values() if part.dim() > 1)
+    size = max(1, MAX_PATCHED_TOKENS // tokens)
+    found = []
+    for start in range(0, len(patches), size):
+        chunk = patches[start : start + size]
+        rows: dict[str, list[tuple[int, Patch]]] = defaultdict(list)
+        for row, several in enumerate(chunk):
+            for patch in several:
+                rows[patch.name].append((row, patch))
+        with intervene(model, {name: _replace(values[name], several) for name, several in rows.items()}):
+            out = model(**{name: part.expand(len(chunk), *part.shape[1:]) for name, part in inputs.items()}, head=False)
+        found.append(model.head(out[:, position]))
+    return torch.cat(found).float()
+
+
+def _replace(source: Tensor, rows: Sequence[tuple[int, Patch]]) -> Callable[[Tensor], Tensor]:
+    """A function that replaces parts of rows of an activation by those of a source of one row."""
+
+    def replace(value: Tensor) -> Tensor:
+        for row, (_, position, head) in rows:  # value is a copy
+            at = (slice(None) if position is None else position, *(() if head is None else (head,)))
+            value[(row, *at)] = source[(0, *at)].to(value)
+        return value
+
+    return replace
+
+
+@torch.no_grad()
+def path_values(
+    model: Transformer, clean: Mapping[str, Tensor], corrupted: Mapping[str, Tensor], sender: Patch
+) -> dict[str, Tensor]:
+    """Queries, keys and values of all attentions where one head alone is that of the clean inputs.
+
+    All other heads and feed-forward networks keep the values of the corrupted inputs, so that only the direct path from
+    the sender differs.
+    """
+    with trace(model, only=[sender.name]) as own:
+        model(**clean)
+    with trace(model, only=["*attn.z", "*ffn.out"] if _has_ffn(model) else ["*attn.z"]) as values:
+        model(**corrupted)
+    mixed = _replace(own[sender.name], [(0, sender)])(values[sender.name].clone())
+    frozen: dict[str, Any] = {**values, sender.name: mixed}
+    names = [f"*attn.{part}" for part in "qkv"]
+    with intervene(model, frozen), trace(model, only=names) as received:
+        model(**corrupted)
+    return {**received}
+
+
+def _has_ffn(model: Transformer) -> bool:
+    return any(name.endswith("ffn") for name, _ in model.named_modules())
+
+
+def head_patches(model: Transformer) -> dict[str, Patch]:
+    """Each head as a patch of its z, by its name counted from 1, such as cross.2.1."""
+    found, layers = {}, defaultdict[str, int](int)
+    for path, module in attention_modules(model).items():
+        layers[kind_of(path)] += 1
+        for head in range(module.n_heads):
+            found[f"{kind_of(path)}.{layers[kind_of(path)]}.{head + 1}"] = Patch(f"{path}.z", None, head)
+    return found
+
+
+@torch.no_grad()
+def patch_texts(
+    predictor: Predictor,
+    clean: str,
+    corrupted: str,
+    *,
+    sites: str = "resid",
+    metric: str = "logit_difference",
+    answers: tuple[str, str] | None = None,
+    sender: str | None = None,
+) -> PatchMap:
+    """Run the corrupted text once for each site and position, with the activation there taken from the clean text.
+
+    The answers are compared at the first token in which they differ.
+
+    Args:
+        predictor: the model.
+        clean: a question, or a text.
+        corrupted: another one of as many tokens, with another answer.
+        sites: resid (the stream before the first layer and after each one), attn or ffn (what a sublayer adds), heads.
+        metric: logit_difference (of the two answers), logit, log_probability or probability of the clean answer.
+        answers: to both texts; by default the model's own.
+        sender: a head, such as decoder.1.1, for path patching: what it passes directly to the queries, keys and values
+            of each head, at all positions together, instead of sites.
+
+    Raises:
+        ConfigError: texts of different lengths or with the same answer; an unknown site, metric or head.
+    """
+    for option, value, known in (("sites", sites, SITES), ("metric", metric, METRICS)):
+        if value not in known:
+            raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value}: {did_you_mean(value, known)}")
+    model, tokens, heads = predictor.model, predictor.tokenizer.tokens, head_patches(predictor.model)
+    if sender is not None and sender not in heads:
+        raise ConfigError(f"sender: this model has no head {sender}: {did_you_mean(sender, heads)}")
+    if sites == "ffn" and not _has_ffn(model) and sender is None:
+        raise ConfigError("sites: this model has no feed-forward networks: expected resid, attn or heads")
+    inputs = patched_inputs(predictor, clean, corrupted, answers)
+    if sender is None:
+        rows = _rows(model, sites, heads)
+        with trace(model, only=sorted({patch.name for kind in rows.values() for patch in kind.values()})) as traced:
+            model(**inputs.clean)
+        values: dict[str, Tensor] = {**traced}
+        columns = {kind: _columns(predictor, inputs, kind) for kind in rows}
+        together = {kind: [ALL] if sites != "resid" and len(labels) > 1 else [] for kind, labels in columns.items()}
+        patches = {
+            kind: [
+                [patch._replace(position=None if label is ALL else position)]
+                for patch in several.values()
+                for position, label in enumerate([*columns[kind], *together[kind]])
+            ]
+            for kind, several in rows.items()
+        }
+        columns = {kind: [*labels, *together[kind]] for kind, labels in columns.items()}
+    else:
+        values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
+        rows = _receivers(heads, sender)
+        columns = {kind: ["queries", "keys", "values"] for kind in rows}
+        patches = {
+            kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
+            for kind, several in rows.items()
+        }
+    plain = [patched_logits(model, each, {}, [[]], inputs.position) for each in (inputs.clean, inputs.corrupted)]
+    flat = [patch for several in patches.values() for patch in several]
+    logits = torch.cat([*plain, patched_logits(model, inputs.corrupted, values, flat, inputs.position)])
+    measured = METRICS[metric](logits, *inputs.answers).cpu()
+    if not bool(measured.isfinite().all()) or measured[0] == measured[1]:
+        raise ConfigError(f"metric: {metric} is {measured[0]:.3g} for both texts: there is nothing to restore")
+    restored = (measured[2:] - measured[1]) / (measured[0] - measured[1])
+    parts = restored.split([len(several) for several in patches.values()])
+    named = tokens(inputs.answers)
+    return PatchMap(
+        f"{predictor.config.run.name}: {clean:.60} → {corrupted:.60}",
+        metric,
+        (named[0], named[1]),
+        measured[0].item(),
+        measured[1].item(),
+        {kind: [*several] for kind, several in rows.items()},
+        columns,
+        {kind: part.view(len(rows[kind]), -1) for kind, part in zip(rows, parts, strict=True)},
+    )
+
+
+def _rows(model: Transformer, sites: str, heads: Mapping[str, Patch]) -> dict[str, dict[str, Patch]]:
+    """What to patch, by stack or kind of attention and by the label of a row."""
+    found: dict[str, dict[str, Patch]] = defaultdict(dict)
+    if sites == "heads":
+        for name, patch in heads.items():
+            found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
+    elif sites == "attn":
+        for patch in heads.values():
+            kind = kind_of(patch.name.removesuffix(".z"))
+            found[kind].setdefault(f"layer {patch.name.split('.')[2]}", Patch(patch.name.removesuffix("z") + "out"))
+        found = {kind: {f"layer {n}": p for n, p in enumerate(several.values(), 1)} for kind, several in found.items()}
+    else:
+        for stack in (name for name in ("encoder", "decoder") if hasattr(model, name)):
+            layers: Any = model.get_submodule(f"{stack}.layers")
+            paths = [f"{stack}.layers.{index}" for index in range(len(layers))]
+            if sites == "ffn":
+                found[stack] = {f"layer {n}": Patch(f"{path}.ffn.out") for n, path in enumerate(paths, 1)}
+            else:
+                names = [f"{paths[0]}.resid_pre", *(f"{path}.resid_post" for path in paths)]
+                found[stack] = dict(zip(layer_names(len(names)), map(Patch, names), strict=True))
+    return found
+
+
+def _receivers(heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
+    """The heads that the model computes after a sender, by kind and label; those of the sender's own layer are not."""
+    order = [*dict.fromkeys(patch.name for patch in heads.values())]
+    found: dict[str, dict[str, Patch]] = defaultdict(dict)
+    for name, patch in heads.items():
+        if order.index(patch.name) > order.index(heads[sender].name):
+            found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
+    if not found:
+        raise ConfigError(f"sender: no head follows {sender} in this model")
+    return found
+
+
+def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:
+    """The queries, keys or values of a head; heads may share keys and values."""
+    module: Any = model.get_submodule(path := patch.name.removesuffix(".z"))
+    assert patch.head is not None
+    head = patch.head if part == "q" else patch.head * module.n_kv_heads // module.n_heads
+    return Patch(f"{path}.{part}", None, head)
+
+
+def _columns(predictor: Predictor, inputs: PatchedInputs, kind: str) -> list[str]:
+    """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs."""
+    name = {"encoder": "src_ids", "decoder": "tgt_ids", "cross": "tgt_ids"}[kind]
+    rows = [each.get(name, each.get("ids")) for each in (inputs.clean, inputs.corrupted)]
+    pairs = zip(*(predictor.tokenizer.tokens(row[0].tolist()) for row in rows if row is not None), strict=True)
+    return [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
+
+
+def patched_inputs(
+    predictor: Predictor, clean: str, corrupted: str, answers: tuple[str, str] | None = None
+) -> PatchedInputs:
+    """Both texts, with the beginning that their answers have in common, and where the answers differ.
+
+    Raises:
+        ConfigError: texts of different lengths, or the same text or answer twice.
+    """
+    task, tokenizer, model = predictor.task, predictor.tokenizer, predictor.model
+    questions = [predictor._encode(text) for text in (clean, corrupted)]
+    lengths = [*map(len, questions)]
+    if lengths[0] != lengths[1]:
+        raise ConfigError(
+            "clean and corrupted must have the same number of tokens, as activations are exchanged position by "
+            f"position: got {lengths[0]} and {lengths[1]}"
+        )
+    if questions[0] == questions[1]:
+        raise ConfigError("clean and corrupted must differ: both are the same tokens")
+
+    def batches(beginning: list[int] | None) -> list[Batch]:
+        """Both questions, and what their answers have in common."""
+        answers = None if beginning is None else [beginning]
+        options = (answers, task.kind, predictor.architecture, tokenizer.special, predictor.device)
+        divided = [task.divide(question) for question in questions]
+        return [framed([source], *options, [given]) for source, given in divided]
+
+    encode = tokenizer.encode_question if task.kind == "masked" else tokenizer.encode_answer
+    rows = [[*map(encode, answers)]] if answers else []
+    if task.kind == "pairs" and not isinstance(model, EncoderOnly):  # an answer follows its question, and ends
+        first, second = rows[0] if rows else map(encode, predictor.generate([clean, corrupted]))
+        index, chosen = _first_difference([*first, tokenizer.special.eos], [*second, tokenizer.special.eos])
+        both = batches(first[:index])
+        position = int((both[0].labels[0] != IGNORE).nonzero()[-1])  # of <eos>, after the beginning
+        if both[0].src is not None:  # an empty beginning is padded
+            both = [replace(batch, tgt=batch.tgt[:, : position + 1]) for batch in both if batch.tgt is not None]
+        return PatchedInputs(both[0].model_inputs(), both[1].model_inputs(), position, chosen)
+    inputs, other = (batch.model_inputs() for batch in batches(None))
+    first, second = rows[0] if rows else (_best(model, each) for each in (inputs, other))
+    if task.kind == "stream":
+        index, chosen = _first_difference(*((row[:1] if rows else row[-1:]) for row in (first, second)))
+        return PatchedInputs(inputs, other, -1, chosen)
+    read = [task.kind != "masked" or token == tokenizer.special.mask for token in questions[0]]
+    first, second = ([token if own else -1 for token, own in zip(row, read, strict=False)] for row in (first, second))
+    return PatchedInputs(inputs, other, *_first_difference(first, second))
+
+
+@torch.no_grad()
+def _best(model: Transformer, inputs: Mapping[str, Tensor]) -> list[int]:
+    """The likeliest token at each position."""
+    logits: Tensor = model(**inputs)
+    return logits[0].argmax(dim=-1).tolist()
+
+
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> tuple[int, tuple[int, int]]:
+    """The index at which two answers differ first, and their tokens there."""
+    for index, pair in enumerate(zip(one, other, strict=False)):
+        if pair[0] != pair[1]:
+            return index, pair
+    raise ConfigError(
+        "clean and corrupted have the same answer, so there is nothing to restore: change the corrupted text"
+    )

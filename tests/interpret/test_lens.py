@@ -1,0 +1,160 @@
+"""The lens of a layer is the model without the layers above it; attributions add up to the logit."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from minitx.config.errors import ConfigError
+from minitx.inference.predictor import Predictor
+from minitx.interpret.attribution import attribute, last_stack
+from minitx.interpret.intervene import intervene
+from minitx.interpret.lens import Lens, decoder_lens, lens
+from minitx.nn import POSITIONS
+from predictors import EVERY, built, prompts
+from small_models import build_tiny, close, draw, every_architecture, keep_of
+
+SCHEMES = [*POSITIONS, "all_hooks"]
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"norm_first": index % 2 == 0}) for index, name in enumerate(SCHEMES)),
+    ("rope", {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2}), ("t5", {"d_ff": 0, "bias": False}),
+]  # fmt: skip
+every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+
+
+def ragged(architecture: str) -> dict[str, Tensor]:
+    """Inputs of a batch of two."""
+    if architecture == "encoder_decoder":
+        return {"src_ids": draw(2, 6), "tgt_ids": draw(2, 5), "src_keep": keep_of(6, 4), "tgt_keep": keep_of(3, 5)}
+    return {"ids": draw(2, 6), "keep": keep_of(6, 4)}
+
+
+def without_upper_layers(model: Any, stack: str, kept: int) -> Any:
+    """The model with the lowest layers of one stack alone; without any, each layer is the identity."""
+    model = copy.deepcopy(model)
+    layers = model.get_submodule(stack).layers
+    for layer in layers[kept:]:
+        layer.forward = lambda x, *_, **__: x
+    return model
+
+
+@torch.no_grad()
+@every_architecture
+@every_case
+def test_each_layer_is_the_model_without_those_above(architecture: str, name: str, options: dict[str, Any]) -> None:
+    model, inputs = build_tiny(architecture, name, **options), ragged(architecture)
+    lenses = {last_stack(model)[0]: lens(model, inputs)}
+    if architecture == "encoder_decoder":
+        lenses["encoder"] = decoder_lens(model, inputs)
+    for stack, logits in lenses.items():
+        assert logits.size(0) == 3
+        close(logits[-1], model(**inputs))
+        for kept in (0, 1):
+            close(logits[kept], without_upper_layers(model, stack, kept)(**inputs))
+
+
+@torch.no_grad()
+@every_architecture
+@every_case
+def test_attributions_add_up_to_the_logit(architecture: str, name: str, options: dict[str, Any]) -> None:
+    model, inputs = build_tiny(architecture, name, head_bias=True, **options), ragged(architecture)
+    logits = model(**inputs)
+    tokens, others = draw(*logits.shape[:2]), draw(*logits.shape[:2])
+    expected = logits.gather(-1, tokens[..., None])[..., 0]
+    found = attribute(model, inputs, tokens)
+    close(sum(found.values(), torch.zeros(())), expected, 1e-4)
+    difference = attribute(model, inputs, tokens, others)
+    close(sum(difference.values(), torch.zeros(())), expected - logits.gather(-1, others[..., None])[..., 0], 1e-4)
+    kinds = {"encoder_decoder": ["decoder", "cross"], "decoder_only": ["decoder"], "encoder_only": ["encoder"]}
+    heads = {f"{kind}.{layer}.{head}" for kind in kinds[architecture] for layer in (1, 2) for head in range(1, 5)}
+    networks = {f"{kinds[architecture][0]}.{layer}.ffn" for layer in (1, 2) if options.get("d_ff") != 0}
+    assert found.keys() == heads | networks | {"embeddings", "biases"}
+
+
+@torch.no_grad()
+@every_architecture
+def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -> None:
+    """Exactly so for the last sublayer of a model without a final norm."""
+    model: Any = build_tiny(architecture, "rope", d_ff=0)
+    name, stack = last_stack(model)
+    stack.norm = nn.Identity()
+    inputs = ragged(architecture)
+    logits = model(**inputs)
+    tokens = draw(*logits.shape[:2])
+    part = "cross_attn" if architecture == "encoder_decoder" else "self_attn"
+    found = attribute(model, inputs, tokens)[f"{'cross' if part == 'cross_attn' else name}.2.3"]
+
+    def without(z: Tensor) -> Tensor:
+        z[:, :, 2] = 0.0
+        return z
+
+    with intervene(model, {f"{name}.layers.1.{part}.z": without}):
+        close(found, (logits - model(**inputs)).gather(-1, tokens[..., None])[..., 0])
+
+
+@pytest.fixture(params=[*EVERY, "text"])
+def predictor(request: pytest.FixtureRequest) -> Predictor:
+    return built("decoder_only", text=True) if request.param == "text" else built(request.param)
+
+
+def test_the_lens_of_a_text(predictor: Predictor, tmp_path: Path) -> None:
+    text = prompts(predictor)[2]
+    found = predictor.lens(text)
+    own = last_stack(predictor.model)[0]
+    assert set(found.logits) == ({"decoder", "encoder"} if predictor.architecture == "encoder_decoder" else {own})
+    for stack, logits in found.logits.items():
+        assert logits.shape[:2] == (3, len(found.tokens))
+        shares = logits.softmax(dim=-1)
+        for position, answer in enumerate(found.answers.tolist()):
+            order = logits[-1, position].argsort(descending=True).tolist()
+            assert order.index(answer) + 1 == found.ranks(stack)[-1, position]
+            close(shares[-1, position, answer], found.answer_probabilities(stack)[-1, position])
+            top = [(*predictor.tokenizer.tokens([token]), shares[-1, position, token].item()) for token in order[:4]]
+            assert found.top(stack)[-1][position][:4] == top
+    if predictor.task.kind == "pairs" and predictor.architecture != "encoder_only":
+        assert predictor.tokenizer.decode(found.answers[found.known][:-1].tolist()) == predictor.generate(text)
+    answers = found.logits[own][-1].gather(-1, found.answers[:, None])[:, 0]
+    close(sum(found.attribution.values(), torch.zeros(())), answers, 1e-4)
+    check_files(found, tmp_path)
+
+
+def check_files(found: Lens, folder: Path) -> None:
+    found.save_png(folder / "lens.png")
+    with Image.open(folder / "lens.png") as image:
+        assert image.width > 500
+    page = found.page()
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    for table, (stack, logits) in zip(data["tables"], found.logits.items(), strict=True):
+        assert [len(row) for row in table["cells"]] == [len(found.tokens)] * len(logits)
+        assert table["cells"][-1][0]["shown"] == [[*found.top(stack, 1)[-1][0][0]], [
+            f"#{found.ranks(stack)[-1, 0]}", found.answer_probabilities(stack)[-1, 0].item(),
+        ]]  # fmt: skip
+    assert found._repr_html_().startswith("<iframe srcdoc=")
+
+
+def test_a_target_is_the_answer() -> None:
+    predictor = built("encoder_decoder")
+    found = predictor.lens("3 1 4", "4 4")
+    assert predictor.tokenizer.tokens(found.answers.tolist()) == ["4", "4", "<eos>"]
+    assert found.known.all()
+    close(found.answer_probabilities("decoder")[-1].log().sum(), torch.tensor(predictor.score("3 1 4", "4 4")))
+
+
+def test_bad_input_is_one_sentence() -> None:
+    for architecture in ("encoder_only", "decoder_only"):
+        with pytest.raises(ConfigError, match="DecoderLens needs"):
+            decoder_lens(build_tiny(architecture), {"ids": draw(1, 3)})
+    with pytest.raises(ConfigError, match="no separate target"):
+        built("decoder_only", text=True).lens("abc", "d")
+    with pytest.raises(ConfigError, match="linear head"):
+        attribute(build_tiny("encoder_only", head_transform=True), {"ids": draw(1, 3)}, draw(1, 3))
+    broken = copy.deepcopy(built("decoder_only"))
+    with torch.no_grad():
+        broken.model.head.weight.fill_(torch.nan)
+    with pytest.raises(ConfigError, match="NaN"):
+        broken.lens("3 1 4", "4")

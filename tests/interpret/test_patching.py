@@ -1,0 +1,209 @@
+"""Patching equals a loop over plain hooks; a model's own values change nothing; the direct path alone is a path."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from minitx.config.errors import ConfigError
+from minitx.interpret.patching import SITES, Patch, head_patches, patched_inputs, patched_logits, path_values
+from minitx.interpret.trace import trace
+from predictors import EVERY, built
+from small_models import build_tiny, close, draw, every_architecture, every_scheme
+
+ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
+NAMES = ("*.resid_pre", "*.resid_post", "*attn.out", "*.ffn.out", "*attn.z", "*attn.k")
+
+
+def pair(architecture: str) -> list[dict[str, Tensor]]:
+    """Inputs of two texts."""
+    if architecture == "encoder_decoder":
+        target = draw(1, 4)
+        return [{"src_ids": draw(1, 5), "tgt_ids": target} for _ in range(2)]
+    return [{"ids": draw(1, 5)} for _ in range(2)]
+
+
+@torch.no_grad()
+@every_architecture
+@every_scheme
+def test_own_values_change_nothing_and_all_clean_ones_restore_all(architecture: str, name: str) -> None:
+    model: Any = build_tiny(architecture, name)
+    clean, corrupted = pair(architecture)
+    with trace(model, only=NAMES) as own:
+        model(**corrupted)
+    patches = [Patch(each, position) for each in own for position in (None, 1)]
+    patches += [Patch(each, 2, 0) for each in own if each.endswith((".z", ".k"))]
+    unpatched = patched_logits(model, corrupted, {}, [[]])
+    close(unpatched, model(**corrupted)[:, -1])
+    assert torch.equal(patched_logits(model, corrupted, own, [patches]), unpatched)
+    close(patched_logits(model, corrupted, own, [[patch] for patch in patches]), unpatched.expand(len(patches), -1))
+    with trace(model, only="*.layers.0.resid_pre") as streams:
+        model(**clean)
+    everything = [[Patch(each) for each in streams]]
+    close(patched_logits(model, corrupted, streams, everything)[0], model(**clean)[0, -1])
+
+
+@torch.no_grad()
+@every_architecture
+def test_heads_and_networks_as_by_a_loop_over_hooks(architecture: str) -> None:
+    model: Any = build_tiny(architecture, "rope")
+    clean, corrupted = pair(architecture)
+    with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
+        model(**clean)
+    patches = [
+        [Patch(each, position, head)] for each in values if each.endswith("z") for position, head in ((0, 1), (3, 2))
+    ]
+    patches += [[Patch(each, 2)] for each in values if each.endswith("ffn.out")]
+    patches.append([patches[0][0], patches[3][0]])
+    found = patched_logits(model, corrupted, values, patches, position=2)
+    assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
+    for several, logits in zip(patches, found, strict=True):
+        handles = [by_hand(model, patch, clean) for patch in several]
+        close(logits, model(**corrupted)[0, 2])
+        for handle in handles:
+            handle.remove()
+
+
+def by_hand(model: Any, patch: Patch, clean: dict[str, Tensor]) -> Any:
+    """A hook of torch's own that replaces one head at a position, or the output of a network."""
+    module = model.get_submodule(patch.name.rpartition(".")[0])
+    kept: list[Tensor] = []
+    part = slice(None)
+    if patch.head is not None:
+        part = slice(patch.head * module.d_head, (patch.head + 1) * module.d_head)
+        module = module.o_proj
+        handle = module.register_forward_pre_hook(lambda _, args: kept.append(args[0].clone()))
+    else:
+        handle = module.register_forward_hook(lambda _, args, out: kept.append(out.clone()))
+    model(**clean)
+    handle.remove()
+
+    def replaced(value: Tensor) -> Tensor:
+        value = value.clone()
+        value[:, patch.position, part] = kept[0][:, patch.position, part]
+        return value
+
+    if patch.head is not None:
+        return module.register_forward_pre_hook(lambda _, args: (replaced(args[0]),))
+    return module.register_forward_hook(lambda _, args, out: replaced(out))
+
+
+@torch.no_grad()
+def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
+    """What a head adds, added to the input of k_proj alone, two layers later."""
+    model: Any = build_tiny("decoder_only", "rope", n_layers=3, n_kv_heads=2)
+    clean, corrupted = pair("decoder_only")
+    sender = Patch("decoder.layers.0.self_attn.z", None, 1)
+    found = path_values(model, clean, corrupted, sender)["decoder.layers.2.self_attn.k"]
+    added = []
+    for inputs in (clean, corrupted):
+        with trace(model, only="decoder.layers.0.self_attn.result") as t:
+            model(**inputs)
+        added.append(t["decoder.layers.0.self_attn.result"][:, :, 1])
+    with trace(model, only="decoder.layers.2.resid_pre") as t:
+        model(**corrupted)
+    layer = model.decoder.layers[2]
+    stream = t["decoder.layers.2.resid_pre"] + added[0] - added[1]
+    expected = layer.self_attn.k_proj(layer.add_norm_self.norm(stream)).view(1, 5, 2, -1)
+    with trace(model, only="decoder.layers.2.self_attn.k") as t:
+        handle = layer.self_attn.k_proj.register_forward_hook(lambda *_: expected.flatten(2))
+        model(**corrupted)
+        handle.remove()
+    close(found, t["decoder.layers.2.self_attn.k"])
+
+
+@pytest.mark.parametrize("sites", SITES)
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
+    predictor = built(architecture)
+    found = predictor.patch("0 2 6 6 1", "0 2 6 6 4", sites=sites, answers=ANSWERS)
+    kinds = {
+        "encoder_decoder": ["encoder", "decoder", "cross"],
+        "decoder_only": ["decoder"],
+        "encoder_only": ["encoder"],
+    }
+    panels = [kind for kind in kinds[architecture] if kind != "cross" or sites in ("attn", "heads")]
+    assert [*found.values] == panels
+    inputs = patched_inputs(predictor, "0 2 6 6 1", "0 2 6 6 4", ANSWERS)
+    with torch.no_grad():
+        logits = [predictor.model(**each)[0, inputs.position] for each in (inputs.clean, inputs.corrupted)]
+    right, wrong = inputs.answers
+    close(torch.tensor([found.clean, found.corrupted]), torch.stack([each[right] - each[wrong] for each in logits]))
+    assert found.answers == tuple(predictor.tokenizer.tokens(inputs.answers))
+    for kind, values in found.values.items():
+        assert values.shape == (len(found.rows[kind]), len(found.columns[kind]))
+        assert values.isfinite().all()
+    if sites == "resid":
+        last = found.values[kinds[architecture][min(1, len(panels) - 1)]][-1]
+        assert last[inputs.position] == pytest.approx(1.0, abs=1e-4), "the head reads nothing else"
+        assert found.values[panels[0]][0].isclose(torch.tensor(0.0), atol=1e-6).any(), "equal tokens restore nothing"
+    if sites == "heads":
+        found.save_png(tmp_path / "patch.png")
+        with Image.open(tmp_path / "patch.png") as image:
+            assert image.width > 500
+    data = json.loads(found.page().partition('id="data">')[2].partition("</script>")[0])
+    assert [table["name"] for table in data["tables"]] == panels
+    (share, kind, row, column), *_ = found.strongest()
+    table, at, place = data["start"]
+    assert data["tables"][table]["cells"][at][place]["shown"][0][1] == share
+    assert (panels[table], at, place) == (kind, row, column)
+    assert found.values[kind][row, column] == share
+    assert found.values[kind].max() >= share
+
+
+def test_answers_choose_what_is_compared() -> None:
+    predictor = built("encoder_decoder")
+    inputs = patched_inputs(predictor, "3 1", "3 2", ("5 5 1", "5 5 2"))
+    assert predictor.tokenizer.tokens(inputs.clean["tgt_ids"][0].tolist()) == ["<bos>", "5", "5"]
+    assert (inputs.position, predictor.tokenizer.tokens(inputs.answers)) == (2, ["1", "2"])
+    empty = patched_inputs(predictor, "3 1", "3 2", ("1", ""))
+    assert (empty.clean["tgt_ids"].size(1), predictor.tokenizer.tokens(empty.answers)) == (1, ["1", "<eos>"])
+    text = built("decoder_only", text=True)
+    assert text.tokenizer.tokens(patched_inputs(text, "abc", "abd", ("de", "e")).answers) == ["d", "e"]
+    shares = predictor.patch("3 1", "3 2", metric="probability", answers=("1", "2"))
+    assert 0.0 < shares.corrupted < 1.0
+
+
+def test_a_sender_is_patched_into_later_heads() -> None:
+    found = built("encoder_decoder").patch("0 2 6", "0 3 6", sender="decoder.1.2", answers=ANSWERS)
+    assert found.rows == {
+        "cross": ["head 1.1", "head 1.2", "head 2.1", "head 2.2"],
+        "decoder": ["head 2.1", "head 2.2"],
+    }
+    assert found.columns["cross"] == ["queries", "keys", "values"]
+    assert found.values["cross"][:, 1:].abs().max() < 1e-5, "keys and values come from the encoder"
+    assert [*head_patches(built("decoder_only").model)] == ["decoder.1.1", "decoder.1.2", "decoder.2.1", "decoder.2.2"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "expected"),
+    [
+        (("3 1", "3 1 4"), {}, "must have the same number of tokens"),
+        (("3 1", "3 1"), {}, "must differ"),
+        (("3 1", "3 9"), {}, "9"),
+        (
+            ("3 1", "3 2"),
+            {"sites": "head"},
+            "sites must be one of resid, attn, ffn, heads, got head: did you mean heads?",
+        ),
+        (("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
+        (("3 1", "3 2"), {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
+        (("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
+        (("3 1", "3 2"), {"answers": ("4", "4")}, "the same answer"),
+    ],
+)
+def test_bad_input_is_one_sentence(texts: tuple[str, str], options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
+        built("decoder_only").patch(*texts, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_attention_alone_has_no_networks_to_patch() -> None:
+    predictor = built("decoder_only", d_ff=0)
+    assert predictor.patch("0 2 6 6 1", "0 2 6 6 4", sites="heads", answers=ANSWERS).values
+    with pytest.raises(ConfigError, match="no feed-forward networks"):
+        predictor.patch("3 1", "3 2", sites="ffn")

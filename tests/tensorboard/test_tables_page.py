@@ -1,0 +1,88 @@
+"""The page of the lens and of patching, opened from disk without network, at three widths and in both themes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictors import built
+
+LENS = built("encoder_decoder").lens("0 2 6 6 1 3 0 1 2", "1 6 6 2 0 5 4 1 2")
+HOSTILE = "</script><script>window.hacked = 1</script>"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("tables")
+    paths = {name: folder / f"{name}.html" for name in ("lens", "patch")}
+    LENS.tokens[1] = HOSTILE
+    LENS.save_html(paths["lens"])
+    patches = built("encoder_decoder").patch("0 2 6", "0 2 5", sites="heads", answers=("1", "2"))
+    patches.save_html(paths["patch"])
+    return paths
+
+
+@pytest.fixture(params=[(1300, "light"), (800, "dark"), (390, "light")], ids=str)
+def page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
+    """A page without network; requests and errors fail the test."""
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 850}, color_scheme=scheme)
+    context.set_offline(True)
+    page, troubles = context.new_page(), []
+    page.on("request", lambda one: one.url.startswith("file:") or troubles.append(one.url))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables scroll sideways"
+    assert page.evaluate("window.hacked") is None
+    context.close()
+    assert not troubles
+
+
+def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path]) -> None:
+    page.goto(files["lens"].as_uri())
+    tables = page.locator(".table")
+    assert tables.count() == 2
+    cells = tables.first.locator("tbody tr")
+    assert cells.count() == 3
+    assert cells.first.locator("button").count() == len(LENS.tokens)
+    cells.nth(1).locator("button").first.click()
+    assert page.locator(".detail h2").inner_text() == "layer 1, position 1: <bos>"
+    listed = page.locator(".detail .row").first.locator("li")
+    assert listed.count() == 10
+    expected = LENS.top("decoder")[1][0]
+    assert listed.locator(".token").all_inner_texts() == [token for token, _ in expected]
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".detail h2").inner_text() == f"layer 2, position 2: {HOSTILE}"
+    assert f"rank {LENS.ranks('decoder')[2, 1]}," in page.locator(".detail .note").inner_text()
+    page.keyboard.press("ArrowDown")  # there is no lower layer
+    assert page.locator(".table [aria-pressed]").count() == 1
+    assert page.locator(".detail .row").count() == 2, "tokens and attribution"
+    page.get_by_role("button", name="answer: rank and probability").click()
+    assert cells.nth(2).locator("button").nth(1).inner_text() == f"#{LENS.ranks('decoder')[2, 1]}"
+    before = page.evaluate("document.documentElement.dataset.theme")
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.evaluate("document.documentElement.dataset.theme") != before
+
+
+def test_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
+    page.goto(files["patch"].as_uri())
+    assert page.locator(".table").count() == 3
+    lowest = page.evaluate("""() => {
+        const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+        const luminance = (colour) => {
+            canvas.fillStyle = colour;
+            canvas.fillRect(0, 0, 1, 1);
+            const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => part / 255)
+                .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        return Math.min(...[...document.querySelectorAll("td button")].map((one) => {
+            const style = getComputedStyle(one);
+            const [low, high] = [style.color, style.backgroundColor].map(luminance).sort((a, b) => a - b);
+            return (high + 0.05) / (low + 0.05);
+        }));
+    }""")
+    assert lowest > 3.0
