@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from minitx.compilation.static_cache import StaticCache
+from minitx.config.errors import ConfigError
 
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
@@ -29,10 +30,14 @@ class CompiledStep:
         total: the most tokens of a row, the prompt's included.
 
     Raises:
-        ConfigError: a model with a window.
+        ConfigError: a model with a window, or with hooks, which a compiled step does not call.
     """
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
+        if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
+            raise ConfigError(
+                "compile must be false under trace or intervene, whose hooks a compiled step does not call"
+            )
         self._model, self._used, self._total = model, cache.length, _whole_units(total)
         self._kind: Any = type(model)
         self._capacity = min(self._total, _whole_units(cache.length + 1))

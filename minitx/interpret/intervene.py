@@ -23,8 +23,8 @@ from minitx.nn import Cache, EncoderStack, Stack
 Replacement = Tensor | Callable[[Tensor], Tensor] | str
 """A tensor, a function of the value, "zero" or "mean"."""
 
-Starts = dict[Stack, tuple[int, bool]]
-"""How many tokens precede those of a stack's current call, and whether it has a cache."""
+Totals = dict[Stack, tuple[int, bool]]
+"""How many tokens a stack's current call has, cached ones included, and whether it has a cache."""
 
 
 @dataclass(frozen=True)
@@ -83,24 +83,25 @@ def intervene(
     Raises:
         ConfigError: a name that the model does not have; when the model runs, a shape that does not fit.
     """
-    known, starts = sites(model), Starts()
+    known, totals = sites(model), Totals()
     hooked: list[tuple[Site, Callable[[Tensor], Tensor]]] = []
     for pattern, change in changes.items():
         for name, site in selected(known, pattern).items():
             given = change if isinstance(change, At) else At(change, None, None, "")
             _check(name, site, given, means)
-            hooked.append((site, partial(_replaced, name, site, given, means or {}, starts)))
+            hooked.append((site, partial(_replaced, name, site, given, means or {}, totals)))
     with ExitStack() as stack:
         for part in {site.stack for site, _ in hooked}:
-            stack.callback(part.register_forward_pre_hook(partial(_start, starts), with_kwargs=True).remove)
-        stack.enter_context(changed(hooked))
+            stack.callback(part.register_forward_pre_hook(partial(_count, totals), with_kwargs=True).remove)
+        stack.enter_context(changed(model, hooked))
         yield
 
 
-def _start(starts: Starts, stack: Stack, args: Any, kwargs: Any) -> None:
-    """Record how many tokens precede those of a stack's call, and whether it has a cache."""
-    cache: Cache | None = inspect.signature(stack.forward).bind(*args, **kwargs).arguments.get("cache")
-    starts[stack] = (cache.length if cache is not None else 0, cache is not None)
+def _count(totals: Totals, stack: Stack, args: Any, kwargs: Any) -> None:
+    """Record the tokens of a stack's call before its layers run."""
+    given = inspect.signature(stack.forward).bind(*args, **kwargs).arguments
+    cache: Cache | None = given.get("cache")
+    totals[stack] = (given["x"].size(1) + (cache.length if cache is not None else 0), cache is not None)
 
 
 def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
@@ -115,13 +116,13 @@ def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None
         raise ConfigError(f"intervene: {name} [{', '.join(site.shape)}] has no {kind} to choose")
 
 
-def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], starts: Starts, old: Tensor) -> Tensor:
+def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], totals: Totals, old: Tensor) -> Tensor:
     """The value that replaces `old`."""
-    start, cached = starts[site.stack]
+    total, cached = totals[site.stack]
     rows: Any = site.dim("T") if "T" in site.shape else site.dim("S")
-    if site.shape[rows] == "S":
-        start = 0  # all keys, with a cache too
-    chosen = _chosen(name, site, change, rows, start, cached, old)
+    # The index of the first row: after the cached tokens; for keys 0, unless a window has dropped some.
+    first = 0 if name.endswith(("cross_attn.k", "cross_attn.v")) else total - old.size(rows)
+    chosen = _chosen(name, site, change, rows, first, cached, old)
     if chosen is not None and not chosen.any():
         return old
     if callable(change.value):
@@ -132,8 +133,8 @@ def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], st
         new = change.value
     if not isinstance(new, Tensor):
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
-    if start and new.dim() == old.dim() and new.size(rows) >= start + old.size(rows):
-        new = new.narrow(rows, start, old.size(rows))
+    if cached and new.dim() == old.dim() and new.size(rows) >= first + old.size(rows):
+        new = new.narrow(rows, first, old.size(rows))
     try:
         new = new.to(old).expand_as(old)
     except RuntimeError:
@@ -142,14 +143,14 @@ def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], st
     return new if chosen is None else torch.where(chosen, new, old)
 
 
-def _chosen(name: str, site: Site, change: At, rows: int, start: int, cached: bool, old: Tensor) -> Tensor | None:
+def _chosen(name: str, site: Site, change: At, rows: int, first: int, cached: bool, old: Tensor) -> Tensor | None:
     """Which entries are replaced, broadcastable to the activation; None for all."""
     chosen = None
-    for wanted, dim, first in ((change.positions, rows, start), (change.parts, site.dim(change.dims or " "), 0)):
+    for wanted, dim, lowest in ((change.positions, rows, first), (change.parts, site.dim(change.dims or " "), 0)):
         if wanted is None or dim is None:
             continue
         size = old.size(dim)
-        indices = [index - first if index >= 0 else index + size for index in wanted]
+        indices = [index - lowest if index >= 0 else index + size for index in wanted]
         later = dim == rows and cached  # another call may have the token
         if not later and any(not 0 <= index < size for index in indices):
             raise ConfigError(f"intervene: {name} has indices 0 to {size - 1} in dimension {dim}, got {[*wanted]}")

@@ -108,14 +108,15 @@ def selected(known: Mapping[str, Site], patterns: str | Iterable[str]) -> dict[s
 
 
 @contextmanager
-def changed(changes: Iterable[tuple[Site, Change]]) -> Iterator[None]:
+def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterator[None]:
     """Within this block, apply each function to its activation whenever the model computes it; blocks may nest.
 
     Functions of one site are applied in the order in which they were given, those of an outer block first. Compiled
     models and parts run without their compiled code, which has no hooks.
     """
     with ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if any("_orig_mod" in path or part._compiled_call_impl is not None for path, part in model.named_modules()):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         for site, change in changes:
             stack.callback(_attach(site, change))
         yield
@@ -133,35 +134,28 @@ def _attach(site: Site, change: Change) -> Callable[[], Any]:
         return module.o_proj.register_forward_pre_hook(
             lambda _, args: (change(args[0].unflatten(-1, heads)).flatten(-2),)
         ).remove
-    if site.kind == "result":
-
-        def result(o_proj: nn.Linear, args: tuple[Tensor], out: Tensor) -> Tensor:
-            before = torch.einsum("bthk,dhk->bthd", args[0].unflatten(-1, heads), o_proj.weight.unflatten(-1, heads))
-            after = change(before)
-            # The difference: a result that did not change then changes nothing, whatever the order of the sum.
-            return out if after is before else out + (after - before).sum(dim=2)
-
-        return module.o_proj.register_forward_hook(result).remove
     if not isinstance(module.attention, _ChangedAttention):
-        module.attention = _ChangedAttention(module.attention)
-    return module.attention.attach(module, site.kind, change)
+        module.attention = _ChangedAttention(module)
+    return module.attention.attach(site.kind, change)
 
 
 class _ChangedAttention:
-    """An attention function with functions applied to its queries, keys, values, scores and weights."""
+    """The attention function of a module, with functions applied to what it computes and to the heads' results."""
 
-    def __init__(self, inner: Callable[..., Any]) -> None:
-        self.inner = inner
+    def __init__(self, module: MultiHeadAttention) -> None:
+        self.module, self.inner = module, module.attention
         self.changes: dict[str, list[Change]] = defaultdict(list)
+        self.handle = module.o_proj.register_forward_hook(self._project)
 
-    def attach(self, module: MultiHeadAttention, kind: str, change: Change) -> Callable[[], None]:
+    def attach(self, kind: str, change: Change) -> Callable[[], None]:
         """Apply a further function; returns what undoes it, and restores the module after the last one."""
         self.changes[kind].append(change)
 
         def undo() -> None:
             self.changes[kind].remove(change)
             if not any(self.changes.values()):
-                module.attention = self.inner
+                self.handle.remove()
+                self.module.attention = self.inner
 
         return undo
 
@@ -183,8 +177,18 @@ class _ChangedAttention:
         if weights is before_weights:
             return result
         out = result[0] if return_weights else result
-        out = out + (weights - before_weights) @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)  # see `result`
+        # The difference, here and below: what did not change then changes nothing, whatever the order of a sum.
+        out = out + (weights - before_weights) @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
         return (out, weights) if return_weights else out
+
+    def _project(self, o_proj: nn.Linear, args: tuple[Tensor], out: Tensor) -> Tensor:
+        """The output [B, T, D] of o_proj as a sum over heads."""
+        if not self.changes["result"]:
+            return out
+        heads = (self.module.n_heads, self.module.d_head)
+        before = torch.einsum("bthk,dhk->bthd", args[0].unflatten(-1, heads), o_proj.weight.unflatten(-1, heads))
+        after = self._apply("result", before)
+        return out if after is before else out + (after - before).sum(dim=2)
 
     def _apply(self, kind: str, value: Tensor) -> Tensor:
         for change in self.changes[kind]:

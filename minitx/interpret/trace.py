@@ -54,5 +54,5 @@ def trace(model: nn.Module, only: str | Iterable[str] = "*") -> Iterator[Trace]:
     """
     wanted = selected(sites(model), only)
     recorded = Trace(wanted)
-    with changed((site, partial(recorded.record, name, site)) for name, site in wanted.items()):
+    with changed(model, ((site, partial(recorded.record, name, site)) for name, site in wanted.items())):
         yield recorded

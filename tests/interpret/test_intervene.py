@@ -1,0 +1,279 @@
+"""An intervention equals a model with other weights, or a hand-written forward; no hook stays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minitx import at, head_mask, intervene, mean_activations, record_attention, trace
+from minitx.config.errors import ConfigError
+from minitx.evaluation.metrics import evaluate
+from minitx.interpret.recording import attention_modules
+from minitx.nn import scaled_dot_product_attention
+from predictors import WRITING, built
+from small_models import close, draw, every_architecture, every_decoder, keep_of
+
+FIRST = {"encoder_only": "encoder.layers.0.self_attn"}
+
+
+def first(architecture: str) -> str:
+    return FIRST.get(architecture, "decoder.layers.0.self_attn")
+
+
+def inputs(architecture: str) -> tuple[Tensor, ...]:
+    """A ragged batch."""
+    if architecture == "encoder_decoder":
+        return draw(3, 6), draw(3, 5), keep_of(6, 3, 5), keep_of(2, 5, 4)
+    return draw(3, 5), keep_of(2, 5, 4)
+
+
+def untouched(model: nn.Module) -> bool:
+    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
+    return hooks == 0 and all(
+        part.attention is scaled_dot_product_attention for part in attention_modules(model).values()
+    )
+
+
+# ---- what a replacement is -------------------------------------------------------------------------------------------
+
+
+@every_architecture
+@torch.no_grad()
+def test_every_replacement_equals_weights_that_compute_it(architecture: str, tiny) -> None:
+    """Heads, neurons and sublayers are changed in the weights that read or write them."""
+    arguments, path, layer = inputs(architecture), first(architecture), first(architecture).removesuffix(".self_attn")
+    vector = torch.randn(4, 4)
+
+    def columns(model: Any, heads: slice, factor: float = 0.0) -> None:
+        model.get_submodule(path).o_proj.weight[:, heads] *= factor
+
+    def constant(model: Any) -> None:
+        o_proj = model.get_submodule(path).o_proj
+        o_proj.bias += o_proj.weight[:, 8:12] @ vector[2]
+        o_proj.weight[:, 8:12] = 0
+
+    def neuron(model: Any) -> None:
+        model.get_submodule(layer).ffn.down_proj.weight[:, 7] = 0
+
+    def silent(model: Any) -> None:
+        down = model.get_submodule(layer).ffn.down_proj
+        down.weight.zero_(), down.bias.zero_()
+
+    def queries(model: Any) -> None:
+        part = model.get_submodule(path).q_proj
+        part.weight *= 3
+        part.bias *= 3
+
+    for change, by_hand in [
+        ({f"{path}.z": at("zero", heads=1)}, lambda model: columns(model, slice(4, 8))),
+        ({f"{path}.z": at(lambda z: 2 * z, heads=[0, 1])}, lambda model: columns(model, slice(0, 8), 2.0)),
+        ({f"{path}.result": at("zero", heads=[2])}, lambda model: columns(model, slice(8, 12))),
+        ({f"{path}.z": at(vector, heads=2)}, constant),
+        ({f"{path}.z": at("mean", heads=2)}, constant),
+        ({f"{layer}.ffn.hidden": at("zero", neurons=7)}, neuron),
+        ({f"{layer}.ffn.out": "zero"}, silent),
+        ({f"{path}.q": lambda q: 3 * q}, queries),
+        ({f"{path}.scores": lambda scores: 3 * scores}, queries),
+    ]:
+        model, changed = tiny(architecture), tiny(architecture)
+        by_hand(changed)
+        expected, before = changed(*arguments), model(*arguments)
+        with intervene(model, change, means={f"{path}.z": vector}):
+            close(model(*arguments), expected)
+        assert not torch.allclose(expected, before, atol=1e-3)
+        assert untouched(model)
+        close(model(*arguments), before, 0.0)
+
+
+@every_architecture
+@torch.no_grad()
+def test_zero_equals_head_mask_and_mean_a_loop(architecture: str, tiny) -> None:
+    model, arguments = tiny(architecture, "rope"), inputs(architecture)
+    for path in attention_modules(model):
+        with head_mask(model, {path: [1, 0, 1, 0]}):
+            masked = model(*arguments)
+        with intervene(model, {f"{path}.z": at("zero", heads=[1, 3])}):
+            assert torch.equal(model(*arguments), masked)
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
+@torch.no_grad()
+def test_means_are_those_of_each_real_token(architecture: str) -> None:
+    predictor = built(architecture)
+    pad = predictor.tokenizer.special.pad
+    examples = predictor.task.examples("test", 12)
+    batches = [
+        examples.slice(start, start + 5).frame(architecture, predictor.tokenizer.special) for start in (0, 5, 10)
+    ]
+    names = ["*.z", "*.ffn.out", "*.resid_post", "*.k"]
+    means = mean_activations(predictor.model, batches, pad, names)
+    sums, counts = dict.fromkeys(means, 0.0), dict.fromkeys(means, 0)
+    for batch in [part.slice(row, row + 1) for part in batches for row in range(len(part))]:  # and without padding
+        tokens = {key: ids[:, ids[0] != pad] for key, ids in batch.model_inputs().items() if key.endswith("ids")}
+        with trace(predictor.model, names) as t:
+            predictor.model(**tokens)
+        for name, value in t.items():
+            sums[name] = sums[name] + value[0].sum(0)
+            counts[name] += value.size(1)
+    assert means.keys() == sums.keys()
+    for name, mean in means.items():
+        close(mean, sums[name] / counts[name])
+    module, name = attention_modules(predictor.model)[first(architecture)], f"{first(architecture)}.z"
+    handle = module.o_proj.register_forward_pre_hook(lambda _, args: (means[name].flatten().expand_as(args[0]),))
+    expected = predictor.model(**batch.model_inputs())
+    handle.remove()
+    with intervene(predictor.model, {name: "mean"}, means):
+        close(predictor.model(**batch.model_inputs()), expected)
+
+
+@every_architecture
+@torch.no_grad()
+def test_patched_positions_and_heads_come_from_the_other_run(architecture: str, tiny) -> None:
+    model, name = tiny(architecture, "rope"), f"{first(architecture)}.z"
+    arguments, others = inputs(architecture), inputs(architecture)
+    with trace(model, name) as own:
+        model(*arguments)
+    with trace(model, name) as other:
+        model(*others)
+    expected = own[name].clone()
+    expected[:, [1, 4], 2] = other[name][:, [1, 4], 2]
+    with intervene(model, {name: at(other[name], positions=[1, -1], heads=2)}), trace(model, "*") as t:
+        patched = model(*arguments)
+    assert torch.equal(t[name], expected)
+
+    def in_place(value: Tensor) -> Tensor:  # on a copy
+        value[:, [1, 4], 2] = other[name][:, [1, 4], 2]
+        return value
+
+    with intervene(model, {name: in_place}):
+        assert torch.equal(model(*arguments), patched)
+
+
+# ---- where it works --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", WRITING)
+@pytest.mark.parametrize("how", ["greedy", "beams", "evaluate", "bf16"])
+@torch.no_grad()
+def test_generation_and_evaluation(architecture: str, how: str) -> None:
+    """Without a head, by intervention and by weights: the same texts, scores and metrics."""
+    predictor, changed = built(architecture), built(architecture, seed=1, ends=True, bias=True)
+    path = first(architecture)
+    weight = changed.model.get_submodule(path).o_proj.weight
+    assert predictor is not changed
+
+    def outcome(one: Any) -> Any:
+        if how == "evaluate":
+            examples = one.task.examples("test", 40)
+            return evaluate(one.model, examples, architecture, one.tokenizer.special).means()
+        options: dict[str, Any] = {"max_new_tokens": 6, **({"num_beams": 3} if how == "beams" else {})}
+        with torch.autocast("cpu", torch.bfloat16, enabled=how == "bf16"):
+            return one.generate(["3 1 4", "5", "0 2 6 6 1"], **options)
+
+    before, kept = outcome(predictor), weight.clone()
+    weight[:, :8] = 0
+    expected = outcome(changed)
+    weight.copy_(kept)
+    with intervene(predictor.model, {f"{path}.z": at("zero", heads=0)}):
+        found = outcome(predictor)
+    assert found == (pytest.approx(expected, rel=1e-4) if how == "evaluate" else expected)
+    assert found != before
+    assert outcome(predictor) == before
+
+
+@every_decoder
+@torch.no_grad()
+def test_positions_count_cached_tokens(architecture: str, tiny) -> None:
+    """Steps with a cache under an intervention at some positions equal a forward under it."""
+    model, ids = tiny(architecture, "rope"), draw(2, 7)
+    source = (draw(2, 4),) if architecture == "encoder_decoder" else ()
+    with trace(model, "decoder.*") as t:
+        model(*source, draw(2, 7))
+    changes: dict[str, Any] = {
+        "decoder.layers.0.resid_mid": at(t["decoder.layers.0.resid_mid"], positions=[1, 4, 6]),
+        "decoder.layers.1.self_attn.z": t["decoder.layers.1.self_attn.z"],  # the rows of the new tokens
+        "decoder.layers.1.self_attn.k": at("zero", positions=2),
+        "decoder.layers.1.self_attn.weights": at(lambda weights: weights / 2, positions=5, heads=3),
+    }
+    with intervene(model, changes):
+        expected = model(*source, ids)
+        cache = model.start(*source)
+        rows = [model.step(ids[:, :3], cache)] + [model.step(ids[:, t : t + 1], cache) for t in range(3, 7)]
+    close(torch.cat(rows, dim=1), expected)
+
+
+@torch.no_grad()
+def test_blocks_nest(tiny) -> None:
+    """An inner block continues with the values of the outer one, whatever it replaces and traces."""
+    model, ids = tiny("decoder_only", "rope"), draw(2, 5)
+    for last in ("q", "k", "v", "scores", "weights", "z", "result", "out"):
+        name = f"decoder.layers.0.self_attn.{last}"
+        with trace(model, name) as plain:
+            before = model(ids)
+        with (
+            trace(model, name) as outer,
+            intervene(model, {name: lambda value: value + 1}), trace(model, name) as middle,
+            intervene(model, {name: lambda value: 2 * value}), trace(model, name) as inner,
+        ):  # fmt: skip
+            model(ids)
+        assert torch.equal(outer[name], plain[name])
+        assert torch.equal(middle[name], plain[name] + 1)
+        assert torch.equal(inner[name], 2 * (plain[name] + 1))
+        assert untouched(model)
+        assert torch.equal(model(ids), before)
+    with (
+        intervene(model, {"decoder.layers.0.self_attn.weights": lambda value: value / 2}),
+        record_attention(model) as m,
+    ):
+        model(ids)
+    close(m["decoder.layers.0.self_attn"].sum(-1), torch.full((2, 4, 5), 0.5))
+
+
+def test_no_hook_stays_after_an_exception(tiny) -> None:
+    model = tiny("encoder_decoder", "rope")
+
+    def failing(value: Tensor) -> Tensor:
+        raise RuntimeError("on the way")
+
+    with pytest.raises(RuntimeError, match="on the way"), trace(model), intervene(model, {"*1.self_attn.*": failing}):
+        model(*inputs("encoder_decoder"))
+    assert untouched(model)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"decoder.layers.0.attn.z": "zero"}, f"no activation decoder.layers.0.attn.z: did you mean {Z}"),
+        ({RESID: "null"}, 'resid_pre: expected a tensor, a function, "zero" or "mean", got \'null\''),
+        ({Z: "mean"}, "means= is missing"),
+        ({RESID: at("zero", heads=1)}, r"resid_pre \[B, T, D\] has no heads"),
+        ({Z: at("zero", neurons=1)}, r"z \[B, T, H, K\] has no neurons"),
+        ({Z: at("zero", heads=4)}, r"z has indices 0 to 3 in dimension 2, got \[4\]"),
+        ({RESID: at("zero", positions=[1, 5])}, r"resid_pre has indices 0 to 4 in dimension 1, got \[1, 5\]"),
+        (
+            {RESID: torch.zeros(2, 6, 16)},
+            r"resid_pre does not fit: expected \[B, T, D\] = \[2, 5, 16\], got \[2, 6, 16\]",
+        ),
+        ({Z: lambda z: z[:, :, 0]}, r"z does not fit: expected \[B, T, H, K\] = \[2, 5, 4, 4\], got \[2, 5, 4\]"),
+        ({Z: lambda z: None}, "function for .*z returns NoneType, expected a tensor"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str, tiny) -> None:
+    model: Callable[..., Any] = tiny("decoder_only")
+    with pytest.raises(ConfigError, match=sentence), intervene(model, change):
+        model(draw(2, 5))
+    assert untouched(model)
+
+
+def test_compiled_generation_is_refused() -> None:
+    predictor = built("decoder_only")
+    with trace(predictor.model, "*.q"), pytest.raises(ConfigError, match="compile must be false under trace"):
+        predictor.generate("3 1 4", compile=True)
+    assert untouched(predictor.model)

@@ -1,0 +1,198 @@
+"""Traced activations add up to each other and to the logits, and change nothing; a step has a row of a forward."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minitx import record_attention, trace
+from minitx.config.errors import ConfigError
+from minitx.interpret.intervene import intervene
+from minitx.interpret.recording import attention_modules
+from minitx.nn import POSITIONS, scaled_dot_product_attention
+from small_models import close, draw, every_architecture, every_decoder, every_scheme, keep_of
+
+SCHEMES = [*POSITIONS, "all_hooks"]
+OPTIONS: list[dict[str, Any]] = [
+    {"norm_first": False}, {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True},
+    {"n_kv_heads": 1, "window": 3, "softcap": 2.0, "activation": "swiglu"}, {"d_ff": 0, "bias": False},
+]  # fmt: skip
+CASES = [(name, {}) for name in SCHEMES] + [(name, options) for name in ("rope", "t5") for options in OPTIONS]
+every_case = pytest.mark.parametrize(("position", "options"), CASES, ids=str)
+
+
+def inputs(architecture: str) -> tuple[Tensor, ...]:
+    """A ragged batch."""
+    if architecture == "encoder_decoder":
+        return draw(3, 6), draw(3, 5), keep_of(6, 3, 5), keep_of(2, 5, 4)
+    return draw(3, 5), keep_of(2, 5, 4)
+
+
+def untouched(model: nn.Module) -> bool:
+    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
+    own = all(part.attention is scaled_dot_product_attention for part in attention_modules(model).values())
+    return hooks == 0 and own
+
+
+@every_architecture
+@every_case
+def test_activations_add_up(architecture: str, position: str, options: dict[str, Any], tiny) -> None:
+    model, arguments = tiny(architecture, position, **options), inputs(architecture)
+    with torch.no_grad():
+        before = model(*arguments)
+        with trace(model) as t, record_attention(model) as maps:
+            model(*arguments)
+        with trace(model) as t:
+            assert torch.equal(model(*arguments), before)
+    assert [*t] == t.names
+    assert untouched(model)
+    for stack in (name for name in ("encoder", "decoder") if hasattr(model, name)):
+        layers = getattr(model, stack).layers
+        for index, layer in enumerate(layers):
+            path = f"{stack}.layers.{index}"
+            x = t[f"{path}.resid_pre"]
+            sublayers = [("self_attn", getattr(layer, "add_norm_self", None) or getattr(layer, "add_norm_attn", None))]
+            sublayers += [("cross_attn", layer.add_norm_cross)] if stack == "decoder" and layer.cross_attn else []
+            sublayers += [("ffn", layer.add_norm_ffn)] if layer.ffn else []
+            mids = [*["resid_mid", "resid_mid_cross"][: len(sublayers) - 1], "resid_post"]
+            for (name, add_norm), after in zip(sublayers, mids, strict=True):
+                total = x + t[f"{path}.{name}.out"]
+                x = t[f"{path}.{after}"]
+                close(x, total if add_norm.norm_first else add_norm.norm(total))
+            for name, part in (("self_attn", layer.self_attn), ("cross_attn", getattr(layer, "cross_attn", None))):
+                if part is not None:
+                    check_attention(f"{path}.{name}", part, t, maps)
+            if layer.ffn:
+                close(layer.ffn.down_proj(t[f"{path}.ffn.hidden"]), t[f"{path}.ffn.out"])
+            if index + 1 < len(layers):
+                assert t[f"{stack}.layers.{index + 1}.resid_pre"] is x
+        close(t[f"{stack}.out"], getattr(model, stack).norm(x))
+    close(model.head(t[f"{stack}.out"]), before)
+
+
+def check_attention(path: str, part: Any, t: dict[str, Tensor], maps: dict[str, Tensor]) -> None:
+    bias = 0.0 if part.o_proj.bias is None else part.o_proj.bias
+    close(t[f"{path}.result"].sum(dim=2) + bias, t[f"{path}.out"])
+    weights, v = t[f"{path}.weights"], t[f"{path}.v"].repeat_interleave(part.n_heads // part.n_kv_heads, dim=2)
+    close(torch.einsum("bhts,bshk->bthk", weights, v), t[f"{path}.z"])
+    close(weights, maps[path])
+    close(t[f"{path}.scores"].softmax(dim=-1).nan_to_num(0.0), weights)
+    assert t[f"{path}.q"].shape == t[f"{path}.z"].shape
+
+
+@every_architecture
+@every_case
+def test_own_values_change_nothing_bit_for_bit(architecture: str, position: str, options: dict, tiny) -> None:
+    model, arguments = tiny(architecture, position, **options), inputs(architecture)
+    with torch.no_grad():
+        with trace(model) as t:
+            before = model(*arguments)
+        with intervene(model, t):
+            assert torch.equal(model(*arguments), before)
+        for name in t if (position, options) == ("rope", {}) else ():
+            with intervene(model, {name: t[name].clone()}):
+                assert torch.equal(model(*arguments), before), name
+
+
+@every_decoder
+@every_scheme
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, window: int | None, tiny) -> None:
+    model, ids = tiny(architecture, name, window=window), draw(2, 6)
+    source = (draw(2, 4),) if architecture == "encoder_decoder" else ()
+    rows = [f"decoder.layers.*.{last}" for last in ("resid_*", "*_attn.z", "*_attn.out", "*.q", "ffn.*", "weights")]
+    with torch.no_grad():
+        with trace(model, ["decoder.*"]) as whole:
+            model(*source, ids)
+        cache = model.start(*source)
+        model.step(ids[:, :3], cache)
+        for t in range(3, 6):
+            with trace(model, rows[:-1]) as step:
+                model.step(ids[:, t : t + 1], cache)
+            for key, value in step.items():
+                close(value[:, 0], whole[key][:, t])
+        with trace(model, ["*.self_attn.k", "*.self_attn.weights"]) as step:
+            model.step(draw(2, 1), cache)
+        for key, value in step.items():
+            if key.endswith("k"):
+                close(value[:, :-1], whole[key][:, -value.size(1) + 1 :])
+            else:
+                close(value.sum(-1), torch.ones(2, 4, 1))
+
+
+def test_only_what_is_asked_for_is_kept_or_computed(tiny) -> None:
+    model, ids = tiny("decoder_only", "rope"), draw(2, 5)
+    with trace(model, only="*.resid_post") as t:
+        assert not any(part._forward_pre_hooks for part in model.modules())
+        assert not untouched(model)
+        model(ids)
+        model(ids[:, :2])
+    assert [*t] == t.names == [f"decoder.layers.{index}.resid_post" for index in range(2)]
+    assert all(value.shape == (2, 2, 16) for value in t.values())  # the last call
+
+
+@every_architecture
+def test_gradients_of_the_residual_stream(architecture: str, tiny) -> None:
+    """The derivative by a traced activation is that by an addition to it."""
+    model, arguments = tiny(architecture, "rope").double(), inputs(architecture)
+    name = f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0.resid_mid"
+    with trace(model, name) as t:
+        traced = torch.autograd.grad(model(*arguments).square().sum(), t[name])[0]
+    added = torch.zeros_like(t[name], requires_grad=True)
+    with intervene(model, {name: lambda value: value + added}):
+        close(torch.autograd.grad(model(*arguments).square().sum(), added)[0], traced)
+
+
+@pytest.mark.parametrize("how", ["in place", "layer", "wrapped"])
+def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
+    torch.compiler.reset()
+    model, ids = tiny("decoder_only", "rope"), draw(2, 5)
+    with trace(model) as expected:
+        model(ids)
+    compiled: Any = model
+    if how == "in place":
+        model.compile(backend="eager")
+    elif how == "layer":
+        model.decoder.layers[0] = torch.compile(model.decoder.layers[0], backend="eager")
+    else:
+        compiled = torch.compile(model, backend="eager")
+    compiled(ids)
+    with trace(compiled) as t:
+        compiled(ids)
+    assert [*t] == [*expected]
+    for name, value in t.items():
+        close(value, expected[name])
+
+
+def test_half_precision(tiny) -> None:
+    model, arguments = tiny("encoder_decoder", "rope"), inputs("encoder_decoder")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        before = model(*arguments)
+        with trace(model) as t:
+            assert torch.equal(model(*arguments), before)
+        with intervene(model, t):
+            assert torch.equal(model(*arguments), before)
+    assert t["decoder.layers.0.self_attn.z"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "decoder.layer.0.resid_post",
+            r"no activation decoder.layer.0.resid_post: did you mean decoder.layers.0.resid",
+        ),
+        ("decoder.layers.7.*", r"no activation decoder.layers.7.\*"),
+        ("encoder.*", "no activation encoder"),
+    ],
+)
+def test_unknown_names(name: str, sentence: str, tiny) -> None:
+    model = tiny("decoder_only")
+    with pytest.raises(ConfigError, match=sentence), trace(model, ["*.z", name]):
+        pass
+    assert untouched(model)
+    with trace(model, "*.z") as t, pytest.raises(ConfigError, match="has not computed"):
+        t["decoder.layers.0.self_attn.z"]
+    with pytest.raises(ConfigError, match=r"did you mean decoder\.layers\.1\.self_attn\.z"):
+        t["decoder.layers.1.self_attn.zz"]
