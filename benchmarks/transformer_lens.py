@@ -1,7 +1,7 @@
 """Activations of an imported GPT-2 with random weights, compared with those of TransformerLens.
 
-    pip install transformer-lens        # 4.3, in an environment of its own
-    python -m benchmarks.transformer_lens
+pip install transformer-lens        # 4.3, in an environment of its own
+python -m benchmarks.transformer_lens
 """
 
 from __future__ import annotations
@@ -82,4 +82,6 @@ def differences() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(table(["activation", "largest difference"], [(name, f"{value:.1e}") for name, value in differences().items()]))
+    print(
+        table(["activation", "largest difference"], [(name, f"{value:.1e}") for name, value in differences().items()])
+    )

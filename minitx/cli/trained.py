@@ -213,7 +213,6 @@ def ablate(parsed: Namespace) -> None:
         print(parsed.out)
 
 
-<<<<<<< HEAD
 def play_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--port", type=int, default=0, help="of the page; default: a free one")
@@ -229,7 +228,8 @@ def play(parsed: Namespace) -> None:
     if not parsed.no_browser:
         open_browser(address)
     server.serve_forever()
-=======
+
+
 def lens_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
@@ -272,4 +272,3 @@ def patch(parsed: Namespace) -> None:
     for share, kind, row, column in found.strongest():
         print(f"  {share:6.2f}  {kind}, {found.rows[kind][row]}, at {found.columns[kind][column]}")
     print(parsed.out)
->>>>>>> helper-B
