@@ -13,7 +13,7 @@ from minitx.interpret.ablation import ablate
 from minitx.models.transformers import EncoderOnly
 from minitx.playground import interventions
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import inspected
+from minitx.playground.inspection import explained, recorded_maps
 from minitx.playground.questions import Questions
 from minitx.playground.written_steps import filled, written
 
@@ -113,17 +113,36 @@ class Search(Prompted):
 
 
 @dataclass(kw_only=True)
-class Look(Prompted):
-    """The inside of one step, see inspection.py."""
+class Inside(Prompted):
+    """A request about the tokens that a model has read, see inspection.py for the fields."""
 
     source: list[int]
     target: list[int]
-    start: int = 0
     prompt_tokens: int
+
+
+@dataclass(kw_only=True)
+class Look(Inside):
+    """The maps of all heads."""
+
+    start: int = 0
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
         """One line."""
-        return inspected(session.predictor, self.source, self.target, self.start, self.prompt_tokens)
+        return recorded_maps(session.predictor, self.source, self.target, self.start, self.prompt_tokens)
+
+
+@dataclass(kw_only=True)
+class Explain(Inside):
+    """The lens and the attribution of one token."""
+
+    index: int
+    token: int
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
+        read = self.source, self.target, self.prompt_tokens
+        return explained(session.predictor, *read, self.index, self.token)
 
 
 @dataclass(kw_only=True)
@@ -139,5 +158,5 @@ class Ablate:
         yield ablate(session.predictor, examples=min(self.examples, MAX_ABLATION_EXAMPLES)).to_dict()
 
 
-REQUESTS: dict[str, Any] = {"write": Write, "beams": Search, "look": Look, "ablate": Ablate}
+REQUESTS: dict[str, Any] = {"write": Write, "beams": Search, "look": Look, "explain": Explain, "ablate": Ablate}
 """By the last part of their address."""

@@ -139,6 +139,10 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     assert [*bars.values()] == pytest.approx(in_order(probabilities(predictor, prompt, {}, 2), bars), abs=5e-4)
     assert sum(page.lines()) == pytest.approx(1, abs=0.1)  # weights of one row, without the faintest
 
+    page.page.keyboard.press("2")
+    last = page.page.locator('[data-lens="lens"] tr').last
+    assert float(last.get_attribute("data-share")) == pytest.approx(max(bars.values()), abs=5e-4)
+
     token = [*bars][1]
     page.force(token)
     expected = [*written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})]

@@ -10,7 +10,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import head_mask
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import forward_inputs
+from minitx.playground.inspection import explained, forward_inputs
 from minitx.playground.play_requests import Session, Write
 from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
 from predictors import built, masked
@@ -121,6 +121,34 @@ def test_the_distribution_of_a_large_vocabulary_keeps_its_sum() -> None:
     total = torch.tensor(found["logits"]).exp().sum() + rest
     assert float(total.log()) == pytest.approx(float(logits.logsumexp(0)), abs=1e-3)
     assert sum(count for _, count in found["rest"]) == 3000 - CANDIDATES
+
+
+@every_writer
+def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
+    """The last row of each lens is the step's distribution, the parts add up to its logit, and so in an encoder."""
+    predictor, prompt = writer(name)
+    first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=12), {})
+    ids = [*first["target"], *(step["id"] for step in steps)]
+    for number, step in enumerate(steps):
+        target = ids[step["start"] : len(first["target"]) + number]
+        [found] = explained(predictor, first["source"], target, len(first["target"]), -1, step["id"])
+        agree(found, step, predictor)
+    predictor = masked()
+    first, *steps, _ = filled(predictor, predictor.encode("ab<mask>d <mask>g"), {})
+    for place, step in zip(first["places"], steps, strict=True):
+        [found] = explained(predictor, first["source"], [], 0, place, step["id"])
+        share = found["lens"][-1]["share"]  # special tokens included, which never fill a mask
+        assert share <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
+
+
+def agree(found: dict[str, Any], step: dict[str, Any], predictor: Predictor) -> None:
+    for rows in filter(None, (found["lens"], found["encoder"])):
+        assert len(rows) == 1 + len(predictor.model.decoder.layers)
+        shares = logits_of(step).softmax(dim=0)
+        assert rows[-1]["share"] == pytest.approx(float(shares[step["id"]]), abs=1e-4)
+        assert rows[-1]["rank"] == 1
+        assert [share for _, share in rows[-1]["tokens"]] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-4)
+    assert sum(value for _, value in found["parts"]) == pytest.approx(max(step["logits"]), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])

@@ -5,7 +5,7 @@ import { shortened, visible } from "./labels.js";
 import { plain } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const SIZE = { column: 66, row: 30, left: 28, top: 8 };
+const SIZE = { column: 70, row: 30, left: 28, top: 8 };
 const ROOT = 10; // x of the prompt, from which all beams start
 
 /** The tree and the finished beams; `onchoose(beam)`. */

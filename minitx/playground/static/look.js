@@ -1,8 +1,9 @@
-/** The inside of a step: the maps of all heads, and the enlarged one. */
+/** The inside of a step: the lens, what each part added, the maps of all heads, and the enlarged one. */
 
 import { WEIGHTS } from "./colours.js";
 import { Detail } from "./detail.js";
 import { choice, make } from "./elements.js";
+import { Explained } from "./explained.js";
 import { Grid } from "./grid.js";
 import { Store } from "./maps.js";
 import { sceneOf } from "./scene.js";
@@ -15,8 +16,9 @@ const SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cr
 
 /** Calls `onchange(changes)`. */
 export class Look {
-  constructor({ onchange }) {
+  constructor(tokens, { onchange }) {
     this.onchange = onchange;
+    this.explained = new Explained(tokens);
     this.kind = choice("kind of attention", KINDS.map((kind) => [kind, kind]), (kind) => onchange({ kind, item: -1 }));
     this.note = make("p", { className: "note" });
     this.grid = new Grid({ onopen: (item, head) => this.open(item, head) });
@@ -27,7 +29,7 @@ export class Look {
       onsave: () => {},
     });
     this.detail.element.querySelector('[title^="save"]').remove();
-    this.element = make("section", { "aria-label": "Look" }, this.kind, this.note, this.detail.element, this.grid.element);
+    this.element = make("section", { "aria-label": "Look" }, this.explained.element, make("h3", { textContent: "Attention" }), this.kind, this.note, this.detail.element, this.grid.element);
     this.maps = {};
   }
 

@@ -45,7 +45,7 @@ class Play {
   }
 
   forget() {
-    Object.assign(this, { steps: [], head: null, last: null, answer: null, tree: null, looked: null });
+    Object.assign(this, { steps: [], head: null, last: null, answer: null, tree: null, looked: null, explained: null });
   }
 
   build() {
@@ -85,7 +85,7 @@ class Play {
       onchange: (changes, final) => this.change(changes, final),
       onbeam: (beam) => this.take(beam),
     });
-    this.look = new Look({ onchange: (changes) => this.change(changes) });
+    this.look = new Look(model.tokens, { onchange: (changes) => this.change(changes) });
     this.intervene = new Intervene(model, {
       onchange: (changes) => this.change(changes),
       onablate: () => this.ablate(),
@@ -174,6 +174,7 @@ class Play {
     this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
     if (final && (always || this.changed) && this.view.prompt) this.write();
     this.draw();
+    if (!this.running) this.inspect().catch((error) => this.say(error.message));
   }
 
   reopen() {
@@ -264,7 +265,6 @@ class Play {
   go(step) {
     this.change({ step: Math.max(0, Math.min(step, this.steps.length - 1)) });
     this.text.reveal(this.view.step);
-    this.inspect();
   }
 
   play() {
@@ -287,19 +287,26 @@ class Play {
     this.playing.textContent = "▶ Play";
   }
 
-  /** Fetch the maps of the tokens that were read for the chosen step, unless they are there. */
+  /** Fetch the maps of the tokens that were read for the chosen step, and what Look shows, unless they are there. */
   async inspect(signal) {
     const step = this.steps[this.view.step];
-    if (!step || this.looked === step.start) return;
-    this.looked = step.start;
-    const count = this.steps.findLastIndex((one) => one.start === step.start);
-    const { source, target } = this.head;
-    const read = source.length && !target.length ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)];
-    const body = { source, target: read, start: step.start, prompt_tokens: target.length };
+    if (!step) return;
+    const { source, target, places } = this.head;
     const { prompt, off, mean } = this.view;
-    const request = { prompt, off: listed(off), mean: listed(mean), ...body };
-    for await (const found of items("look", request, signal)) await this.look.load(found);
-    this.draw();
+    const common = { prompt, off: listed(off), mean: listed(mean), source, prompt_tokens: target.length };
+    const read = (count) => (places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)]);
+    if (this.looked !== step.start) {
+      this.looked = step.start;
+      const all = read(this.steps.findLastIndex((one) => one.start === step.start));
+      const request = { ...common, target: all, start: step.start };
+      for await (const found of items("look", request, signal)) await this.look.load(found);
+      this.draw();
+    }
+    if (this.view.panel !== "look" || this.explained === step) return;
+    this.explained = step;
+    const own = { target: read(this.view.step).slice(step.start), index: places?.[this.view.step] ?? -1, token: step.id };
+    for await (const found of items("explain", { ...common, ...own }, signal))
+      if (this.explained === step) this.look.explained.show(found, step.id);
   }
 
   async ablate() {
