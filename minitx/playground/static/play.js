@@ -379,7 +379,7 @@ class Play {
       const why = this.head.places ? "" : `, ${ends[this.last.stopped]}`;
       add("text", quoted(plain(this.last.text)), make("span", { className: "note", textContent: why }));
       const log = this.last.log_probability;
-      if (log !== null) add("log-probability", make("span", { textContent: log.toFixed(3) }));
+      if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
     }
     if (this.answer && this.last) {
       const right = this.answer.map((id) => this.model.tokens[id]);
