@@ -1,4 +1,4 @@
-"""Commands that take a checkpoint: `evaluate`, `generate`, `attend`, `lens`, `patch`, `ablate`, `circuit` and `play`."""
+"""Commands that take a checkpoint: `evaluate`, `generate`, `attend`, `lens`, `patch`, `ablate`, `circuit`, `play`."""
 
 import dataclasses
 import json

@@ -8,26 +8,17 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.inference.predictor import Predictor
-from minitx.interpret.ablation import head_paths
+from minitx.interpret.ablation import Part, all_parts
 from minitx.interpret.intervene import at, intervene, mean_activations
 from minitx.models.transformers import Transformer
-from minitx.nn import FeedForward
 
 MEAN_EXAMPLES = 64
 """Held-out examples over which means are taken."""
 
 
-def parts(model: Transformer) -> dict[str, tuple[str, int | None]]:
-    """Every part by its name, layers and heads counted from 1, such as cross.2.1 and decoder.1.ffn: its activation's
-    name for `intervene`, and its head."""
-    found: dict[str, tuple[str, int | None]] = {
-        str(name): (f"{path}.z", name.head - 1) for name, path in head_paths(model).items()
-    }
-    for path, module in model.named_modules():
-        if isinstance(module, FeedForward):
-            stack, _, layer, *_ = path.replace("_orig_mod.", "").split(".")
-            found[f"{stack}.{int(layer) + 1}.ffn"] = f"{stack}.layers.{layer}.ffn.out", None
-    return found
+def parts(model: Transformer) -> dict[str, Part]:
+    """Every head and feed-forward network by its name."""
+    return {str(part): part for several in all_parts(model).values() for part in several}
 
 
 def means(predictor: Predictor) -> dict[str, Tensor]:
@@ -53,8 +44,8 @@ def switched(
         for name in names:
             if name not in known:
                 raise ConfigError(f"there is no part {name[:80]!r} in this model: {did_you_mean(name, known)}")
-            site, head = known[name]
-            sites.setdefault(site, []).extend([] if head is None else [head])
+            part = known[name]
+            sites.setdefault(part.site, []).extend([] if part.ffn else [part.number - 1])
         changes.append({site: at(value, heads=heads or None) for site, heads in sites.items()})
     with intervene(model, changes[0]), intervene(model, changes[1], means() if changes[1] else None):
         yield

@@ -42,7 +42,7 @@ class Session:
             "special": [*{token for token in special if token >= 0}],
             "mask": special.mask,
             "eos": special.eos,
-            "parts": interventions.parts(predictor.model),
+            "parts": [*interventions.parts(predictor.model)],
         }
 
     def warm_up(self) -> None:

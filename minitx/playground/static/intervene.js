@@ -10,7 +10,7 @@ const NAMES = { encoder: "encoder", decoder: "decoder", cross: "cross-attention"
 export class Intervene {
   constructor(model, { onchange, onablate }) {
     Object.assign(this, { onchange });
-    this.names = Object.keys(model.parts);
+    this.names = model.parts;
     this.switches = new Map();
     const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
     const button = (textContent, onclick) => make("button", { type: "button", textContent, onclick });
