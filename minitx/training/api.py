@@ -1,10 +1,12 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from minitx.config import yaml_files
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import evaluation_report, table
@@ -48,10 +50,22 @@ def train(
 
 
 def train_config(
-    config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
+    config: Mapping[str, Any] | Config,
+    resume: bool = False,
+    init_from: str | None = None,
+    extras: run.RunExtras | None = None,
 ) -> dict[str, Any]:
-    """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
-    return run.train(resolved(config, resume, init_from), AllExtras())
+    """Train with all callbacks, or `extras`, a Config or plain JSON types without the defaults; see train."""
+    complete = resolved(config, resume, init_from)
+    refuse_missing_loggers(complete.config)
+    return run.train(complete, extras or AllExtras())
+
+
+def refuse_missing_loggers(config: Config) -> None:
+    """Raise a ConfigError if a package of log.to is not installed."""
+    for name in {"wandb", "mlflow"}.intersection(config.log.to):
+        if find_spec(name) is None:
+            raise ConfigError(f"log.to: {name} is not installed: pip install {name}, or remove it from log.to")
 
 
 def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
@@ -67,10 +81,10 @@ class AllExtras(run.RunExtras):
     files = TolerantFiles
     numerics: Numerics
 
-    def logger(self, files: RunFiles, purge_step: int | None) -> Any:
-        from minitx.training.callbacks.event_logger import RunLogger
+    def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
+        from minitx.training.callbacks.loggers import create
 
-        return RunLogger(files, purge_step)
+        return [create(name, files, purge_step) for name in config.log.to]
 
     def strategy(self, name: str) -> Any:
         if name != "fsdp2":
@@ -103,8 +117,8 @@ class AllExtras(run.RunExtras):
         wanted: list[Any] = [
             StopOnDivergence(config, files),
             AttentionKernel(self.numerics.attention_kernel),
-            LogAttention(config.log.attention),
-            LogEmbeddings(config.log.embeddings),
+            *([LogAttention(config.log.attention)] if "tensorboard" in config.log.to else []),
+            *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
         ]
         if settings.strategy == "fsdp2":
             from minitx.training.sharding import GatherForValidation
@@ -120,5 +134,8 @@ class AllExtras(run.RunExtras):
         figures = evaluation_report(predictor)
         return figures, table(figures)
 
-    def finish(self, logger: Any, config: Config, results: dict[str, Any]) -> None:
-        logger.finish(config, results)
+    def finish(self, loggers: list[Any], config: Config, results: dict[str, Any]) -> None:
+        from minitx.training.callbacks.loggers import finish
+
+        for logger in loggers:
+            finish(logger, config, results)

@@ -72,9 +72,8 @@ class SaveCheckpoints(Checkpoint):
         if step % self.every_n_steps == 0 or step == trainer.max_steps:
             names.append("last")
         for name in names:
-            if trainer.is_global_zero:
-                for logger in trainer.loggers:
-                    logger.save()  # the curves up to here, so that a resumed run has no gap
+            for logger in trainer.loggers:
+                logger.save()  # the curves up to here, so that a resumed run has no gap
             trainer.save_checkpoint(self.folder / f"{name}.ckpt")
 
 
