@@ -17,9 +17,9 @@ from torch import Tensor
 from minitx.data.examples import Pairs
 from minitx.data.tasks import TASKS, QuestionTask, SequenceTask, Task
 
-SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
-STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})
+STRING_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
 """Those to which any string of symbols is a question."""
+SEQUENCE_TASKS = sorted([*STRING_TASKS, "induction"])
 QUESTION_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, QuestionTask))
 PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs" and not hasattr(task, "path"))
 PAIR_TASKS.remove("imported_pairs")  # which has no questions

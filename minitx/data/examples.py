@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
@@ -80,8 +81,8 @@ class Pairs(Examples):
             return Batch(self.source, self.source_keep, None, None, self._labels())
         if architecture == "encoder_decoder":
             bos = self.target.new_full((len(self), 1), special.bos)
-            tgt, labels = torch.cat((bos, self.target), dim=1), self._ended(self._labels(), IGNORE, special.eos)
-            return Batch(self.source, self.source_keep, tgt, None, labels)
+            labels = ended(self._labels(), self.target_keep, IGNORE, special.eos)
+            return Batch(self.source, self.source_keep, torch.cat((bos, self.target), dim=1), None, labels)
         ids, labels, starts = self._joined(special)
         return Batch(None, None, ids[:, :-1], None, labels[:, 1:], starts)
 
@@ -91,7 +92,7 @@ class Pairs(Examples):
 
     def reference(self, special: SpecialIds) -> Tensor:
         """Target, <eos>, then padding."""
-        return self._ended(self.target, special.pad, special.eos)
+        return ended(self.target, self.target_keep, special.pad, special.eos)
 
     def texts(self, tokenizer: Tokenizer, max_tokens: int) -> tuple[list[str], list[str] | None]:
         """The tokens of an answer that are given are part of the question's text."""
@@ -110,10 +111,6 @@ class Pairs(Examples):
     def _labels(self) -> Tensor:
         """The tokens of the target that the model predicts, IGNORE elsewhere: [N, T]."""
         return labels_where(self.target_keep if self.given is None else self.target_keep & ~self.given, self.target)
-
-    def _ended(self, ids: Tensor, pad: int, eos: int) -> Tensor:
-        """Insert <eos> into ids or labels [N, T] after the last real symbol of the target: [N, T + 1]."""
-        return torch.nn.functional.pad(ids, (0, 1), value=pad).scatter(1, self.target_keep.sum(1, keepdim=True), eos)
 
     def _joined(self, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
         """Join each row as source <sep> target <eos>, without gaps.
@@ -245,6 +242,11 @@ def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tenso
     size = ids.size(1)
     index = torch.arange(size, device=ids.device) - (size - keep.sum(dim=1, keepdim=True))  # [N, S]
     return ids.gather(1, index.clamp(min=0)).masked_fill(index < 0, special.pad), index >= 0
+
+
+def ended(ids: Tensor, keep: Tensor, pad: int, eos: int) -> Tensor:
+    """Insert <eos> into ids or labels [N, L] after the last real token: [N, L + 1]."""
+    return F.pad(ids, (0, 1), value=pad).scatter(1, keep.sum(1, keepdim=True), eos)
 
 
 def labels_where(predicted: Tensor, ids: Tensor) -> Tensor:

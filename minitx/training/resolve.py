@@ -82,7 +82,8 @@ def resolve(
 
 def _check_framing(config: Config, task: Task) -> None:
     """Refuse a task that the architecture cannot learn."""
-    check_architecture(config.model.architecture, task.kind, task.longest, task.aligned)
+    longest = task.reach if task.aligned else task.longest
+    check_architecture(config.model.architecture, task.kind, longest, task.aligned)
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
         raise ConfigError(
             "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
