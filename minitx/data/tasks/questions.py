@@ -41,6 +41,8 @@ class QuestionTask(Task):
     """Put <bos> before each question."""
     add_eos: bool = False
     """Put <eos> after each question: an end marker, which the end of an answer can be copied from."""
+    stages: tuple[dict[str, Any], ...] = ()
+    """A curriculum: other options of the task for the first steps of training, [{steps: 500, length: [1, 4]}, ...]."""
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Sample questions: ids and keep, each [N, L]."""
