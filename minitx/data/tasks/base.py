@@ -19,7 +19,7 @@ TASKS = LazyRegistry(
     {
         "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
         "minitx.data.tasks.formal_languages": {"parity": "Parity", "majority": "Majority", "dyck": "Dyck"},
-        "minitx.data.tasks.more_sequences": {"copy_twice": "CopyTwice", "sort": "Sort"},
+        "minitx.data.tasks.more_sequences": {"copy_twice": "CopyTwice", "sort": "Sort", "counting": "Counting"},
         "minitx.data.tasks.languages": {"number_words": "NumberWords"},
         "minitx.data.tasks.dates": {"dates": "Dates"},
         "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
