@@ -136,6 +136,7 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
         (BERT | {"embedding_norm": False}, ["bert has no model.embedding_norm false"]),
         ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
         (T5 | {"activation": "geglu"}, ["t5 has no model.activation geglu"]),
+        (T5 | {"position": {"name": "t5", "bidirectional": True}}, ["t5 has no model.position.bidirectional true"]),
         (BART | {"norm_eps": 1e-3}, ["bart has no model.norm_eps 0.001"]),
         (
             {"norm_first": False, "position": {"name": "sinusoidal", "halves": True, "base": 500.0}},
