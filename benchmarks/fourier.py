@@ -8,6 +8,7 @@ Legend: p modulus, F frequencies 1 to (p - 1) / 2, D d_model, N neurons of the l
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,18 +49,21 @@ def read(predictor: Predictor) -> tuple[Tensor, Tensor]:
     task = predictor.task
     if not (isinstance(task, ModularAddition) and task.modulus % 2 and predictor.architecture == "decoder_only"):
         raise SystemExit("this needs a decoder_only model of modular_addition with an odd modulus")
-    p, found = task.modulus, []
+    model: Any = predictor.model
+    found: list[Tensor] = []
+    p = task.modulus
     pairs = torch.cartesian_prod(torch.arange(p), torch.arange(p)) + FIRST_SYMBOL_ID
     keep = torch.ones_like(pairs, dtype=torch.bool)
     prompt = Pairs(pairs, keep, pairs[:, :1], keep[:, :1]).prompt("decoder_only", predictor.tokenizer.special)
-    inner = predictor.model.decoder.layers[-1].ffn.down_proj
-    handle = inner.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][:, -1]))
+    handle = model.decoder.layers[-1].ffn.down_proj.register_forward_pre_hook(
+        lambda _, inputs: found.append(inputs[0][:, -1])
+    )
     with torch.inference_mode():
         for ids in prompt.ids.split(1024):
-            predictor.model(ids)
+            model(ids)
     handle.remove()
-    table = predictor.model.embedding.table.weight.detach()
-    return table[FIRST_SYMBOL_ID : FIRST_SYMBOL_ID + p], torch.cat(found).unflatten(0, (p, p))
+    weights = model.embedding.table.weight.detach()
+    return weights[FIRST_SYMBOL_ID : FIRST_SYMBOL_ID + p], torch.cat(found).unflatten(0, (p, p))
 
 
 def main() -> None:

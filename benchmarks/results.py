@@ -76,8 +76,8 @@ def described(rows: list[dict[str, Any]], name: str) -> str:
     if plain in MEASURES:
         label, unit = MEASURES[plain].meaning, "exact_match" if MEASURES[plain].share else "steps"
     values = [value for row in rows if (value := figure(row, name)) is not None]
-    value = shown(unit, Summary.of(values)) if len(values) == len(rows) else "not measured"
-    return f"{label}{f', length {lengths}' if lengths else ''}: {value}"
+    text = shown(unit, Summary.of(values)) if len(values) == len(rows) else "not measured"
+    return f"{label}{f', length {lengths}' if lengths else ''}: {text}"
 
 
 def missing(target: Target) -> str:
