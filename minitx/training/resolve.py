@@ -11,6 +11,7 @@ from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
 from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
+from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
 from minitx.models.builder import build_model, resolved_positions
@@ -81,13 +82,17 @@ def resolve(
 
 
 def _check_framing(config: Config, task: Task) -> None:
-    """Refuse a task that the architecture cannot learn."""
-    check_architecture(config.model.architecture, task.kind, task.longest, task.aligned)
+    """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
+    longest = task.reach if task.aligned else task.longest
+    check_architecture(config.model.architecture, task.kind, longest, task.aligned)
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
         raise ConfigError(
             "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
             f"{config.run.init_from} does not have; train it on running text (--data.name text)"
         )
+    if (stages := curriculum(task)) and stages[-1][0] >= config.trainer.max_steps:
+        took = f"the {stages[-1][0]} steps of data.stages"
+        raise ConfigError(f"trainer.max_steps must be larger than {took}, got {config.trainer.max_steps}")
     if config.model.prefix_lm and task.kind == "stream":
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
 

@@ -7,7 +7,8 @@ To add a toy task, subclass SequenceTask in sequences.py, write `answer` and reg
 from importlib import import_module
 from typing import Any
 
-from minitx.data.tasks.base import TASKS, LengthTask, QuestionTask, SequenceTask, Task, generator, hash_seed, register
+from minitx.data.tasks.base import TASKS, Task, generator, hash_seed, register
+from minitx.data.tasks.questions import LengthTask, QuestionTask, SequenceTask
 from minitx.data.tasks.sequences import Copy, Reverse
 
 __all__ = [
