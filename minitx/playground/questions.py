@@ -9,7 +9,7 @@ import torch
 
 from minitx.config.errors import ConfigError
 from minitx.data.prompts import padded
-from minitx.data.tasks.base import LengthTask
+from minitx.data.tasks import LengthTask
 from minitx.inference.predictor import Predictor
 
 EXAMPLES = 3
