@@ -59,7 +59,7 @@ LOGS = (50, 500)
 
 def run(words: list[str], logged: bool) -> dict[str, Any]:
     """Train in this process, and measure time and memory."""
-    from minitx.config.parser import config_parser
+    from minitx.cli.config_parser import config_parser
     from minitx.training import api
     from minitx.training.callbacks import log_attention as callbacks
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minitx.config.parser import config_parser
-from minitx.hardware.devices import machine
+from minitx.cli.config_parser import config_parser
+from minitx.hardware.machine import machine
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
 

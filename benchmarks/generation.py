@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from benchmarks.common import record, table
 from minitx import ModelConfig, build_model
 from minitx.compilation.compiled_step import CompiledStep
+from minitx.compilation.replay import ReplayedStep
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
-from minitx.generation.replay import ReplayedStep
 from minitx.training.choices.timing import finished_at
 
 VOCABULARY, PROMPT, D_MODEL, HEADS, LAYERS = 256, 16, 128, 4, 4

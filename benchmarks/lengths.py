@@ -3,7 +3,8 @@
     python -m benchmarks.lengths copy reverse --jobs 2      train the missing runs, then write docs/lengths.md
     python -m benchmarks.lengths                            only write the page from the recorded runs
 
-The configs copy_lengths and reverse_lengths with fewer steps, all schemes, consecutive and randomized ids, three seeds.
+The configs copy_lengths and reverse_lengths without what makes them generalize (special tokens around the question,
+ids shared with the answer), all schemes with their default options, three seeds.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ PUBLISHED = {  # exact match in percent at 21 to 40, 108M parameters
 }
 OVERRIDES = (
     "--trainer.max_steps=1000", "--trainer.val_every_n_steps=1000", "--data.validation_size=200",
-    "--data.test_size=200", "--log.attention.every_n_validations=0",
+    "--data.test_size=200", "--log.attention.every_n_validations=0", "--data.add_bos=false", "--data.add_eos=false",
+    "--model.n_heads=4", "--model.qk_norm=true",
 )  # fmt: skip
-SCHEMES = {name: "{name: learned, max_len: 256}" if name == "learned" else f"{{name: {name}}}" for name in POSITIONS}
+OPTIONS = {
+    "learned": ", max_len: 256",
+    "rope": ", base: 10000.0",
+    "t5": ", buckets: 32, max_distance: 128, bidirectional: false",
+}
+SCHEMES = {name: f"{{name: {name}{OPTIONS.get(name, '')}}}" for name in POSITIONS}
 IDS = {"consecutive": "{name: consecutive}", "randomized": "{name: randomized, range: 256, longest: 96}"}
 
 

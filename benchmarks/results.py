@@ -58,25 +58,26 @@ def kept(target: Target) -> list[dict[str, Any]]:
     return rows
 
 
-def figure(row: dict[str, Any], name: str) -> float:
-    """One figure of one run: a name, or name@from-to, the mean over these lengths with equal weight."""
+def figure(row: dict[str, Any], name: str) -> float | None:
+    """One figure of one run: a name, or name@from-to, the mean over these lengths with equal weight; None if there is
+    none of them, as past the positions of a model."""
     plain, _, lengths = name.partition("@")
     if not lengths:
         return {**row["figures"], **row["measured"]}[name]
     first, last = map(int, lengths.split("-"))
     found = [part[plain] for length, part in row["by_length"].items() if first <= int(length) <= last]
-    return sum(found) / len(found)
+    return sum(found) / len(found) if found else None
 
 
 def described(rows: list[dict[str, Any]], name: str) -> str:
     """A figure over the seeds of a row, as text."""
     plain, _, lengths = name.partition("@")
-    summary = Summary.of(figure(row, name) for row in rows)
-    if plain not in MEASURES:
-        label, value = plain.replace("_", " "), shown(plain, summary)
-    else:
-        label, value = MEASURES[plain].meaning, shown("exact_match" if MEASURES[plain].share else "steps", summary)
-    return f"{label}{f', length {lengths}' if lengths else ''}: {value}"
+    label, unit = plain.replace("_", " "), plain
+    if plain in MEASURES:
+        label, unit = MEASURES[plain].meaning, "exact_match" if MEASURES[plain].share else "steps"
+    values = [value for row in rows if (value := figure(row, name)) is not None]
+    text = shown(unit, Summary.of(values)) if len(values) == len(rows) else "not measured"
+    return f"{label}{f', length {lengths}' if lengths else ''}: {text}"
 
 
 def missing(target: Target) -> str:

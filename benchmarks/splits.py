@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"text": TEXT, "masked_text": TEXT}
 UNITS = {
     "addition": "digits of the operands", "dates": "characters", "number_words": "digits of the number",
     "text": "tokens of a block", "masked_text": "tokens of a block", "markov": "tokens of a block",
-    "translation": "tokens of the source",
+    "translation": "tokens of the source", "counting": "symbols of the answer",
 }  # fmt: skip
 """What the length of a question is where it is not its number of symbols."""
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from minitx.config.parser import field_docs
+from minitx.cli.config_parser import field_docs
 from minitx.config.schema import Config
 from minitx.config.validation import expected, keys, shown
 

@@ -6,7 +6,9 @@ Legend: B batch, T tokens, H heads, K d_head, D d_model.
 from __future__ import annotations
 
 import math
+import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -246,8 +248,28 @@ def recording(path: Path, run: str, tag: str = "cross/example_1") -> None:
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, lossless=True)
 
 
+def play(path: Path, run: str, view: str) -> None:
+    """The page of minitx play, 1,300 pixels wide; the view is the part of its address after #. Needs chromium."""
+    from playwright.sync_api import sync_playwright
+
+    from minitx.playground.server import serve
+
+    server, address = serve(minitx.load(run))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        page.goto(f"{address}#{view}")
+        for drawn in ('body[data-state="done"]', "body[data-examples]", ".explained table, .chart svg, .switch"):
+            page.locator(drawn).first.wait_for()
+        page.wait_for_timeout(500)
+        page.screenshot(path=path)
+        browser.close()
+    server.shutdown()
+
+
 PICTURES: dict[str, Callable[..., None]] = {
-    "cost": cost, "curves": curves, "masks": visible, "reach": reach, "recording": recording,
+    "cost": cost, "curves": curves, "masks": visible, "play": play, "reach": reach, "recording": recording,
     "residual": residual, "scaling": scaling, "shift": shift, "temperature": temperature, "weights": weights,
 }  # fmt: skip
 

@@ -77,6 +77,17 @@ def built(
 BUILT: dict[str, Predictor] = {}
 
 
+def masked() -> Predictor:
+    """A masked language model with random weights, large enough that its predictions differ."""
+    torch.manual_seed(1)
+    config = ModelConfig(architecture="encoder_only", d_model=16, n_heads=2, tie_embeddings=False)
+    network = build_model(config, CHARACTERS.vocab_size).eval()
+    with torch.no_grad():
+        network.head.weight.mul_(8)
+    data = {"name": "masked_text", "path": "/was/here/when/it/was/trained.txt", "block": 12}
+    return Predictor(network, CHARACTERS, Config(data=data, model=config))
+
+
 def bytewise() -> Tokenizer:
     """A token for each byte: most characters outside of English take several."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from minitx.config.parser import config_parser
+from minitx.cli.config_parser import config_parser
 from minitx.config.schema import Config, config_from_dict
 from parallel_files import write_split
 

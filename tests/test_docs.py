@@ -113,7 +113,7 @@ def test_python_runs(page: Path, project: Path) -> None:
 @pytest.mark.parametrize("page", EVERYDAY_PAGES, ids=named)
 def test_the_page_runs_from_top_to_bottom(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
-    monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out: (None, []))
+    monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out, study: (None, []))
     run_page(
         page, project, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch
     )

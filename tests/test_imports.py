@@ -24,14 +24,14 @@ OURS = "minitx"
 
 CORE = {
     "checkpoints": None,
-    "config": None,
+    "config": {"errors", "registry", "schema", "validation"},
     "data": {
         "batch", "examples", "loader", "prompts", "splits", "tokenizers",
     },
-    "data/tasks": {"base", "sequences"},
+    "data/tasks": {"base", "questions", "sequences"},
     "evaluation": {"metrics"},
     "generation": None,
-    "hardware": None,
+    "hardware": {"devices"},
     "inference": None,
     "interpret": {"attention_maps", "recording"},
     "models": None,
@@ -55,9 +55,9 @@ OPENS_EXTRAS = {
 tokenizer, whose rules are checked unless they are those of a toy task, and text generation, whose step may be
 compiled."""
 
-CORE_LINES = 7_777
+CORE_LINES = 7_162
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
-CLOSURE_FILES = 57
+CLOSURE_FILES = 55
 """Files that minitx.training.run imports, directly or not, inside functions too, at most."""
 
 
@@ -211,7 +211,7 @@ def test_files_stay_small() -> None:
 
 
 LIGHT_CONFIG = ["config.schema", "config.registry", "config.errors"]
-"""Config without its parser."""
+"""Config without YAML."""
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,11 @@ def test_data_imports_no_model() -> None:
         ("datasets", ["data/text/corpora.py"]),
         ("tokenizers", ["data/tokenizers.py", "data/text/tokenizer_training.py", "data/text/tokenizer_checks.py"]),
         ("lightning", ["training"]),
+        ("optuna", ["sweeps"]),
         ("safetensors", ["huggingface/hub_files.py", "huggingface/exporting.py"]),
         ("huggingface_hub", ["huggingface/hub_files.py"]),
         ("pydantic", ["config"]),
-        ("argparse", ["config/parser.py", "cli", "tensorboard/plugin_loader.py"]),
+        ("argparse", ["cli", "tensorboard/plugin_loader.py"]),
         ("shtab", ["cli"]),
         ("matplotlib", ["plotting", "interpret/images.py"]),
     ],
@@ -288,7 +289,7 @@ def test_light_modules_load_no_torch_and_a_task_loads_no_other() -> None:
     before, loaded = (line.split() for line in result.stdout.splitlines())
     assert not {"torch", "lightning", "datasets", "safetensors", "huggingface_hub"} & {*before}
     tasks = {name for name in loaded if in_part(name, "data.tasks")}
-    assert tasks == {f"{OURS}.data.tasks", f"{OURS}.data.tasks.base", f"{OURS}.data.tasks.sequences"}
+    assert tasks == {f"{OURS}.data.tasks{name}" for name in ("", ".base", ".questions", ".sequences")}
     assert not {name for name in loaded if in_part(name, "data.text")}
 
 

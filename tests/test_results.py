@@ -74,7 +74,7 @@ def row(seed: int, exact: float) -> dict[str, Any]:
 
 
 def test_the_page_has_the_recorded_figures_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    headline = ("exact_match", "exact_match@2-2", "loss", "diagonal")
+    headline = ("exact_match", "exact_match@2-2", "exact_match@4-9", "loss", "diagonal")
     target = Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=3",), lengths="1:3", headline=headline)
     gpu = Target("copy-y", "w", "ref", "goal", needs="a GPU")
     absent = Target("nowhere", "w", "ref", "goal")
@@ -84,6 +84,7 @@ def test_the_page_has_the_recorded_figures_only(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "copy-x.json").write_text(json.dumps(record))
     first, second, third, fourth = [line for line in results.page().splitlines() if line.startswith("| `")][:4]
     assert "| exact match: 80.00 ± 14.14 %<br>exact match, length 2-2: 80.00 ± 14.14 %<br>" in first
+    assert "<br>exact match, length 4-9: not measured<br>" in first
     assert "<br>loss: 2.0000 ± 0.0000<br>rows on the diagonal: 50.00 ± 0.00 % |" in first
     assert first.endswith("| 2 x 18.8 ± 8.8 s; 12,345 parameters; 7e+12 FLOP |")
     assert "| not run: needs a GPU |" in second

@@ -17,9 +17,9 @@ from torch import Tensor
 from minitx.data.examples import Pairs
 from minitx.data.tasks import TASKS, QuestionTask, SequenceTask, Task
 
-SEQUENCE_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
-STRING_TASKS = sorted({*SEQUENCE_TASKS} - {"induction"})
+STRING_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, SequenceTask))
 """Those to which any string of symbols is a question."""
+SEQUENCE_TASKS = sorted([*STRING_TASKS, "induction"])
 QUESTION_TASKS = sorted(name for name, task in TASKS.items() if issubclass(task, QuestionTask))
 PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs" and not hasattr(task, "path"))
 PAIR_TASKS.remove("imported_pairs")  # which has no questions
@@ -28,6 +28,7 @@ PAIR_TASKS.remove("imported_pairs")  # which has no questions
 FEW: dict[str, dict[str, Any]] = {
     **{name: {"symbols": 3, "length": (1, 5)} for name in STRING_TASKS},
     "induction": {"symbols": 6, "length": (3, 5)},
+    "counting": {"symbols": 40, "length": (1, 9)},
     "parity": {"length": (1, 7)},
     "majority": {"length": (1, 7)},
     "dyck": {"length": (1, 8), "depth": 3},
@@ -160,6 +161,7 @@ ANSWERS: dict[str, Callable[[Any, list[str]], list[str]]] = {
     "copy": lambda task, question: question,
     "reverse": lambda task, question: question[::-1],
     "copy_twice": lambda task, question: question * 2,
+    "counting": lambda task, question: [str(number) for number in range(int(question[0]), int(question[1]) + 1)],
     "sort": lambda task, question: sorted(question, key=int),
     "parity": lambda task, question: [str(question.count("1") % 2)],
     "majority": lambda task, question: [str(int(2 * question.count("1") > len(question)))],

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from minitx.checkpoints.atomic_files import written_whole
+from minitx.cli.config_parser import Parser, field_docs
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser, field_docs
 
 
 def add_checkpoint(parser: Parser) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import shtab
 
+from minitx.cli.config_parser import Parser
 from minitx.cli.listing import OPEN, own_options
 from minitx.config import yaml_files
-from minitx.config.parser import Parser
 
 FILES = ("checkpoint", "out", "json", "plot", "logdir", "path")  # arguments that name a file or a folder
 

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from minitx.cli.arguments import output
-from minitx.config.parser import Parser
+from minitx.cli.config_parser import Parser
 
 
 def import_arguments(parser: Parser) -> None:

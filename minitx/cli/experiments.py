@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 
 from minitx.cli.arguments import output
+from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.config.parser import Parser
 from minitx.config.schema import config_from_dict
 from minitx.plotting import FORMATS
 from minitx.sweeps import grid
@@ -55,11 +55,10 @@ def describe_arguments(parser: Parser) -> None:
 def describe(parsed: Namespace) -> None:
     """Print a config's size, cost and learning rate, without training."""
     _check(parsed)
-    from minitx.extensions.python_files import with_imports
+    from minitx.training.api import resolved
     from minitx.training.describe import describe
-    from minitx.training.resolve import resolve
 
-    run = resolve(with_imports(parsed.values))
+    run = resolved(parsed.values)
     print(describe(run))
     if parsed.plot:
         from minitx.plotting.config_pictures import draw
@@ -68,7 +67,17 @@ def describe(parsed: Namespace) -> None:
 
 
 def sweep_arguments(parser: Parser) -> None:
-    parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,...: values to try; once for each key")
+    parser.add_argument(
+        "--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try; for each key"
+    )
+    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="how settings are chosen")
+    parser.add_argument("--trials", type=int, help="settings to try, for --search random or tpe")
+    parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")
+    parser.add_argument(
+        "--study",
+        metavar="FILE|URL",
+        help="Optuna's journal file or database, which several processes may share; default: in the sweep's own folder",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N")
     parser.add_argument("--lengths", help="for example 1:40: also by length of the question")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each")
@@ -76,13 +85,15 @@ def sweep_arguments(parser: Parser) -> None:
 
 
 def sweep(parsed: Namespace) -> None:
-    """Train a grid of settings, each with several seeds: --set KEY=A,B."""
+    """Train many settings, each with several seeds: --set KEY=A,B."""
     _check(parsed)
-    settings = grid.parse(parsed.set or [])
-    from minitx.sweeps.plan import plan
+    space = grid.parse(parsed.set or [])
+    from minitx.sweeps.plan import Search, plan
     from minitx.sweeps.sweep import sweep
 
-    _, failed = sweep(plan(parsed.values, settings, parsed.seeds, parsed.lengths), parsed.jobs, parsed.out)
+    search = Search(parsed.search, parsed.trials, parsed.prune)
+    planned = plan(parsed.values, space, parsed.seeds, parsed.lengths, search=search)
+    _, failed = sweep(planned, parsed.jobs, parsed.out, parsed.study)
     if failed:
         print("\n".join([f"{len(failed)} failed:", *failed]), file=sys.stderr)
         raise SystemExit(1)

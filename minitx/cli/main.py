@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from minitx.cli import conversion, experiments, trained
+from minitx.cli.config_parser import Parser, config_parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
-from minitx.config.parser import Parser, config_parser
 from minitx.extensions.python_files import import_files
 
 DISK_ERRORS = {
@@ -159,6 +159,7 @@ COMMANDS = {
     "patch": Command(trained.patch, trained.patch_arguments),
     "ablate": Command(trained.ablate, trained.ablate_arguments),
     "circuit": Command(trained.circuit, trained.circuit_arguments),
+    "play": Command(trained.play, trained.play_arguments),
     "describe": Command(experiments.describe, experiments.describe_arguments, configured=True),
     "sweep": Command(experiments.sweep, experiments.sweep_arguments, configured=True),
     "import": Command(conversion.import_model, conversion.import_arguments),

@@ -1,4 +1,4 @@
-"""`minitx evaluate`, `generate`, `attend`, `ablate` and `circuit`: commands that take a checkpoint."""
+"""Commands that take a checkpoint: `evaluate`, `generate`, `attend`, `lens`, `patch`, `ablate`, `circuit`, `play`."""
 
 import dataclasses
 import json
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitx.cli.arguments import add_checkpoint, add_options, output, writable_folder, write_json
+from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
@@ -218,6 +218,23 @@ def ablate(parsed: Namespace) -> None:
     if parsed.out:
         draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
         print(parsed.out)
+
+
+def play_arguments(parser: Parser) -> None:
+    add_checkpoint(parser)
+    parser.add_argument("--port", type=int, default=0, help="of the page; default: a free one")
+    parser.add_argument("--no-browser", action="store_true", help="print the address, and open no browser")
+
+
+def play(parsed: Namespace) -> None:
+    """Watch a trained model generate, one token at a time, in a local page."""
+    from minitx.playground.server import open_browser, serve
+
+    server, address = serve(_load(parsed), parsed.port)
+    print(f"{address}\nthe page is for this machine alone; Ctrl-C ends it", flush=True)
+    if not parsed.no_browser:
+        open_browser(address)
+    server.serve_forever()
 
 
 def lens_arguments(parser: Parser) -> None:

@@ -1,1 +1,1 @@
-"""Decoding with a compiled step, for `generate --compile`."""
+"""Faster decoding steps: replayed as a list of torch calls, and compiled, for `generate --compile`."""

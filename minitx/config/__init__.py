@@ -1,1 +1,1 @@
-"""Configuration: its schema, the YAML and the command line that fill it, and the errors that refuse it. No torch."""
+"""Configuration: its schema, the YAML that fills it, and the errors that refuse it. No torch."""

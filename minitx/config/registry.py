@@ -61,9 +61,9 @@ def check_options(
 
 
 def check_fields(built: Any, section: str) -> None:
-    """Check the fields of an instance of a registered dataclass against their annotations, as resolve does."""
+    """Check and convert the fields of an instance of a registered dataclass by their annotations, as resolve does."""
     kind: Any = type(built)
-    validate(_model(kind.__name__, parameters(kind)), vars(built), section)
+    vars(built).update(vars(validate(_model(kind.__name__, parameters(kind)), vars(built), section)))
 
 
 def _model(name: str, options: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:

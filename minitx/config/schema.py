@@ -253,7 +253,7 @@ class AttentionLogConfig:
     every_n_validations: Natural = 1
     """Log generated outputs at each n-th validation, and at the last; 0 logs no maps either."""
     examples: Natural = 2
-    """How many of the validation examples to log, always the same ones."""
+    """How many validation examples to log, always the same ones: the longest of the first 16 questions."""
     max_tokens: Count = 64
     """Of running text, log this many tokens of each example."""
     pictures: bool = False
@@ -276,6 +276,8 @@ class EmbeddingLogConfig:
 class LogConfig:
     """What is logged during training."""
 
+    to: tuple[Literal["tensorboard", "csv", "wandb", "mlflow"], ...] = ("tensorboard",)
+    """Where curves and final figures are written; attention maps and embeddings only to TensorBoard."""
     every_n_steps: Count = 50
     """Steps between points of the training curves, and between updates of the progress line."""
     attention: AttentionLogConfig = AttentionLogConfig()

@@ -1,9 +1,10 @@
-"""YAML read as plain values: nothing in it is imported, called, or looked up in the environment. No torch here.
+"""YAML read as plain values, and keys set in them: nothing is imported, called, or looked up in the environment.
 
 A config is a file, or one of the bundled configs by name, so that `--config reverse` works in any installation.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any, NoReturn
 import yaml
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
-from minitx.config.validation import MAX_VALUES, check_plain
+from minitx.config.schema import Config, merged
+from minitx.config.validation import MAX_VALUES, check_plain, keys
+
+Values = dict[str, Any]
 
 MAX_BYTES = 2**20  # of a config file; an experiment takes about two thousand
 MAX_DIGITS = 100  # of a number
@@ -84,7 +88,7 @@ def parse(text: str) -> Any:
         return text
 
 
-def read(name: str) -> dict[str, Any]:
+def read(name: str) -> Values:
     """The values in a YAML file, given by its path or by the name of a bundled config."""
     path = expanded(name, "--config")
     if not path.is_file():
@@ -110,3 +114,28 @@ def read(name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
     return values
+
+
+def nested(key: str, value: Any) -> Any:
+    """A value under its dotted key: {"trainer": {"max_steps": 300}} for trainer.max_steps."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values:
+    """Set keys in values, by dotted key; a text is read as on the command line.
+
+    A `name` is set first, since naming another class drops the options of the one before.
+    """
+    for key, value in sorted(settings.items(), key=lambda setting: not setting[0].endswith(".name")):
+        if isinstance(value, str) and (key not in _texts() or value == "null"):
+            value = parse(value)
+        values = merged(values, nested(key, value))
+    return dict(values)
+
+
+@cache
+def _texts() -> frozenset[str]:
+    """The keys whose values are texts, which `--run.name 2024` may set as well."""
+    return frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
@@ -80,8 +81,8 @@ class Pairs(Examples):
             return Batch(self.source, self.source_keep, None, None, self._labels())
         if architecture == "encoder_decoder":
             bos = self.target.new_full((len(self), 1), special.bos)
-            tgt, labels = torch.cat((bos, self.target), dim=1), self._ended(self._labels(), IGNORE, special.eos)
-            return Batch(self.source, self.source_keep, tgt, None, labels)
+            labels = ended(self._labels(), self.target_keep, IGNORE, special.eos)
+            return Batch(self.source, self.source_keep, torch.cat((bos, self.target), dim=1), None, labels)
         ids, labels, starts = self._joined(special)
         return Batch(None, None, ids[:, :-1], None, labels[:, 1:], starts)
 
@@ -91,7 +92,7 @@ class Pairs(Examples):
 
     def reference(self, special: SpecialIds) -> Tensor:
         """Target, <eos>, then padding."""
-        return self._ended(self.target, special.pad, special.eos)
+        return ended(self.target, self.target_keep, special.pad, special.eos)
 
     def texts(self, tokenizer: Tokenizer, max_tokens: int) -> tuple[list[str], list[str] | None]:
         """The tokens of an answer that are given are part of the question's text."""
@@ -111,28 +112,20 @@ class Pairs(Examples):
         """The tokens of the target that the model predicts, IGNORE elsewhere: [N, T]."""
         return labels_where(self.target_keep if self.given is None else self.target_keep & ~self.given, self.target)
 
-    def _ended(self, ids: Tensor, pad: int, eos: int) -> Tensor:
-        """Insert <eos> into ids or labels [N, T] after the last real symbol of the target: [N, T + 1]."""
-        return torch.nn.functional.pad(ids, (0, 1), value=pad).scatter(1, self.target_keep.sum(1, keepdim=True), eos)
-
     def _joined(self, special: SpecialIds) -> tuple[Tensor, Tensor, Tensor]:
         """Join each row as source <sep> target <eos>, without gaps.
 
         Returns ids and labels [N, W], with IGNORE outside the answers, and the index [N] of each answer's first token.
         """
-        size, target_size = self.source.size(1), self.target.size(1)
-        separators = self.source_keep.sum(dim=1, keepdim=True)
-        starts = separators + 1
-        ends = starts + self.target_keep.sum(dim=1, keepdim=True)
-        ids = self.source.new_full((len(self), size + 1 + target_size + 1), special.pad)
-        labels = torch.full_like(ids, IGNORE)
-        # The answer overwrites the padding after its question, and <eos> the padding after the answer.
-        ids[:, :size] = self.source
-        index = starts + torch.arange(target_size, device=ids.device)
-        ids.scatter_(1, index, self.target).scatter_(1, separators, special.sep).scatter_(1, ends, special.eos)
-        labels.scatter_(1, index, self._labels()).scatter_(1, ends, special.eos)
+        source = ended(self.source, self.source_keep, special.pad, special.sep)
+        target = ended(self.target, self.target_keep, special.pad, special.eos)
+        starts = self.source_keep.sum(dim=1, keepdim=True) + 1
+        index = starts + torch.arange(target.size(1), device=target.device)
+        ids = F.pad(source, (0, target.size(1)), value=special.pad).scatter(1, index, target)
+        ended_labels = ended(self._labels(), self.target_keep, IGNORE, special.eos)
+        labels = torch.full_like(ids, IGNORE).scatter(1, index, ended_labels)
         # Where long questions have short answers and the other way round, W is about half of S + T.
-        width = int(ends.max()) + 1
+        width = int((starts + self.target_keep.sum(dim=1, keepdim=True)).max()) + 1
         return ids[:, :width], labels[:, :width], starts[:, 0]
 
 
@@ -231,11 +224,8 @@ def question_prompt(source: Tensor, keep: Tensor, architecture: str, special: Sp
     """The prompt that asks for the answers to questions [N, S], padded on the right."""
     if architecture == "encoder_decoder":
         return Prompt(torch.full_like(source[:, :1], special.bos), None, (source, keep))
-    ids, keep_left = right_aligned(source, keep, special)
-    sep = torch.full_like(ids[:, :1], special.sep)
-    if keep_left is not None:
-        keep_left = torch.cat((keep_left, torch.ones_like(sep, dtype=torch.bool)), dim=1)
-    return Prompt(torch.cat((ids, sep), dim=1), keep_left)
+    ids, keep = ended(source, keep, special.pad, special.sep), F.pad(keep, (1, 0), value=True)
+    return Prompt(*right_aligned(ids, keep, special))
 
 
 def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tensor, Tensor | None]:
@@ -245,6 +235,11 @@ def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tenso
     size = ids.size(1)
     index = torch.arange(size, device=ids.device) - (size - keep.sum(dim=1, keepdim=True))  # [N, S]
     return ids.gather(1, index.clamp(min=0)).masked_fill(index < 0, special.pad), index >= 0
+
+
+def ended(ids: Tensor, keep: Tensor, pad: int, end: int) -> Tensor:
+    """Insert a token into ids or labels [N, L] after the last real one: [N, L + 1]."""
+    return F.pad(ids, (0, 1), value=pad).scatter(1, keep.sum(1, keepdim=True), end)
 
 
 def labels_where(predicted: Tensor, ids: Tensor) -> Tensor:

@@ -1,14 +1,16 @@
 """Training batches and held-out examples by number: batch n of a run is a pure function of (seed, n, rank)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, reduce
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks.base import Task, generator
+from minitx.data.tasks.questions import QuestionTask
 
 
 @dataclass(eq=False)
@@ -41,9 +43,41 @@ class TrainingBatches:
         labels = reduce(torch.add, [(batch.labels != IGNORE).sum() for batch in step])
         return [replace(batch, step_labels=labels) for batch in step]
 
+    @cached_property
+    def _stages(self) -> list[tuple[int, Task]]:
+        return curriculum(self.task)
+
     def _batch(self, number: int) -> Batch:
-        examples = self.task.batch(generator(self.seed, number, self.rank), self.task.batch_size)
+        task = next((stage for end, stage in self._stages if number // self.accumulate < end), self.task)
+        examples = task.batch(generator(self.seed, number, self.rank), task.batch_size)
         return examples.frame(self.architecture, self.task.vocabulary.special)
+
+
+def curriculum(task: Task) -> list[tuple[int, Task]]:
+    """The tasks of data.stages, each with the number of steps at its end; the task itself follows them.
+
+    Raises:
+        ConfigError: a stage without steps, with options that are not the task's own, or with other or longer examples.
+    """
+    stages: list[tuple[int, Task]] = []
+    if not isinstance(task, QuestionTask):
+        return stages
+    own = {field.name for field in fields(task)} - {field.name for field in fields(QuestionTask)}
+    for stage in task.stages:
+        steps, options = stage.get("steps"), {name: value for name, value in stage.items() if name != "steps"}
+        if type(steps) is not int or steps < 1 or not own.issuperset(options):
+            expected = f"steps, at least 1, and options of the task ({', '.join(sorted(own))})"
+            raise ConfigError(f"data.stages: each stage has {expected}, got {stage}")
+        try:
+            part = replace(task, stages=(), **options)
+        except ConfigError as error:
+            raise ConfigError(f"data.stages: {error}") from None
+        longer = any(length > longest for length, longest in zip(part.longest, task.longest, strict=True))
+        if longer or part.vocabulary.to_dict() != task.vocabulary.to_dict():
+            raise ConfigError(f"data.stages: no stage has longer examples or other symbols than the task, got {stage}")
+        part.vocabulary, part.sampling = task.vocabulary, task.sampling
+        stages.append((steps + (stages[-1][0] if stages else 0), part))
+    return stages
 
 
 class FixedBatches:

@@ -3,8 +3,11 @@
 BLEU: Papineni et al. 2002; chrF: Popović 2015; signatures: Post 2018.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from minitx.data.text.parallel_files import Sentences
 from minitx.generation.options import GenerationOptions
@@ -69,6 +72,13 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
     beams = f"{options.num_beams} beams, length penalty {penalty:g}"
     decoding = "greedy" if options.num_beams == 1 else beams
     return {"exact_match": matches / max(len(references), 1), **scores, "decoding": decoding}
+
+
+def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..., Tensor]) -> float:
+    """BLEU of greedy outputs over all processes, each with its share of the sentences; `reduce` adds up a tensor."""
+    texts = translated(predictor, [source for source, _ in sentences])
+    counts = statistics(texts, [target for _, target in sentences], predictor.task.caseless)
+    return bleu(reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist())
 
 
 def statistics(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[int]:

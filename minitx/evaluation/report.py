@@ -90,7 +90,7 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             examples = of_length.examples(split, EXAMPLES_PER_LENGTH)
         except ValueError:  # too few questions of this length for a held-out set, or none
             continue
-        if limit is not None and positions(predictor.architecture, of_length.longest) > limit:
+        if limit is not None and positions(predictor.architecture, of_length.reach) > limit:
             break  # the end of a table of learned positions
         figures[length] = _figures(_scores(predictor, examples))
     return figures

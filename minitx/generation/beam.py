@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, remaining_rows
+from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, default_step, remaining_rows
 from minitx.generation.logits_processors import LogitsProcessor
-from minitx.generation.replay import ReplayedStep
 from minitx.hardware.devices import moved
 
 MISSING_SCORE = -1.0e9
@@ -66,7 +65,7 @@ def beam_search(
         logits = model.step(ids, cache, keep)[:, -1]  # once for all beams of a prompt
         cache.select(search.items.repeat_interleave(num_beams))
         logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]
-        step = ReplayedStep(model, cache)
+        step = default_step(model, cache)
         for count in range(max_new_tokens):
             last = count + 1 == max_new_tokens
             own = logs = logits.float().log_softmax(dim=-1)

@@ -4,6 +4,8 @@ Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -11,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.generation.logits_processors import LogitsProcessor, nan_where_impossible
-from minitx.generation.replay import ReplayedStep
 from minitx.generation.sampling import Sampler, greedy
 from minitx.hardware.devices import moved
 
@@ -88,7 +89,7 @@ def steps(
             context, so a text may exceed the length that the model was trained on. None: no limit.
         scores: whether steps have the log-probability of each token.
         stepper: makes what computes each step of one token after the prompt, from the model, the cache that holds the
-            prompt, and the maximum number of tokens of a row; by default a ReplayedStep.
+            prompt, and the maximum number of tokens of a row; by default as default_step.
     """
     ends = {eos} if isinstance(eos, int) else {*eos}
     total = ids.size(0)
@@ -116,7 +117,7 @@ def steps(
                 logits = model.step(ids, cache, keep)[:, -1]
             else:
                 if program is None:
-                    program = stepper(model, cache, capacity) if stepper else ReplayedStep(model, cache)
+                    program = stepper(model, cache, capacity) if stepper else default_step(model, cache)
                 logits = program(ids)[:, -1]
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
@@ -153,6 +154,13 @@ def steps(
         yield step
         if last:
             return
+
+
+def default_step(model: DecodableModel, cache: Any) -> Stepper:
+    """The model's own step, or where the extra is there its replay, which gives the same logits sooner."""
+    with suppress(ModuleNotFoundError):
+        return import_module("minitx.compilation.replay").ReplayedStep(model, cache)
+    return lambda ids: model.step(ids, cache)
 
 
 def remaining_rows(ended: Tensor, done: int) -> Tensor:

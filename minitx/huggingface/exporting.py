@@ -75,7 +75,9 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     with _whole_folder(folder) as part:
         save_file({key: weight.contiguous() for key, weight in weights.items()}, part / WEIGHTS, {"format": "pt"})
         write_json(part / "config.json", settings)
-        write_tokenizer(tokenizer, part, task.kind, architecture, max_length)
+        separator = [tokenizer.special.sep] * (task.kind == "pairs" and architecture == "decoder_only")
+        question = [*task.divide([tokenizer.special.unk])[0], *separator]
+        write_tokenizer(tokenizer, part, question, architecture, max_length)
         if to == "hf" and architecture != "encoder_only":
             max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1
             write_json(part / "generation_config.json", generation_settings(tokenizer, architecture, max_new_tokens))

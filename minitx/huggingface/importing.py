@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import check_stored, on_meta
+from minitx.checkpoints.model_weights import check_stored, on_meta
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.config.validation import check_plain

@@ -78,8 +78,13 @@ def _template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(whole[:start]), tuple(whole[start + len(plain) :])
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture: str, max_length: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json for PreTrainedTokenizerFast; kind is that of the task."""
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, question: list[int], architecture: str, max_length: int
+) -> None:
+    """Write tokenizer.json and tokenizer_config.json for PreTrainedTokenizerFast.
+
+    `question` are the special tokens around a question, which <unk> stands for.
+    """
     backend, special = tokenizer.to_dict(), tokenizer.special._asdict()
     if tokenizer.imported:
         backend = backend["backend"]
@@ -90,8 +95,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture:
         ids = sorted(tokenizer.special)
         tokens = zip(ids, tokenizer.tokens(ids), strict=True)
         backend["added_tokens"] = [{"id": index, "content": token, **options} for index, token in tokens]
-        separated = kind == "pairs" and architecture == "decoder_only"
-        backend["post_processor"] = _separator_template(tokenizer) if separated else None
+        backend["post_processor"] = _question_template(tokenizer, question) if len(question) > 1 else None
     names = {f"{name}_token": tokenizer.tokens([index])[0] for name, index in special.items() if index != NONE}
     write_json(folder / "tokenizer.json", backend)
     write_json(folder / "tokenizer_config.json", {
@@ -100,11 +104,15 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, kind: str, architecture:
     })  # fmt: skip
 
 
-def _separator_template(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The template of a decoder-only model of pairs, which adds <sep> to a question."""
-    (separator,) = tokenizer.tokens([tokenizer.special.sep])
-    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": separator, "type_id": 0}}]
-    special = {separator: {"id": separator, "ids": [tokenizer.special.sep], "tokens": [separator]}}
+def _question_template(tokenizer: Tokenizer, question: list[int]) -> dict[str, Any]:
+    """The template that puts special tokens around a question, for which <unk> stands in `question`."""
+    ids = {token: index for index, token in zip(question, tokenizer.tokens(question), strict=True)}
+    single = [
+        {"Sequence": {"id": "A", "type_id": 0}} if index == tokenizer.special.unk
+        else {"SpecialToken": {"id": token, "type_id": 0}}
+        for token, index in ids.items()
+    ]  # fmt: skip
+    special = {token: {"id": token, "ids": [index], "tokens": [token]} for token, index in ids.items()}
     pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.memory_checks import load_model
+from minitx.checkpoints.model_weights import load_model
 from minitx.config.errors import ConfigError, UnknownName
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
@@ -81,7 +81,7 @@ class Predictor:
                 raise ConfigError(f"{name}=True takes one prompt, got a list")
             if chosen.num_beams > 1 or chosen.num_return_sequences > 1:
                 raise ConfigError(f"{name} is for one text: leave num_beams and num_return_sequences at 1")
-            generator, ids = self._generator(), self._encode(prompt)
+            generator, ids = self.text_generator(), self.encode(prompt)
             if stream:
                 return generator.stream(ids, chosen)
             with record_steps(self.model) as steps:
@@ -97,12 +97,13 @@ class Predictor:
 
         Prompts are texts, or the ids of texts, which may contain `<unk>`.
         """
-        ids = [self._encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        ids = [self.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             return fill_positions(self.model, self.tokenizer, self.task, ids)
-        return self._generator().generate(ids, options)
+        return self.text_generator().generate(ids, options)
 
-    def _generator(self) -> TextGenerator:
+    def text_generator(self) -> TextGenerator:
+        """Generation from ids; a ConfigError for an encoder_only model."""
         if isinstance(self.model, EncoderOnly):
             message = "an encoder_only model predicts all positions at once: it takes no options and has no stream"
             raise ConfigError(message)
@@ -167,7 +168,8 @@ class Predictor:
             target = self.generate(texts)
         return self._batch(texts, None if target is None else _listed(target))
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt; a ConfigError for an empty one, or a symbol outside the vocabulary."""
         masked = self.task.kind == "masked"
         ids = self.tokenizer.encode_masked(text) if masked else self.tokenizer.encode_question(text)
         if not ids:
@@ -178,7 +180,7 @@ class Predictor:
         """Texts, and their targets if there are any, as a batch for the model's architecture."""
         if targets is not None and len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
-        sources, given = zip(*(self.task.divide(self._encode(text)) for text in texts), strict=True)
+        sources, given = zip(*(self.task.divide(self.encode(text)) for text in texts), strict=True)
         tokenizer = self.tokenizer
         by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
         answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]

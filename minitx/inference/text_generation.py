@@ -64,7 +64,7 @@ class TextGenerator:
 
     def generate(self, prompts: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
         """num_return_sequences texts for each prompt; other prompts in the list do not change them."""
-        generators = _generators(prompts, options)
+        generators = random_generators(prompts, options)
         batches: dict[tuple[int, int], list[int]] = {}
         for row, prompt in enumerate(prompts):
             # Rows of a batch have one limit and, in running text, one length: they exhaust the context together.
@@ -79,8 +79,8 @@ class TextGenerator:
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> Iterator[str]:
         """Pieces of one text as soon as they are final, in whole characters."""
-        limit, generators = self.limit(prompt, options), _generators([prompt], options)
-        tensors, arguments = self._arguments([prompt], generators, limit, options)
+        limit, generators = self.limit(prompt, options), random_generators([prompt], options)
+        tensors, arguments = self.arguments([prompt], generators, limit, options)
         ends, arguments["eos"] = arguments["eos"], ()  # _pieces stops at an end
         return self._pieces(prompt, decode.steps(self.model, *tensors, scores=True, **arguments), ends)
 
@@ -152,7 +152,7 @@ class TextGenerator:
             return prompt._replace(given=padded(given, IGNORE, device)[0]) if any(given) else prompt
         return Prompt(*right_aligned(source, keep, self.tokenizer.special))
 
-    def _arguments(
+    def arguments(
         self, prompts: list[list[int]], generators: list[Generators], limit: int, options: GenerationOptions
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Arguments of beam_search with num_beams, else of decode.steps, where texts of a prompt are adjacent rows."""
@@ -189,7 +189,7 @@ class TextGenerator:
         self, prompts: list[list[int]], generators: list[Generators], limit: int, options: GenerationOptions
     ) -> list[list[Generation]]:
         """The texts of prompts that share a limit."""
-        tensors, arguments = self._arguments(prompts, generators, limit, options)
+        tensors, arguments = self.arguments(prompts, generators, limit, options)
         count = options.num_return_sequences
         if options.num_beams > 1:
             ids, _, logs, lengths = (part[:, :count] for part in beam_search(self.model, *tensors, **arguments))
@@ -203,10 +203,10 @@ class TextGenerator:
         result = []
         for prompt, *parts in zip(prompts, ids.tolist(), logs.tolist(), lengths.tolist(), strict=True):
             found = [(row, log) for row, log, length in zip(*parts, strict=True) if length]  # maybe fewer than beams
-            result.append([self._generation(prompt, row, log, arguments["eos"]) for row, log in found])
+            result.append([self.generation(prompt, row, log, arguments["eos"]) for row, log in found])
         return result
 
-    def _generation(self, prompt: list[int], ids: list[int], log_probability: float, ends: list[int]) -> Generation:
+    def generation(self, prompt: list[int], ids: list[int], log_probability: float, ends: list[int]) -> Generation:
         """A row up to its end token."""
         if math.isnan(log_probability):
             raise ConfigError(IMPOSSIBLE)
@@ -265,7 +265,7 @@ def fill_positions(
     return [[Generation(tokenizer.decode(row), row, total, "length")] for row, total in zip(rows, totals, strict=True)]
 
 
-def _generators(prompts: list[list[int]], options: GenerationOptions) -> list[Generators]:
+def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[Generators]:
     """Random number generators for each text of each prompt, the same alone and among other prompts.
 
     A prompt that occurs again in the list continues with other numbers.

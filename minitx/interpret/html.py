@@ -49,11 +49,15 @@ def page(runs: Runs) -> str:
     """
     if not any(runs.values()):
         raise ConfigError("there are no attention maps to show: this model has no attention")
-    maps = {
+    return document("Attention maps", "offline.js", {"runs": embedded(runs)})
+
+
+def embedded(runs: Runs) -> dict[str, Any]:
+    """Maps as JSON, of one step: run, tag, step, then the header and each map in base64."""
+    return {
         run: {tag: {"0": [json.loads(header), *map(_base64, rest)]} for tag, (header, *rest) in tags.items()}
         for run, tags in runs.items()
     }
-    return document("Attention maps", "offline.js", {"runs": maps})
 
 
 def document(title: str, module: str, data: Any) -> str:
@@ -64,8 +68,8 @@ def document(title: str, module: str, data: Any) -> str:
     script = f"(async () => {{\n{_bundled(module, set())}\nawait start();\n}})();"
     digest = _base64(hashlib.sha256(script.encode()).digest())
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
-    embedded = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
-    return _PAGE.format(title=title, policy=policy, style=_static("page.css"), data=embedded, script=script)
+    escaped = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
+    return _PAGE.format(title=title, policy=policy, style=_static("page.css"), data=escaped, script=script)
 
 
 def frame(document: str, title: str = "attention maps") -> str:

@@ -281,7 +281,7 @@ def patched_inputs(
         ConfigError: texts of different lengths, or the same text or answer twice.
     """
     task, tokenizer, model = predictor.task, predictor.tokenizer, predictor.model
-    questions = [predictor._encode(text) for text in (clean, corrupted)]
+    questions = [predictor.encode(text) for text in (clean, corrupted)]
     lengths = [*map(len, questions)]
     if lengths[0] != lengths[1]:
         raise ConfigError(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.nn.errors import require
@@ -174,18 +175,26 @@ class CoupledIds(ConsecutiveIds):
 
     Args:
         after: ids of the tokens that are 0, the next token 1. Empty in a config: those that the task names.
+        mirrored: count down from such a token instead, which gets its distance from the last one or from the start:
+            1 2 3 4 3 2 1 for a question of three tokens, <sep> and the reversed question.
     """
 
-    def __init__(self, causal: bool, after: tuple[int, ...] = ()) -> None:
+    def __init__(self, causal: bool, after: tuple[int, ...] = (), mirrored: bool = False) -> None:
         super().__init__(causal)
+        self.mirrored = mirrored
         self.register_buffer("after", torch.tensor([*after], dtype=torch.long), persistent=False)
         self.after: Tensor
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
         real = ids != NO_TOKEN
         place = real.long().cumsum(dim=1)
-        begins = torch.where(real & (count == 0), place - 1, 0)
-        return place - torch.where(torch.isin(ids, self.after), place, begins).cummax(dim=1).values
+        begins, restarts = torch.where(real & (count == 0), place - 1, 0), torch.isin(ids, self.after)
+        start = torch.where(restarts, place, begins).cummax(dim=1).values
+        if not self.mirrored:
+            return place - start
+        before = torch.where(count == 0, place, F.pad(start[:, :-1], (1, 0)))  # where counting began before it restarts
+        before = torch.where(restarts, before, begins).cummax(dim=1).values
+        return (2 * start - before - place).abs()
 
     def max_tokens(self, table_size: int) -> int:
         return table_size - 1  # the first token is 1

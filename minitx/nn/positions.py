@@ -245,14 +245,18 @@ class T5Positions(NoPositions):
     Args:
         buckets: number of buckets; without causality half of them for each direction.
         max_distance: where the last bucket begins.
+        bidirectional: with causality too half of the buckets for each direction: coupled ids of earlier tokens may be
+            larger.
     """
 
     score_biases = ("table.weight",)
 
     def __init__(
-        self, d_model: int, n_heads: int, d_head: int, causal: bool, buckets: int = 32, max_distance: int = 128
-    ) -> None:
+        self, d_model: int, n_heads: int, d_head: int, causal: bool, buckets: int = 32, max_distance: int = 128,
+        bidirectional: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(d_model, n_heads, d_head, causal)
+        causal = causal and not bidirectional
         self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
         exact = (buckets if causal else buckets // 2) // 2
         require(

@@ -1,9 +1,10 @@
-"""The grid of a sweep: `--set key=a,b` to every combination of values. Text only, no torch."""
+"""The settings of a sweep: `--set key=a,b` and `--set key=1e-4..1e-2`. Text only, no torch."""
 
 import hashlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
 
@@ -16,14 +17,35 @@ RESERVED = {
     "config": "the files are the same for all runs",
 }
 MAX_FOLDER_CHARACTERS = 100  # longer names are cut and completed by a hash
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
-def parse(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Parse ["key=a,b", ...] into the values of each key, in the given order.
+class Range(NamedTuple):
+    """A range of numbers, both ends included: of integers if both ends are, sampled by its logarithm over a decade."""
+
+    low: str
+    high: str
+
+    @property
+    def integer(self) -> bool:
+        """Whether it has integers only."""
+        return all(re.fullmatch(r"[+-]?\d+", end) for end in self)
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether it spans a decade or more."""
+        return 0 < 10 * float(self.low) <= float(self.high)
+
+
+Space = Mapping[str, list[str] | Range]
+
+
+def parse(texts: Sequence[str]) -> dict[str, list[str] | Range]:
+    """Parse ["key=a,b", "key=1..8", ...] into the values or the range of each key, in the given order.
 
     Commas within brackets or quotes do not separate values: `data.length=[1,8],[1,16]` has two.
     """
-    grid: dict[str, list[str]] = {}
+    grid: dict[str, list[str] | Range] = {}
     for text in texts:
         key, separator, listed = text.partition("=")
         key, values = key.strip().removeprefix("--"), split(listed)
@@ -35,7 +57,10 @@ def parse(texts: Sequence[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--set {key} is given twice; list all its values in one --set")
         if len(set(values)) < len(values):
             raise ConfigError(f"--set {key} repeats a value: {listed}")
-        grid[key] = values
+        ends = re.fullmatch(rf"({NUMBER})\.\.({NUMBER})", listed.strip())
+        if ends and not float(ends[1]) < float(ends[2]):
+            raise ConfigError(f"--set {key} must be LOW..HIGH with LOW < HIGH, got {listed}")
+        grid[key] = Range(ends[1], ends[2]) if ends else values
     return grid
 
 
@@ -56,14 +81,23 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def combinations(grid: Mapping[str, Sequence[str]]) -> list[Settings]:
+def combinations(grid: Space) -> list[Settings]:
     """Every combination of one value per key, the last key changing fastest; one empty combination without keys."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def described(settings: Settings) -> str:
-    """Settings in a message."""
-    return ", ".join(f"{key} {value}" for key, value in settings.items()) or "the config unchanged"
+def every_value(grid: Space) -> list[Settings]:
+    """Combinations that have every value and every end of a range at least once."""
+    return [
+        {key: values[min(index, len(values) - 1)] for key, values in grid.items()}
+        for index in range(max(map(len, grid.values())))
+    ]
+
+
+def described(settings: Mapping[str, str | float]) -> str:
+    """Settings, or the parameters of a trial, in a message."""
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in settings.items()}
+    return ", ".join(f"{key} {value}" for key, value in shown.items()) or "the config unchanged"
 
 
 def slug(settings: Settings) -> str:

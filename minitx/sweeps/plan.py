@@ -1,66 +1,129 @@
-"""Every run of a sweep as a checked config, before the first one starts."""
+"""Everything that defines a sweep, checked before its first run starts."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from minitx.config.errors import ConfigError
-from minitx.config.parser import overridden
 from minitx.config.schema import config_from_dict
+from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import length_range
 from minitx.extensions.python_files import with_imports
-from minitx.sweeps.grid import combinations, slug
-from minitx.sweeps.pool import Job
-from minitx.sweeps.rows import fingerprint
-from minitx.training.choices.timing import first_batch
-from minitx.training.describe import cost
+from minitx.sweeps.grid import Range, Settings, Space, combinations, every_value, slug
+from minitx.training.api import refuse_missing_loggers, resolved
 from minitx.training.folder import run_root
-from minitx.training.resolve import resolve
+from minitx.training.resolve import ResolvedRun
+
+SEED = "run.seed"
+
+
+class Search(NamedTuple):
+    """Which settings are tried."""
+
+    name: Literal["grid", "random", "tpe"] = "grid"
+    trials: int | None = None  # settings to try, except of a grid
+    prune: bool = False  # whether trials are stopped that are worse than the median of the others
+
+
+GRID = Search()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep."""
+    """A sweep. A trial of a grid is one run; one of another search trains its settings with every seed."""
 
     name: str
+    study: str  # the same for all processes that work on the same sweep
     folder: Path
-    keys: tuple[str, ...]
-    jobs: tuple[Job, ...]  # one for each run: the input of its worker
+    values: Mapping[str, Any]  # the config without the settings
+    space: Space
+    seeds: range
+    search: Search
     lengths: range | None
     trained: tuple[int, int] | None  # the lengths of training, where all settings share them
+    warmup_steps: int  # before which no trial is pruned
+    points: list[dict[str, str | int]]  # the parameters of a grid's trials, with their seed
+
+    @property
+    def trials(self) -> int:
+        """The number of trials."""
+        return self.search.trials or len(self.points)
+
+    def run_folder(self, settings: Settings) -> Path:
+        """The folder of the runs with these settings, seed1/v0 and so on."""
+        return self.folder / slug(settings)
+
+    def resolved(self, settings: Settings, seed: int = 1) -> ResolvedRun:
+        """A run."""
+        run = {"run.folder": str(self.run_folder(settings)), "run.name": f"seed{seed}", "run.seed": seed}
+        return resolved(overridden(self.values, {**settings, **run}))
 
 
 def plan(
-    values: Mapping[str, Any], grid: dict[str, list[str]], seeds: int, lengths: str | None = None, first_seed: int = 1
+    values: Mapping[str, Any],
+    space: Space,
+    seeds: int,
+    lengths: str | None = None,
+    first_seed: int = 1,
+    search: Search = GRID,
 ) -> Plan:
-    """Plan the runs <run.folder>/<run.name>_sweep/<settings>/seed1/v0, ...
+    """Check a sweep with the seeds first_seed, first_seed + 1, ...; each run is also measured at the lengths "from:to".
 
-    The seeds are first_seed, first_seed + 1, ...; each run is also measured at the lengths "from:to".
+    All settings of a grid are checked; of another search every value and every end of a range, though not together.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    _check(search, space)
     values = with_imports(values)
     base = config_from_dict(values)
-    folder = run_root(base).with_name(f"{base.run.name}_sweep")
-    jobs: list[Job] = []
     measured: range | None = None
     trained: set[tuple[int, int] | None] = set()
-    for settings in combinations(grid):
-        config, task, model, *_ = resolve(overridden(values, settings))
+    checked = Plan(base.run.name, "", Path(), values, space, range(0), search, None, None, 0, [])
+    settings = combinations(space) if search.name == "grid" else every_value(space)
+    for each in settings:
+        config, task, *_ = checked.resolved(each)
         for key, value in (("num_nodes", config.trainer.num_nodes), ("devices", config.trainer.devices)):
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
                 raise ConfigError(f"trainer.{key} must be 1 in a sweep, got {value}: {advice}")
+
+        refuse_missing_loggers(config)
         measured = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)  # raises if the task has too few different examples
-        parameters, _, flops = cost(config, model, first_batch(config, task))
-        for seed in range(first_seed, first_seed + seeds):
-            run = replace(config.run, folder=str(folder / slug(settings)), name=f"seed{seed}", seed=seed)
-            resolved = replace(config, run=run).to_dict()
-            job = {"settings": settings, "seed": seed, "fingerprint": fingerprint(resolved), "config": resolved}
-            job |= {"parameters": parameters, "flops_per_step": flops, "log": f"{run.folder}/{run.name}.log"}
-            jobs.append(job | {"lengths": None if measured is None else [measured[0], measured[-1]]})
-    shared = trained.pop() if len(trained) == 1 else None
-    return Plan(base.run.name, folder, tuple(grid), tuple(jobs), measured, shared)
+    numbers = range(first_seed, first_seed + seeds)
+    same = [fingerprint(base.to_dict()), base.run.name, list(space.items()), [*numbers], lengths, search[0], search[2]]
+    return replace(
+        checked,
+        study=f"{base.run.name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}",
+        folder=run_root(base).with_name(f"{base.run.name}_sweep"),
+        seeds=numbers,
+        lengths=measured,
+        trained=trained.pop() if len(trained) == 1 else None,
+        warmup_steps=base.trainer.max_steps // 4,
+        points=[{**each, SEED: seed} for each in settings for seed in numbers] if search.name == "grid" else [],
+    )
+
+
+def _check(search: Search, space: Space) -> None:
+    ranges = [key for key, values in space.items() if isinstance(values, Range)]
+    if search.name == "grid":
+        if ranges:
+            raise ConfigError(f"--set {ranges[0]}: a range needs --search random or tpe, and --trials N")
+        if search.trials is not None:
+            raise ConfigError("--trials is for --search random or tpe; a grid tries every combination")
+        return
+    if search.trials is None or search.trials < 1:
+        got = "none" if search.trials is None else search.trials
+        raise ConfigError(f"--search {search.name} needs --trials N, the number of settings to try, got {got}")
+    if not space:
+        raise ConfigError(f"--search {search.name} needs a key to vary: --set KEY=A,B or --set KEY=LOW..HIGH")
+
+
+def fingerprint(config: dict[str, Any]) -> str:
+    """A hash of a resolved config (Config.to_dict) without the name and folder of its run."""
+    run = {key: value for key, value in config["run"].items() if key not in ("folder", "name")}
+    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()[:16]

@@ -3,65 +3,102 @@
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
 from minitx.config.errors import ConfigError
+from minitx.config.schema import config_from_dict
+from minitx.data.text.work_progress import progress
 from minitx.plotting.curves import Curve, accuracy_by_length
-from minitx.sweeps import grid, rows, tables
+from minitx.sweeps import grid, tables
 from minitx.sweeps.plan import Plan
-from minitx.sweeps.pool import environments, run_jobs
+from minitx.sweeps.processes import environments, start, stop
+from minitx.sweeps.trials import COMPLETE, ERROR, FAIL, PRUNED, ROWS, SIGN_SECONDS, Taken, Trials, final
 from minitx.training.folder import print_line
 
+POLL_SECONDS = 1.0  # between two looks at the trials of other processes
 
-def sweep(plan: Plan, jobs: int = 1, out: Path | None = None) -> tuple[list[rows.Row], list[str]]:
-    """Execute a plan, or resume it: runs whose row is recorded are not repeated.
+
+def sweep(
+    plan: Plan, jobs: int = 1, out: Path | None = None, study: str | None = None
+) -> tuple[list[tables.Row], list[str]]:
+    """Execute a plan, or resume it, or help other processes that execute it: finished trials are not repeated.
 
     As many runs as `jobs` are parallel, each in its own process; the tables and the plot land in `out`, by default the
-    sweep's own folder. Returns the recorded rows in the plan's order, and a sentence for each run that failed. SIGTERM
-    and SIGHUP exit with code 128 + n once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
+    sweep's own folder, and the trials in `study`, a journal file or the URL of a database, by default in that folder.
+    Returns the rows in the plan's order, and a sentence for each trial that failed. SIGTERM and SIGHUP exit with code
+    128 + n once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
-    file, total = plan.folder / "rows.jsonl", len(plan.jobs)
-    recorded = rows.read(file)
-    todo = [job for job in plan.jobs if rows.latest(recorded, job["fingerprint"], plan.lengths) is None]
-    finished = total - len(todo)
+    study = study or str(plan.folder / "study.journal")
+    trials = Trials(plan, study)
+    trials.retry_failed()
+    total, finished = plan.trials, trials.ended()
     note = f", {finished} of them finished before" if finished else ""
-    print_line(f"{plan.folder}: {total} runs{note}; each has a .log beside it")
-    failed: list[str] = []
-    began = time.perf_counter()
-    stops = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in stops}
+    print_line(f"{plan.folder}: {total} trials{note}; each run has a .log beside it\n{study}: study {plan.study}")
+    handled = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handled = [number for number in handled if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in handled}
     try:
-        on_cpu = all(job["config"]["trainer"]["accelerator"] == "cpu" for job in plan.jobs)
-        processes = environments(min(jobs, max(len(todo), 1)), 0 if on_cpu else torch.cuda.device_count())
-        for done, (job, answer) in enumerate(run_jobs(todo, processes), start=1):
-            if "row" in answer:
-                rows.append(file, answer["row"])
-            else:
-                name = f"{grid.described(job['settings'])}, seed {job['seed']}"
-                failed.append(f"{name}: {answer['error']} (see {job['log']})")
-            _show_progress(finished + done, total, (time.perf_counter() - began) / done)
+        on_cpu = config_from_dict(plan.values).trainer.accelerator == "cpu"
+        devices = environments(min(jobs, max(total - finished, 1)), 0 if on_cpu else torch.cuda.device_count())
+        for _ in progress(_work(trials, devices), "sweep", int, total - finished, " trials"):
+            pass
     except (KeyboardInterrupt, SystemExit):
         print_line("stopped; the same command resumes the sweep")
         raise
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    recorded = rows.read(file)
-    found = [rows.latest(recorded, job["fingerprint"], plan.lengths) for job in plan.jobs]
-    available = [row for row in found if row is not None]
-    if available:
-        _report(plan, tables.lines(available, plan.lengths), out or plan.folder)
-    return available, failed
+    last = [final(attempts) for attempts in trials.runs]
+    rows = [row for trial in last if trial.state == COMPLETE for row in trial.user_attrs[ROWS]]
+    if pruned := [grid.described(trial.params) for trial in last if trial.state == PRUNED]:
+        print_line("\n".join([f"{len(pruned)} pruned:", *pruned]))
+    if rows:
+        _report(plan, tables.lines(rows, plan.lengths), out or plan.folder)
+    failed = [trial for trial in last if trial.state == FAIL]
+    return rows, [f"{grid.described(trial.params)}: {trial.user_attrs[ERROR]}" for trial in failed]
+
+
+def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
+    """Start processes on trials until all have ended; yields how many have, in any process, since the last time.
+
+    There are at most as many processes as `free`, their environment variables.
+    """
+    running: list[tuple[Taken, BaseProcess, dict[str, str]]] = []
+    known, signed = trials.ended(), time.monotonic()
+    try:
+        while known < trials.plan.trials:
+            while free and (taken := trials.take()) is not None:
+                running.append((taken, start(taken, taken.log, free[0]), free.pop(0)))
+            wait([process.sentinel for _, process, _ in running], POLL_SECONDS)
+            if not running:
+                time.sleep(POLL_SECONDS)  # other commands work on the last trials
+            due = time.monotonic() - signed > SIGN_SECONDS
+            signed = time.monotonic() if due else signed
+            for taken, process, environment in [*running]:
+                if process.is_alive() and (not due or taken.renew()):
+                    continue
+                stop([process])
+                taken.end(FAIL, f"its process exited with {process.exitcode}")
+                running.remove((taken, process, environment))
+                free.append(environment)
+            before, known = known, trials.ended()
+            yield known - before
+    finally:
+        stop(process for _, process, _ in running)
+        for taken, _, _ in running:
+            taken.end(FAIL)
 
 
 def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
     """Write the tables and the plot, and print the table and the paths."""
-    files = tables.write(out, plan.keys, table, plan.trained)
+    files = tables.write(out, [*plan.space], table, plan.trained)
     curves = []
     for line in table:
         shares = [part["exact_match"].values for part in line.by_length.values()]
@@ -69,19 +106,5 @@ def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
             curves.append(Curve(", ".join(line.settings.values()) or plan.name, [*line.by_length], shares))
     if curves:
         title = f"{plan.name}: exact match by length"
-        files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.keys)))
-    print_line(f"\n{tables.markdown(plan.keys, table, plan.trained)}\n{'  '.join(map(str, files))}")
-
-
-def _show_progress(done: int, total: int, seconds_per_run: float) -> None:
-    """Print the progress and the time left, on a terminal in place."""
-    left, in_place = total - done, sys.stdout.isatty()
-    line = f"{done} of {total} runs" + (f", {format_seconds(seconds_per_run * left)} left" if left else "")
-    print_line(f"\033[2K{line}" if in_place else line, end="\r" if in_place and left else "\n")
-
-
-def format_seconds(seconds: float) -> str:
-    """A duration: 40 s, 4 min, 2.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.space)))
+    print_line(f"\n{tables.markdown([*plan.space], table, plan.trained)}\n{'  '.join(map(str, files))}")

@@ -13,7 +13,8 @@ from typing import Any
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.sweeps.grid import Settings
-from minitx.sweeps.rows import Row
+
+Row = dict[str, Any]  # the result of sweeps.worker.run, as plain JSON types
 
 PERCENTAGES = ("exact_match", "token_accuracy")
 FORMATS = {"seconds": ".1f", "steps": ",.0f", "parameters": ",.0f", "flops": ".3g"}

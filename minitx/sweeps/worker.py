@@ -1,8 +1,6 @@
-"""The process of one run of a sweep: a job as JSON on standard input, a line of JSON on standard output."""
+"""A trial of a sweep, in its own process: its runs are trained, resumed or read, and measured."""
 
 import json
-import os
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -11,54 +9,84 @@ import yaml
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config
 from minitx.evaluation.report import length_report
-from minitx.extensions.python_files import with_imports
-from minitx.hardware.devices import machine
+from minitx.hardware.machine import machine
 from minitx.inference.predictor import load
-from minitx.sweeps.pool import Job
-from minitx.sweeps.rows import Row, fingerprint
-from minitx.training.api import train_config
+from minitx.sweeps.plan import fingerprint
+from minitx.sweeps.tables import Row
+from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, Taken, TrialPruned
+from minitx.training.api import AllExtras, train_config
+from minitx.training.choices.timing import first_batch
+from minitx.training.describe import cost
+from minitx.training.folder import RunFiles
+from minitx.training.module import SELECTION, RunCallback
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
 
 
-def main() -> None:
-    """Run the job and print {"row": ...}, or {"error": ...} with a traceback in the log."""
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # the output of libraries is not part of the answer
-        try:
-            answer: dict[str, Any] = {"row": run(json.load(sys.stdin))}
-        except Exception as error:
-            traceback.print_exc()
-            sentence = next(iter(str(error).strip().splitlines()), "")
-            if not isinstance(error, ConfigError | RunFailed):
-                sentence = f"{type(error).__name__}: {sentence}"
-            answer = {"error": sentence}
-        print(json.dumps(answer), file=answers)
+def work(trial: Taken) -> None:
+    """Run the remaining seeds of a trial and end it; after an error with a sentence, and a traceback in the log."""
+    try:
+        for seed in trial.seeds[len(trial.rows) :]:
+            trial.add(run(trial, seed))
+        trial.end(COMPLETE)
+    except TrialPruned:
+        trial.end(PRUNED)
+    except Exception as error:
+        traceback.print_exc()
+        sentence = next(iter(str(error).strip().splitlines()), "")
+        plain = isinstance(error, ConfigError | RunFailed)
+        trial.end(FAIL, sentence if plain else f"{type(error).__name__}: {sentence}")
 
 
-def run(job: Job) -> Row:
-    """Train, resume or read a run, and measure it by length if the job has lengths."""
-    folder = trained(config_from_dict(with_imports(job["config"])))
+class _ReportValidations(RunCallback):
+    def __init__(self, trial: Taken) -> None:
+        self.trial = trial
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        step = trainer.global_step + len(self.trial.rows) * trainer.max_steps
+        self.trial.report(step, float(trainer.callback_metrics[SELECTION]))
+
+
+class _SweepExtras(AllExtras):
+    """All callbacks, and one that reports the score of each validation."""
+
+    def __init__(self, trial: Taken) -> None:
+        self.trial = trial
+
+    def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
+        return [*super().callbacks(config, files), _ReportValidations(self.trial)]
+
+
+def run(trial: Taken, seed: int) -> Row:
+    """Train, resume or read a run, and measure it by length if the sweep has lengths.
+
+    Returns a row of the table as plain JSON types: figures on the held-out split, and as "score" the best validation's
+    figure that selects best.ckpt.
+    """
+    config, task, model, *_ = trial.plan.resolved(trial.settings, seed)
+    parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
+    folder = trained(config, trial)
     results = json.loads((folder / "results.json").read_text())
-    lengths, by_length = job["lengths"], None
+    lengths, by_length = trial.plan.lengths, {}
     if lengths is not None:
-        by_length = length_report(load(folder), range(lengths[0], lengths[1] + 1), results["split"])
-    metrics = {key: value for key, value in results.items() if key not in NOT_METRICS}
+        by_length = length_report(load(folder), lengths, results["split"])
+    callbacks = checkpoint.read(folder / "last.ckpt")["callbacks"]
+    score = next(state["best_model_score"] for name, state in callbacks.items() if name.startswith("BestCheckpoint"))
+    figures = {key: value for key, value in results.items() if key not in NOT_METRICS}
     return {
-        **{key: value for key, value in job.items() if key != "log"},
+        **{"settings": trial.settings, "seed": seed, "score": float(score), "folder": str(folder)},
         **{key: results[key] for key in NOT_METRICS},
-        "folder": str(folder),
-        "figures": {key: value for key, value in metrics.items() if isinstance(value, float | int)},
-        "by_length": by_length,
-        "flops": job["flops_per_step"] * results["steps"],
+        "figures": {key: value for key, value in figures.items() if isinstance(value, float | int)},
+        "by_length": {str(length): part for length, part in by_length.items()},
+        **{"parameters": parameters, "flops_per_step": flops_per_step, "flops": flops_per_step * results["steps"]},
         "machine": machine(),
     }
 
 
-def trained(config: Config) -> Path:
+def trained(config: Config, trial: Taken) -> Path:
     """The folder of the finished run with this config, trained or resumed if there is none."""
     root, wanted = Path(config.run.folder) / config.run.name, fingerprint(config.to_dict())
 
@@ -72,9 +100,5 @@ def trained(config: Config) -> Path:
     if finished := [folder for folder in versions("results.json") if same_config(folder)]:
         return finished[-1]
     started = versions("last.ckpt")  # resuming continues the newest of them
-    train_config(config, resume=bool(started) and same_config(started[-1]))
+    train_config(config, bool(started) and same_config(started[-1]), extras=_SweepExtras(trial))
     return versions("results.json")[-1]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,14 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from minitx.config import yaml_files
-from minitx.config.parser import overridden
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
+from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
@@ -15,6 +17,7 @@ from minitx.training.choices.numerics import Numerics, choose_numerics
 from minitx.training.folder import RunFiles
 from minitx.training.lightning_messages import silence_lightning
 from minitx.training.resilience.disk import TolerantFiles
+from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
 
 
@@ -47,12 +50,29 @@ def train(
 
 
 def train_config(
-    config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None
+    config: Mapping[str, Any] | Config,
+    resume: bool = False,
+    init_from: str | None = None,
+    extras: run.RunExtras | None = None,
 ) -> dict[str, Any]:
-    """Train with all callbacks a Config, or plain JSON types without the defaults; see train."""
+    """Train with all callbacks, or `extras`, a Config or plain JSON types without the defaults; see train."""
+    complete = resolved(config, resume, init_from)
+    refuse_missing_loggers(complete.config)
+    return run.train(complete, extras or AllExtras())
+
+
+def refuse_missing_loggers(config: Config) -> None:
+    """Raise a ConfigError if a package of log.to is not installed."""
+    for name in {"wandb", "mlflow"}.intersection(config.log.to):
+        if find_spec(name) is None:
+            raise ConfigError(f"log.to: {name} is not installed: pip install {name}, or remove it from log.to")
+
+
+def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
+    """Import a config's files and resolve it, its sizes and the training state that it resumes checked; see resolve."""
     from minitx.training.resilience.training_state import checked
 
-    return run.train(checked(resolve(with_imports(config), resume, init_from)), AllExtras())
+    return checked(resolve(with_imports(config), resume, init_from, check_sizes))
 
 
 class AllExtras(run.RunExtras):
@@ -61,10 +81,10 @@ class AllExtras(run.RunExtras):
     files = TolerantFiles
     numerics: Numerics
 
-    def logger(self, files: RunFiles, purge_step: int | None) -> Any:
-        from minitx.training.callbacks.event_logger import RunLogger
+    def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
+        from minitx.training.callbacks.loggers import create
 
-        return RunLogger(files, purge_step)
+        return [create(name, files, purge_step) for name in config.log.to]
 
     def strategy(self, name: str) -> Any:
         if name != "fsdp2":
@@ -76,6 +96,11 @@ class AllExtras(run.RunExtras):
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         self.numerics, reason = choose_numerics(run)
         return self.numerics.precision, reason
+
+    def notes(self, run: ResolvedRun) -> list[str]:
+        from minitx.training.resilience.start_notes import start_notes
+
+        return [*start_notes(run), *run.task.notes]
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         from minitx.training.callbacks.log_attention import LogAttention
@@ -92,8 +117,8 @@ class AllExtras(run.RunExtras):
         wanted: list[Any] = [
             StopOnDivergence(config, files),
             AttentionKernel(self.numerics.attention_kernel),
-            LogAttention(config.log.attention),
-            LogEmbeddings(config.log.embeddings),
+            *([LogAttention(config.log.attention)] if "tensorboard" in config.log.to else []),
+            *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
         ]
         if settings.strategy == "fsdp2":
             from minitx.training.sharding import GatherForValidation
@@ -109,5 +134,8 @@ class AllExtras(run.RunExtras):
         figures = evaluation_report(predictor)
         return figures, table(figures)
 
-    def finish(self, logger: Any, config: Config, results: dict[str, Any]) -> None:
-        logger.finish(config, results)
+    def finish(self, loggers: list[Any], config: Config, results: dict[str, Any]) -> None:
+        from minitx.training.callbacks.loggers import finish
+
+        for logger in loggers:
+            finish(logger, config, results)

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+import torch
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
 from minitx.training.folder import RunFiles
@@ -70,44 +72,36 @@ class SaveCheckpoints(Checkpoint):
         if step % self.every_n_steps == 0 or step == trainer.max_steps:
             names.append("last")
         for name in names:
-            if trainer.is_global_zero:
-                for logger in trainer.loggers:
-                    logger.save()  # the curves up to here, so that a resumed run has no gap
+            for logger in trainer.loggers:
+                logger.save()  # the curves up to here, so that a resumed run has no gap
             trainer.save_checkpoint(self.folder / f"{name}.ckpt")
 
 
-class BestCheckpoint(ModelCheckpoint):
+class BestCheckpoint(Checkpoint):
     """best.ckpt: the weights of the best validation. One whose write failed, or that was removed, is not the best."""
 
+    state_key = (  # of Lightning's ModelCheckpoint, as in checkpoints of earlier versions
+        "BestCheckpoint{'monitor': 'validation/selection', 'mode': 'max', 'every_n_train_steps': 0, "
+        "'every_n_epochs': 1, 'train_time_interval': None}"
+    )
+
     def __init__(self, files: RunFiles) -> None:
-        super().__init__(
-            files.folder,
-            filename="best",
-            monitor=SELECTION,
-            mode="max",
-            save_top_k=1,
-            save_weights_only=True,
-            enable_version_counter=False,
-        )
         self.files = files
+        self.score: Tensor | None = None  # of best.ckpt
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Select among scheduled validations only: an uninterrupted run has no validation at a signal."""
         if not validation_is_due(trainer):
             return
-        removed = self.best_model_score is not None and not Path(self.best_model_path).exists()
-        if trainer.strategy.broadcast(removed):
-            self.best_k_models, self.best_model_path, self.kth_best_model_path = {}, "", ""
-            self.best_model_score = self.current_score = None
-        before = {**self.state_dict(), "best_k_models": dict(self.best_k_models)}
-        super().on_validation_end(trainer, module)
-        if trainer.strategy.broadcast("best.ckpt" in self.files.failures):
-            super().load_state_dict(before)
+        score, file = trainer.callback_metrics[SELECTION], self.files.folder / "best.ckpt"
+        score = torch.where(score.isnan(), -torch.inf, score)
+        if self.score is None or score > self.score or not trainer.strategy.broadcast(file.exists()):
+            trainer.save_checkpoint(file, weights_only=True)
+            if not trainer.strategy.broadcast(file.name in self.files.failures):
+                self.score = score
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_model_score": self.score}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best score with the folder's current path, unless best.ckpt is missing."""
-        file = Path(str(self.dirpath)) / "best.ckpt"
-        if file.is_file():
-            scores = dict(zip([str(file)], state_dict["best_k_models"].values(), strict=False))
-            paths = dict.fromkeys(("best_model_path", "kth_best_model_path"), str(file))
-            super().load_state_dict({**state_dict, **paths, "dirpath": self.dirpath, "best_k_models": scores})
+        self.score = state_dict.get("best_model_score")

@@ -169,23 +169,14 @@ class TransformerModule(pl.LightningModule):
         self._validated_step = self.global_step
         self.validated = scores.means()
         if self.task.metrics:
-            self.validated["bleu"] = self._bleu()
+            bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks that ask for it
+            predictor = Predictor(self.model, self.task.vocabulary, self.config)
+            sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
+            self.validated["bleu"] = bleu.reduced_bleu(predictor, sentences, self.trainer.strategy.reduce)
         figures = {f"validation/{name}": value for name, value in self.validated.items()}
         self.log_dict({**figures, "step": float(self.global_step)})  # Lightning's own step is one less
         matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)
         self.log(SELECTION, matches - 1e-4 * self.validated["loss"], logger=False)
-
-    def _bleu(self) -> float:
-        """BLEU of the validation set; each process generates its share."""
-        bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks that ask for it
-        predictor = Predictor(self.model, self.task.vocabulary, self.config)
-        sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
-        texts = bleu.translated(predictor, [source for source, _ in sentences])
-        counts = bleu.statistics(texts, [target for _, target in sentences], self.task.caseless)
-        sums = torch.tensor(counts, device=self.device)
-        if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums, reduce_op="sum")
-        return float(bleu.bleu(sums.tolist()))
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

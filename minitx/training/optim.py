@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,16 @@ from minitx.nn import Head, NoPositions
 def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = True) -> torch.optim.Optimizer:
     """AdamW, or Muon for the matrices of the layers and AdamW for the rest.
 
-    Weight decay applies to matrices, not to vectors (biases, norms) nor to biases of attention scores. Muon's update is
-    orthogonal and scaled to the size of AdamW's, so that one learning rate serves both (Liu et al. 2025).
+    Weight decay applies to matrices, not to vectors (biases, norms) nor to biases of attention scores.
     """
     matrices, decayed, undecayed = parameter_groups(model, config.name == "muon", biases_of_scores(model))
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
     if not matrices:
         return adamw
-    muon = torch.optim.Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
-    return CombinedOptimizer(muon, adamw)
+    muon = import_module("minitx.training.optimizers.muon")  # not in the core: imported for configs that ask for it
+    optimizer: torch.optim.Optimizer = muon.with_muon(matrices, adamw, config)
+    return optimizer
 
 
 def parameter_groups(model: nn.Module, muon: bool, score_biases: set[Tensor]) -> tuple[list[Tensor], ...]:
@@ -49,7 +49,7 @@ def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
 
     A checkpoint holds them where its own run's settings required.
     """
-    for part in optimizer.parts if isinstance(optimizer, CombinedOptimizer) else (optimizer,):
+    for part in getattr(optimizer, "parts", (optimizer,)):  # Muon and AdamW
         for group in part.param_groups:
             for parameter in group["params"]:
                 state = part.state.get(parameter, {})
@@ -65,52 +65,6 @@ def unsharded(tensor: Tensor) -> Tensor:
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an attribute `found_inf` [] of 1 makes it skip the step, as torch's GradScaler sets it."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
-
-
-class CombinedOptimizer(torch.optim.Optimizer):
-    """Muon for matrices and AdamW for the rest, stepped together.
-
-    Both skip a step if `found_inf` is 1 and AdamW is fused; see skips_on_device.
-    """
-
-    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
-        self.parts = (muon, adamw)
-        self._step_supports_amp_scaling = skips_on_device(adamw)
-        super().__init__([group for part in self.parts for group in part.param_groups], {})  # shared with schedules
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        muon, adamw = self.parts
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is None:
-            muon.step()
-        else:
-            _step_unless(muon, found_inf > 0)
-        adamw.found_inf = found_inf  # type: ignore[attr-defined]
-        adamw.step()
-        return loss
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"parts": [part.state_dict() for part in self.parts]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for part, state in zip(self.parts, state_dict["parts"], strict=True):
-            part.load_state_dict(state)
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
-
-
-@torch.no_grad()
-def _step_unless(muon: torch.optim.Muon, skip: Tensor) -> None:
-    """Step unless skip [] is True, without a synchronization with its device."""
-    before = []
-    for weight in (weight for group in muon.param_groups for weight in group["params"] if weight.grad is not None):
-        momentum = muon.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight.grad))
-        weight.grad = torch.where(skip, momentum, weight.grad)  # the mean of a momentum and itself is the same
-        before.append((weight, weight.clone()))
-    muon.step()
-    for weight, saved in before:
-        weight.copy_(torch.where(skip, saved, weight))
 
 
 def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:

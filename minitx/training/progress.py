@@ -53,7 +53,8 @@ class ProgressLine(Callback):
             curves["training/gradient_norm"] = float(module.gradient_norm)
         if module.steps.skip:
             curves["training/skipped_steps"] = int(module.steps.skipped)
-        trainer.logger.log_metrics(curves, step)
+        for logger in trainer.loggers:
+            logger.log_metrics(curves, step)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Print a line that is kept; the time of a validation does not count for tokens/s."""

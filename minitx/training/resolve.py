@@ -1,17 +1,17 @@
 """From the values of a config to a run that can start. Every mistake in a config is found here, before training."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from minitx.checkpoints.memory_checks import check_batch, check_memory
 from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
 from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
+from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
 from minitx.models.builder import build_model, resolved_positions
@@ -28,20 +28,20 @@ class ResolvedRun(NamedTuple):
     start: Start | None  # the checkpoint to resume or to initialize from
     changes: Changes  # settings that differ from those of `start`
 
-    @property
-    def notes(self) -> list[str]:
-        """Lines to print before the run."""
-        start = () if self.start is None else self.start.notes(self.config, self.task, self.changes)
-        return [*start, *self.task.notes]
 
-
-def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
+def resolve(
+    values: Mapping[str, Any] | Config,
+    resume: bool = False,
+    init_from: str | None = None,
+    check_sizes: Callable[[Config, Task], None] = lambda config, task: None,
+) -> ResolvedRun:
     """Resolve a config. Keys of `model` that it lacks are taken from the checkpoint that the run starts from.
 
     Args:
         values: a config as plain JSON types, without defaults; or a Config.
         resume: continue the newest run of this name instead of starting another.
         init_from: a checkpoint file or run folder to initialize from; default: run.init_from.
+        check_sizes: called before the model is built, whose sizes may be a typo.
 
     Raises:
         ConfigError: with a line for each mistake.
@@ -71,8 +71,7 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
         task.sampling = start.contents.get("sampling", 1)
     _check_framing(config, task)
     config = _completed(config, task)
-    check_memory(config.model)
-    check_batch(task, config)
+    check_sizes(config, task)
     changes = {} if start is None else start.check(config, task)
     torch.manual_seed(config.run.seed)
     network = build_model(config.model)
@@ -83,13 +82,17 @@ def resolve(values: Mapping[str, Any] | Config, resume: bool = False, init_from:
 
 
 def _check_framing(config: Config, task: Task) -> None:
-    """Refuse a task that the architecture cannot learn."""
-    check_architecture(config.model.architecture, task.kind, task.longest, task.aligned)
+    """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
+    longest = task.reach if task.aligned else task.longest
+    check_architecture(config.model.architecture, task.kind, longest, task.aligned)
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
         raise ConfigError(
             "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
             f"{config.run.init_from} does not have; train it on running text (--data.name text)"
         )
+    if (stages := curriculum(task)) and stages[-1][0] >= config.trainer.max_steps:
+        took = f"the {stages[-1][0]} steps of data.stages"
+        raise ConfigError(f"trainer.max_steps must be larger than {took}, got {config.trainer.max_steps}")
     if config.model.prefix_lm and task.kind == "stream":
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
 

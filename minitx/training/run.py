@@ -25,12 +25,11 @@ class RunExtras:
 
     files: type[RunFiles] = RunFiles
 
-    def logger(self, files: RunFiles, purge_step: int | None) -> Any:
-        """Create Lightning's logger; of a resumed run, earlier events from purge_step on are hidden."""
+    def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
+        """Create Lightning's loggers; of a resumed run, earlier events from purge_step on are hidden."""
         from lightning.pytorch.loggers import TensorBoardLogger
 
-        root, version = files.folder.parent, files.folder.name
-        return TensorBoardLogger(root, name="", version=version, default_hp_metric=False, purge_step=purge_step)
+        return [TensorBoardLogger(files.folder, "", "", default_hp_metric=False, purge_step=purge_step)]
 
     def strategy(self, name: str) -> Any:
         """Create Lightning's strategy, from trainer.strategy."""
@@ -39,6 +38,10 @@ class RunExtras:
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         """Resolve trainer.precision; also, for the first line of the run, what the choice rests on."""
         return resolve_precision(run.config.trainer.precision, run.config.trainer.accelerator), ""
+
+    def notes(self, run: ResolvedRun) -> list[str]:
+        """Lines to print before the run."""
+        return run.task.notes
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         """Create Lightning callbacks; a RunCallback may surround the run."""
@@ -52,7 +55,7 @@ class RunExtras:
         figures = {"split": task.final_split, "examples": scores.examples, **scores.means()}
         return figures, ", ".join(f"{name} {value:.4f}" for name, value in scores.means().items())
 
-    def finish(self, logger: Any, config: Config, results: dict[str, Any]) -> None:
+    def finish(self, loggers: list[Any], config: Config, results: dict[str, Any]) -> None:
         """Write the results of the run into its log."""
 
 
@@ -92,7 +95,7 @@ def _train(
     if is_first_process():  # before Lightning is imported, which takes seconds
         parameters = sum(parameter.numel() for parameter in model.parameters())
         numerics = f"{precision}{reason}, {training_device(settings.accelerator)}"
-        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *run.notes]))
+        print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *extras.notes(run)]))
     from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
     from minitx.training.module import RunCallback, TransformerModule
     from minitx.training.progress import ProgressLine
@@ -119,7 +122,7 @@ def _train(
         strategy=extras.strategy(settings.strategy),
         num_nodes=settings.num_nodes,
         # Hides the events that a killed process wrote after its last save.
-        logger=extras.logger(files, None if start is None else start.step + 1),
+        logger=extras.loggers(config, files, None if start is None else start.step + 1),
         callbacks=sorted(callbacks, key=lambda callback: not (isinstance(callback, RunCallback) and callback.first)),
         plugins=[AtomicCheckpointIO(files, start)],
         enable_progress_bar=False,
@@ -167,7 +170,7 @@ def _train(
             results |= figures
             skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
             print_line(f"{files.folder}: trained in {seconds:.1f} s{skipped}\n{text}")
-            extras.finish(trainer.logger, config, results)
+            extras.finish(trainer.loggers, config, results)
             try:
                 files.write("results.json", f"{json.dumps(results, indent=2)}\n".encode())
             except OSError as error:

@@ -12,7 +12,6 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
 from minitx.config.schema import Config
-from minitx.data.batch import IGNORE
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
@@ -111,24 +110,6 @@ class Start:
             raise ConfigError(f"--resume: trainer.max_steps must be larger than {done}, got {steps:,}")
         return found
 
-    def notes(self, config: Config, task: Task, found: Changes) -> list[str]:
-        """Lines to print before the run."""
-        if self.resumes:
-            lines = [f"--resume: continues after step {self.step:,}"]
-            if task.sampling == 1:
-                lines.append("--resume: training examples are sampled as by the earlier version that began this run")
-            newest = checkpoint.versions(self.file.parent.parent)[-1:]
-            if newest and newest[0].name != self.file.parent.name:
-                lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
-            return [*lines, f"--resume: {described(found)}"] if found else lines
-        lines = [f"--init_from: the weights of {self.path} ({self.config.run.name})"]
-        lines += [f"--init_from: {described({key: pair})}" for key, pair in found.items()]
-        if task.vocabulary.to_dict() != self.tokenizer.to_dict():
-            lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
-        elif unknown := _unknown_share(config, task):
-            lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
-        return lines
-
     def finished(self, config: Config, found: Changes) -> dict[str, Any] | None:
         """The figures of a run to resume whose steps are all done; None if steps are left.
 
@@ -217,13 +198,6 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> Changes:
 def described(found: Changes) -> str:
     """Changed settings in a line: trainer.max_steps 500 -> 800, optimizer.lr 0.005 -> 0.001."""
     return ", ".join(f"{key} {old} -> {new}" for key, (old, new) in found.items())
-
-
-def _unknown_share(config: Config, task: Task) -> float:
-    """The share of <unk> among the labels of one batch."""
-    special = task.vocabulary.special
-    labels = task.batch(generator(0), task.batch_size).frame(config.model.architecture, special).labels
-    return float((labels == special.unk).sum() / (labels != IGNORE).sum())
 
 
 def data_digest(task: Task) -> str:

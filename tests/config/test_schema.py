@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from minitx.cli.config_parser import config_parser
 from minitx.config.errors import ConfigError
-from minitx.config.parser import config_parser, nested
 from minitx.config.schema import Config, ModelConfig, OptimizerConfig, RunConfig, TrainerConfig, config_from_dict
 from minitx.config.validation import keys
+from minitx.config.yaml_files import nested
 
 KEYS = {key: field for key, field in keys(Config) if not dataclasses.is_dataclass(field.annotation)}
 BEYOND = {"minimum": -1, "exclusiveMinimum": 0, "maximum": 1, "exclusiveMaximum": 0}

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import pytest
@@ -5,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
 from minitx.data.examples import Stream
-from minitx.data.loader import FixedBatches, TrainingBatches
+from minitx.data.loader import FixedBatches, TrainingBatches, curriculum
 from minitx.data.tasks import Reverse
 from minitx.models.transformers import ARCHITECTURES
 
@@ -43,6 +45,43 @@ def test_the_first_batch_is_asked_for_when_iteration_starts() -> None:
     assert len(loader) == 6
     step = 4  # a run is resumed after its loader is made
     assert len(list(loader)) == 2
+
+
+def test_each_stage_has_its_own_options_wherever_a_run_starts() -> None:
+    stages = ({"steps": 2, "length": [1, 2]}, {"steps": 1, "length": [3, 3]})
+    staged = dataclasses.replace(TASK, stages=stages)
+    easy, middle = (dataclasses.replace(TASK, length=length) for length in ((1, 2), (3, 3)))
+    for accumulate in (1, 2):
+        steps = [easy, easy, middle, TASK, TASK]
+        plain = [TrainingBatches(task, "decoder_only", 1, 0, lambda: 0, 10, accumulate) for task in steps]
+        for first in range(5):
+            start = first * accumulate
+            found = list(
+                TrainingBatches(staged, "decoder_only", 1, 0, lambda start=start: start, 5 * accumulate, accumulate)
+            )
+            expected = [batch for step in range(first, 5) for batch in plain[step].step(step * accumulate)]
+            assert len(found) == len(expected)
+            assert all(map(same, found, expected))
+
+
+@pytest.mark.parametrize(
+    ("stage", "sentence"),
+    [
+        (
+            {"length": [1, 2]},
+            r"data\.stages: each stage has steps, at least 1, and options of the task \(distinct, length",
+        ),
+        ({"steps": 0, "length": [1, 2]}, r"at least 1.* got \{'steps': 0"),
+        ({"steps": 3, "test_size": 5}, "options of the task"),
+        ({"steps": 3, "length": [4, 2]}, r"data\.stages: data\.length must be .* got \[4, 2\]"),
+        ({"steps": 3, "length": "all"}, r"data\.stages: data\.length"),
+        ({"steps": 3, "length": [1, 10]}, "no stage has longer examples"),
+        ({"steps": 3, "symbols": 9}, "or other symbols"),
+    ],
+)
+def test_a_stage_has_steps_and_examples_that_fit(stage: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        curriculum(dataclasses.replace(TASK, stages=(stage,)))
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5))

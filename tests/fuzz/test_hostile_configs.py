@@ -18,9 +18,9 @@ from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
 from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.training.api import resolved
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import build_optimizer
-from minitx.training.resolve import resolve
 
 START = "run: {name: y}\nmodel: {d_model: 8, n_heads: 2, n_layers: 1}\n"
 TINY = ["--data.name=reverse", "--data.batch_size=2", "--model.d_model=8", "--model.n_heads=2", "--model.n_layers=1"]
@@ -216,7 +216,7 @@ def configs(draw: Any) -> dict[str, Any]:
 
 def step(values: dict[str, Any]) -> None:
     """Build it, and let it learn from one batch."""
-    config, task, model, *_ = resolve(config_from_dict(values))
+    config, task, model, *_ = resolved(config_from_dict(values))
     examples = task.batch(generator(1), min(task.batch_size, 4))
     batch = examples.frame(config.model.architecture, task.vocabulary.special)
     optimizer = build_optimizer(model, config.optimizer)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.hardware import devices as hardware
 from minitx.hardware.devices import best_device, moved, training_device, widest_float
+from minitx.hardware.machine import machine
 from minitx.training.choices.timing import finished_at
 
 
@@ -48,4 +48,4 @@ def test_what_moves_to_a_cuda_device_is_pinned_and_not_waited_for(monkeypatch: p
 
 def test_an_apple_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, mps=True)
-    assert "Apple GPU" in hardware.machine()["device"]
+    assert "Apple GPU" in machine()["device"]

@@ -78,7 +78,7 @@ DATA = {"decoder_only": TEXTS, "encoder_only": TEXTS | {"name": "imported_masked
 def trained(path: Path, changes: dict[str, Any], data: dict[str, Any] | None = None) -> Predictor:
     """A checkpoint with random weights."""
     data = data or DATA[changes.get("architecture", "encoder_decoder")]
-    tokenizer = Reverse().vocabulary if data is PAIRS else BPE
+    tokenizer = Reverse().vocabulary if data["name"] == "reverse" else BPE
     config = Config(run=RunConfig(name="one"), data=data, model=ModelConfig(**SIZES | changes))
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -109,6 +109,7 @@ def test_logits_are_equal(name: str, tmp_path: Path) -> None:
     [
         (GPT | LEARNED, TEXTS, ["The quick brown", "To be"]),
         *[(changes, PAIRS, ["3 1 4", "2"]) for changes in (GPT | LEARNED, BART | LEARNED, T5)],
+        *[(changes, PAIRS | {"add_bos": True, "add_eos": True}, ["3 1 4", "2"]) for changes in (GPT | LEARNED, T5)],
     ],
 )
 def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts: list[str], tmp_path: Path) -> None:
@@ -135,6 +136,7 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
         (BERT | {"embedding_norm": False}, ["bert has no model.embedding_norm false"]),
         ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
         (T5 | {"activation": "geglu"}, ["t5 has no model.activation geglu"]),
+        (T5 | {"position": {"name": "t5", "bidirectional": True}}, ["t5 has no model.position.bidirectional true"]),
         (BART | {"norm_eps": 1e-3}, ["bart has no model.norm_eps 0.001"]),
         (
             {"norm_first": False, "position": {"name": "sinusoidal", "halves": True, "base": 500.0}},

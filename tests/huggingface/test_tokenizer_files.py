@@ -52,7 +52,7 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
     copy = Tokenizer.from_dict(ours.to_dict())  # as in a checkpoint
     assert copy.special_tokens == ours.special_tokens
     (tmp_path / "exported").mkdir()
-    write_tokenizer(copy, tmp_path / "exported", "stream", KINDS[name], 64)
+    write_tokenizer(copy, tmp_path / "exported", [], KINDS[name], 64)
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     for line in lines[::30]:
         assert copy.encode_question(line) == ours.encode_question(line) == exported(line)["input_ids"]

@@ -11,7 +11,11 @@ from torch import Tensor
 
 import minitx
 from decoded_maps import decode
-from minitx.config.schema import ModelConfig
+from minitx.config.registry import build
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.prompts import labels
+from minitx.data.tasks import TASKS
+from minitx.inference.predictor import Predictor
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
 from minitx.models.builder import build_model
@@ -96,6 +100,24 @@ def test_attention_maps_are_those_of_one_forward() -> None:
         for number, weights in enumerate(layers):  # layer 10 comes after layer 9, not after layer 1
             assert torch.equal(weights, recorded[f"{stack}.layers.{number}.{attention}_attn"]), f"{kind} {number}"
             assert not weights.requires_grad
+
+
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+def test_maps_of_a_typed_question_are_those_of_its_example(architecture: str) -> None:
+    """With <bos> and <eos> around the question, and given tokens in the answer."""
+    data = {"name": "associative_recall", "symbols": 12, "pairs": [3, 3], "interleaved": True}
+    config = Config(data=data | {"add_bos": True, "add_eos": True}, model=ModelConfig(architecture, d_model=16))
+    task = build(TASKS, config.data, "data")
+    predictor = Predictor(build_model(config.model, task.vocabulary.vocab_size).eval(), task.vocabulary, config)
+    pairs = task.examples("test", 5)
+    batch = pairs.frame(architecture, task.vocabulary.special)
+    expected = attention_maps(predictor.model, batch.model_inputs(), labels(batch, task.vocabulary))
+    typed = predictor.attend(*pairs.texts(task.vocabulary, 99))
+    assert typed.tokens == expected.tokens
+    for kind in ("encoder", "decoder", "cross"):
+        for ours, theirs in zip(getattr(typed, kind), getattr(expected, kind), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert typed.decoder or typed.cross
 
 
 # ---- rollout ---------------------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def test_a_prefix_lm_is_refused_where_it_would_have_no_effect(changes: dict) -> 
 
 def test_counting_weights_does_not_load_the_compiler() -> None:
     """Each command that loads a checkpoint counts them, and the compiler takes as long to import as torch."""
-    count = "from minitx.checkpoints.memory_checks import parameters; from minitx.config.schema import ModelConfig"
+    count = "from minitx.checkpoints.model_weights import on_meta; from minitx.config.schema import ModelConfig"
     parts = 'vocab_size=20, norm="rmsnorm", activation="swiglu", qk_norm=True, position={"name": "rope"}'
-    check = f'{count}; parameters(ModelConfig({parts})); import sys; assert "torch._dynamo" not in sys.modules'
+    check = f'{count}; on_meta(ModelConfig({parts})); import sys; assert "torch._dynamo" not in sys.modules'
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -222,17 +222,21 @@ def test_question_and_answer_share_numbers() -> None:
     assert policy("coupled", after=(SEP, 6))(ids).tolist() == [[1, 0, 1, 0, 1, 0, 1]]
     assert policy("coupled", after=(9,))(ids).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
     assert POSITION_IDS["coupled"](True)(ids).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    assert policy("coupled", after=(SEP,), mirrored=True)(ids).tolist() == [[1, 2, 3, 4, 3, 2, 1]]
 
 
 @given(rows_of_tokens)
 @settings(deadline=None)
 def test_coupled_ids_say_how_far_back_the_last_boundary_is(rows: list[list[int]]) -> None:
     for row in rows:
-        number, expected = 0, []
-        for token in row:
+        number, top, expected, mirrored = 0, 0, [], []
+        for index, token in enumerate(row):
+            top = (number + 1 if index else 0) if token in (SEP, 5) else top
             number = 0 if token in (SEP, 5) else number + 1
             expected.append(number)
+            mirrored.append(abs(top - number))
         assert policy("coupled", after=(SEP, 5))(torch.tensor([row]))[0].tolist() == expected
+        assert policy("coupled", after=(SEP, 5), mirrored=True)(torch.tensor([row]))[0].tolist() == mirrored
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ def test_t5_buckets_equal_t5(causal: bool, buckets: int, max_distance: int) -> N
     )
     ours = T5Positions(D, H, K, causal, buckets, max_distance).bucket(distance)
     assert torch.equal(ours, theirs)
+    assert torch.equal(T5Positions(D, H, K, True, buckets, max_distance, True).bucket(distance), theirs) != causal
 
 
 def test_t5_bias_is_the_buckets_number_for_each_head() -> None:

@@ -18,11 +18,29 @@ def test_commas_outside_brackets_and_quotes_separate_values() -> None:
     }
 
 
+def test_ranges() -> None:
+    parsed = grid.parse(["a=1..8", "b=1e-4..1e-2", "c=.1..0.5", "d=../x,..", "e=0..1.0"])
+    assert parsed == {
+        "a": ("1", "8"),
+        "b": ("1e-4", "1e-2"),
+        "c": (".1", "0.5"),
+        "d": ["../x", ".."],
+        "e": ("0", "1.0"),
+    }
+    ranges = [values for values in parsed.values() if isinstance(values, grid.Range)]
+    assert [each.integer for each in ranges] == [True, False, False, False]
+    assert [each.logarithmic for each in ranges] == [False, True, False, False]
+    assert grid.every_value({"a": ["x", "y", "z"], "b": grid.Range("1", "8")}) == [
+        {"a": "x", "b": "1"}, {"a": "y", "b": "8"}, {"a": "z", "b": "8"},
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
         *[([text], "--set must be KEY=VALUE") for text in ("rope", "=rope", "a=", "a=x,,y")],
         (["a=x,x"], "repeats a value"),
+        (["a=3..1"], "LOW < HIGH, got 3..1"),
         (["a=x", "a=y"], "--set a is given twice"),
         *[([f"{key}=1,2"], sentence) for key, sentence in grid.RESERVED.items()],
     ],
@@ -50,4 +68,5 @@ def test_names_contain_the_settings() -> None:
     settings = {"model.position.name": "rope", "model.n_layers": "2"}
     assert grid.slug(settings) == "model.position.name=rope__model.n_layers=2"
     assert grid.described(settings) == "model.position.name rope, model.n_layers 2"
+    assert grid.described({"lr": 0.00123456789, "n": 2}) == "lr 0.001235, n 2"
     assert (grid.slug({}), grid.described({})) == ("all", "the config unchanged")

@@ -1,24 +1,28 @@
 """Small sweeps: run, resumed after failures and interrupts, measured by length, and refused before any run starts."""
 
-import io
 import json
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+import torch
 
+from minitx.cli.config_parser import config_parser
 from minitx.config.errors import ConfigError
-from minitx.config.parser import config_parser
-from minitx.sweeps import rows, worker
+from minitx.sweeps import grid, trials, worker
 from minitx.sweeps import sweep as sweeping
-from minitx.sweeps.plan import Plan, plan
-from minitx.sweeps.sweep import format_seconds, sweep
+from minitx.sweeps.plan import GRID, Plan, Search, plan
+from minitx.sweeps.sweep import sweep
+from minitx.sweeps.trials import Taken, Trials
 from minitx.training.module import TransformerModule
 
 ROOT = Path(__file__).parents[2]
@@ -31,74 +35,84 @@ SMALL = [
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Any:
-    def make(*words: str, grid: dict[str, list[str]] | None = None, seeds: int = 1, lengths: str | None = None) -> Plan:
+    def make(*words: str, grid: Any = None, seeds: int = 1, lengths: str | None = None, search: Search = GRID) -> Plan:
         values = config_parser().parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
-        return plan(values, grid or {}, seeds, lengths)
+        return plan(values, grid or {}, seeds, lengths, search=search)
 
     return make
 
 
 class InProcess:
-    """A replacement for run_jobs that runs jobs in this process and records them."""
+    """A replacement for processes.start that works on trials in this process and records them."""
+
+    sentinel, exitcode = os.open(os.devnull, os.O_RDONLY), 7
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[str, int]] = []
+        self.runs: list[tuple[str, int]] = []
         self.fail = self.stop = False
 
-    def __call__(self, jobs: list[dict[str, Any]], environments: Any) -> Iterator[tuple[dict[str, Any], Any]]:
-        for job in jobs:
-            self.jobs.append(("".join(job["settings"].values()), job["seed"]))
-            bad = self.fail and self.jobs[-1] == ("rope", 2)
-            yield job, {"error": "out of memory"} if bad else {"row": worker.run(job)}
-            if self.stop:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(10)
+    def __call__(self, taken: Taken, log: Path, environment: dict[str, str]) -> "InProcess":
+        self.runs.append(("".join(taken.settings.values()), taken.seeds[0]))
+        if self.runs[-1] == ("none", 2) and self.stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        if self.runs[-1] != ("rope", 2) or not self.fail:  # otherwise it exits without ending its trial
+            worker.work(taken)
+        return self
+
+    def is_alive(self) -> bool:
+        return False
+
+    def terminate(self) -> None: ...
+
+    kill = terminate
+
+    def join(self, seconds: float) -> None: ...
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    pool = InProcess()
-    monkeypatch.setattr(sweeping, "run_jobs", pool)
-    return pool
+def processes(monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    processes = InProcess()
+    monkeypatch.setattr(sweeping, "start", processes)
+    return processes
 
 
-def test_a_sweep_runs_each_job_once_and_resumes_after_a_failure(
-    planned: Any, pool: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
+    planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     points = {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
     folder = tmp_path / "reverse_sweep"
     handler = signal.getsignal(signal.SIGTERM)
-    pool.stop = True
+    monkeypatch.setattr(trials, "STALE_SECONDS", 0.0)  # the trial that was started at the signal
+    processes.stop = True
     with pytest.raises(SystemExit) as stopped:
         sweep(planned(**points))
     assert stopped.value.code == 143
     assert "stopped; the same command resumes the sweep" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGTERM) == handler
 
-    pool.stop, pool.fail = False, True
+    processes.stop, processes.fail = False, True
     found, failed = sweep(planned(**points))
-    assert pool.jobs == [("none", 1), ("none", 2), ("rope", 1), ("rope", 2)]
+    assert sorted(processes.runs) == [("none", 1), ("none", 2), ("none", 2), ("rope", 1), ("rope", 2)]
     assert [row["seed"] for row in found] == [1, 2, 1]
     (sentence,) = failed
-    assert "model.position.name rope, seed 2: out of memory (see " in sentence
-    out = capsys.readouterr().out
-    assert "1 of them finished before" in out
-    assert "4 of 4 runs\n" in out
+    assert "model.position.name rope, run.seed 2: its process exited with 7 (see " in sentence
+    assert "1 of them finished before" in capsys.readouterr().out
     results = json.loads((folder / "model.position.name=none/seed1/v0/results.json").read_text())
     row = found[0]
     assert row["figures"]["exact_match"] == results["exact_match"]
     assert "seconds" not in row["figures"]
-    assert (row["steps"], row["seconds"], row["by_length"]) == (2, results["seconds"], None)
+    assert (row["steps"], row["seconds"], row["by_length"]) == (2, results["seconds"], {})
     assert row["flops"] == 2 * row["flops_per_step"] > 0
-    assert row["config"]["model"]["position"]["name"] == "none"
     assert {"device", "torch", "lightning", "python", "date"} <= set(row["machine"])
-    assert len({row["fingerprint"] for row in found}) == 3
+    best = torch.load(Path(row["folder"]) / "last.ckpt", weights_only=True)["callbacks"]
+    assert row["score"] in [float(state.get("best_model_score", -1)) for state in best.values()]
 
     # Lengths added later: finished runs are measured, not trained a second time.
-    pool.fail = False
-    pool.jobs.clear()
+    processes.fail = False
+    processes.runs.clear()
     found, failed = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
-    assert (len(pool.jobs), failed) == (4, [])
+    assert (len(processes.runs), failed) == (4, [])
     assert [path.name for path in folder.glob("*/seed*/v*")] == ["v0"] * 4
     assert [[*map(int, row["by_length"])] for row in found] == [[2, 3, 4, 5, 6]] * 4
     files = {path.name for path in (tmp_path / "out").iterdir()}
@@ -106,10 +120,29 @@ def test_a_sweep_runs_each_job_once_and_resumes_after_a_failure(
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
 
 
-def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
-    planned: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_search_trains_every_seed_of_its_settings_and_prunes(
+    planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    (job,) = planned().jobs
+    plan = planned(grid={"optimizer.lr": grid.Range("1e-4", "1e-2")}, seeds=2, search=Search("tpe", 2, True))
+    place = f"sqlite:///{tmp_path / 'study.db'}"
+    pruned = iter([False, False, True])
+    monkeypatch.setattr(optuna.Trial, "should_prune", lambda trial: next(pruned))
+    rows, failed = sweep(plan, study=place)
+    assert ([row["seed"] for row in rows], failed) == ([1, 2], [])
+    assert "1 pruned:\noptimizer.lr " in capsys.readouterr().out
+    stored = optuna.load_study(study_name=plan.study, storage=place)
+    assert stored.best_value == pytest.approx(statistics.fmean(row["score"] for row in rows))
+    assert [*stored.best_trial.intermediate_values] == [2, 4], "the steps of the second seed come after the first's"
+
+
+def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
+    planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(*words: str) -> dict[str, Any]:
+        taken = Trials(planned(*words), str(tmp_path / words[0])).take()
+        assert taken is not None
+        return worker.run(taken, 1)
+
     steps: list[int] = []
     original = TransformerModule.training_step
 
@@ -121,46 +154,33 @@ def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
 
     monkeypatch.setattr(TransformerModule, "training_step", training_step)
     with pytest.raises(RuntimeError, match="power cut"):
-        worker.run(job)
+        run("--run.seed", "1")
     steps.append(-1)
-    row = worker.run(job)
+    row = run("--run.seed=1")
     assert steps == [0, -1, 1]
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
-    other = worker.run(planned("--optimizer.lr", "0.001").jobs[0])
-    assert (Path(other["folder"]).name, other["fingerprint"] != row["fingerprint"]) == ("v1", True)
+    other = run("--optimizer.lr", "0.001")
+    assert Path(other["folder"]).name == "v1"
     monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
-    assert worker.run(job)["figures"] == row["figures"]
+    assert run("--run.name=reverse")["figures"] == row["figures"]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "answer"),
-    [
-        ({"n": 1}, {"row": {"n": 1}}),
-        (ConfigError("wrong key\nmore"), {"error": "wrong key"}),
-        (IndexError("out of range"), {"error": "IndexError: out of range"}),
-    ],
+    ("error", "sentence"), [(ConfigError("wrong key\nmore"), "wrong key"), (IndexError("of 3"), "IndexError: of 3")]
 )
-def test_a_worker_answers_with_one_line_of_json(
-    outcome: Any, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_an_error_is_a_sentence_and_a_traceback_in_the_log(
+    error: Exception, sentence: str, planned: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def run(job: dict[str, Any]) -> dict[str, Any]:
-        os.write(1, b"output of a library")
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome | job
+    def run(*_: Any) -> Any:
+        raise error
 
     monkeypatch.setattr(worker, "run", run)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))
-    stdout = os.dup(1)
-    try:
-        worker.main()
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
-    captured = capfd.readouterr()
-    assert json.loads(captured.out) == answer
-    assert "output of a library" in captured.err
-    assert ("Traceback" in captured.err) == ("error" in answer)
+    taken = Trials(planned(), str(tmp_path / "study.journal")).take()
+    assert taken is not None
+    worker.work(taken)
+    (trial,) = taken.trial.study.trials
+    assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {taken.log})")
+    assert "Traceback" in capsys.readouterr().err
 
 
 INVALID = [
@@ -171,6 +191,12 @@ INVALID = [
     (["--set", "rope"], "--set must be KEY=VALUE"),
     (["--seeds", "0"], "--seeds must be at least 1, got 0"),
     (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+    (["--set", "optimizer.lr=1e-4..1e-2"], "a range needs --search random or tpe, and --trials N"),
+    (["--trials", "4"], "--trials is for --search random or tpe"),
+    (["--set", "optimizer.lr=1e-4..1e-2", "--search", "tpe"], "--search tpe needs --trials N"),
+    (["--search", "random", "--trials", "4"], "--search random needs a key to vary"),
+    (["--set", "model.dropout=0..2", "--search", "tpe", "--trials", "4"], "a number of at least 0 and below 1, got 2"),
+    (["--search", "grids"], "grids"),
     (["--lengths", "5"], "--lengths must be FROM:TO"),
     (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
     (["--trainer.num_nodes", "2"], "trainer.num_nodes must be 1 in a sweep, got 2"),
@@ -190,9 +216,7 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
 @pytest.mark.slow
 def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> None:
     words = [*SMALL, "--run.folder", str(tmp_path), "--seeds", "1", "--set", "trainer.max_steps=2,100000"]
-    code = "import sys; from minitx.cli.main import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", code, "sweep", *words, "--lengths", "1:2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = started(*words, "--lengths", "1:2")
     endless = tmp_path / "reverse_sweep/trainer.max_steps=100000/seed1/v0"
     deadline = time.monotonic() + 180
     while not (endless / "last.ckpt").exists():
@@ -202,14 +226,54 @@ def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
-    assert err == ""
-    assert "1 of 2 runs, " in out
+    assert "1 of 2 trials" in err
     assert "stopped; the same command resumes the sweep" in out
-    (row,) = rows.read(tmp_path / "reverse_sweep/rows.jsonl")
-    assert row["settings"] == {"trainer.max_steps": "2"}
-    assert set(row["by_length"]) == {"1", "2"}
+    (study,) = optuna.get_all_study_summaries(trials.storage(str(tmp_path / "reverse_sweep/study.journal")))
+    assert study.n_trials == 2
     assert "resume with --resume" in (endless.parents[1] / "seed1.log").read_text()
 
 
-def test_durations() -> None:
-    assert [*map(format_seconds, (40, 240, 9000))] == ["40 s", "4 min", "2.5 h"]
+def started(*words: str, folder: Path = ROOT) -> subprocess.Popen[str]:
+    """`minitx sweep` in a process, with short times between signs of life."""
+    code = (
+        "import sys; from minitx.sweeps import sweep, trials; sweep.SIGN_SECONDS, trials.STALE_SECONDS = 0.5, 8.0; "
+        "from minitx.cli.main import main; main(['sweep', *sys.argv[1:]])"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=variables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [True, False], ids=["one folder", "two folders"])
+def test_killed_processes_lose_and_repeat_no_trial(shared: bool, tmp_path: Path) -> None:
+    """Three commands on one study, two of them killed at random, one of these started again: an undisturbed table."""
+    study = str(tmp_path / "study.journal")
+    words = [*SMALL, "--set", "model.position.name=none,rope", "--set", "optimizer.lr=1e-3,1e-2", "--seeds", "3"]
+    folders = [tmp_path / ("a" if shared else name) for name in "abc"]
+    for folder in {*folders, tmp_path / "alone"}:
+        folder.mkdir()
+
+    def table(folder: Path) -> list[list[str]]:
+        lines = [line.split(" | ") for line in (folder / "runs/reverse_sweep/table.md").read_text().splitlines()]
+        seconds = lines[0].index("seconds", 3)
+        return [line[:seconds] + line[seconds + 1 :] for line in lines]
+
+    chance = random.Random(str(shared))
+    commands = [started(*words, "--study", study, folder=folder) for folder in folders]
+    for victim in (0, 1):
+        time.sleep(chance.uniform(15, 30))
+        assert commands[victim].poll() is None, commands[victim].communicate()
+        commands[victim].kill()
+        commands[victim].wait()
+    commands[0] = started(*words, "--study", study, folder=folders[0])
+    for command in (commands[0], commands[2]):
+        out, err = command.communicate(timeout=400)
+        assert command.returncode == 0, (out, err)
+    (name,) = optuna.get_all_study_names(trials.storage(study))
+    found = optuna.load_study(study_name=name, storage=trials.storage(study)).get_trials(states=[trials.COMPLETE])
+    assert len(found) == 12
+    assert len({tuple(trial.params.items()) for trial in found}) == 12
+    alone = started(*words, "--jobs", "2", folder=tmp_path / "alone")
+    assert alone.wait(400) == 0
+    assert table(folders[0]) == table(folders[2]) == table(tmp_path / "alone")

@@ -23,6 +23,7 @@ from minitx.cli.main import main
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
+from minitx.training.callbacks.log_attention import logged_examples
 from predictors import built
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
 def trained(runs: Path) -> AttentionMaps:
     """The maps of the trained model, for the example that the tab shows first."""
     predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
-    examples = predictor.task.examples("validation", 2)
+    examples = logged_examples(predictor.task, 2)
     sides = examples.source.tolist(), examples.target.tolist()
     return predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
 

@@ -9,7 +9,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from minitx import ModelConfig, build_model
 from minitx.config.schema import OptimizerConfig, ScheduleConfig
 from minitx.training import optim
-from minitx.training.optim import CombinedOptimizer, build_optimizer, place_step_counters, schedule
+from minitx.training.optim import build_optimizer, place_step_counters, schedule
+from minitx.training.optimizers.muon import CombinedOptimizer
 from minitx.training.resilience.training_state import regrouped
 
 NAMES = ("constant", "linear", "cosine", "noam")

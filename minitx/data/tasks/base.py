@@ -1,32 +1,25 @@
-"""Base classes of tasks: the interface of all, and splits and lengths of tasks with questions and answers.
+"""The interface of every task, and the registry."""
 
-Legend: N examples, L symbols of the question, T symbols of the answer.
-"""
-
-import dataclasses
-import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
-from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.registry import LazyRegistry, check_fields
 from minitx.config.schema import MAX_SIZE, Size
 from minitx.data import tokenizers
-from minitx.data.examples import Examples, Kind, Pairs
-from minitx.data.splits import SHARES, Split, content_hash, in_split, matched
+from minitx.data.examples import Examples, Kind
+from minitx.data.splits import Split
 from minitx.data.tokenizers import Tokenizer
 
 TASKS = LazyRegistry(
     {
         "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
         "minitx.data.tasks.formal_languages": {"parity": "Parity", "majority": "Majority", "dyck": "Dyck"},
-        "minitx.data.tasks.more_sequences": {"copy_twice": "CopyTwice", "sort": "Sort"},
+        "minitx.data.tasks.more_sequences": {"copy_twice": "CopyTwice", "sort": "Sort", "counting": "Counting"},
         "minitx.data.tasks.languages": {"number_words": "NumberWords"},
         "minitx.data.tasks.dates": {"dates": "Dates"},
         "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
@@ -43,10 +36,6 @@ TASKS = LazyRegistry(
 """Tasks by data.name. A module in this table is imported when one of its tasks is first requested."""
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)  # the id of a toy task's first symbol
-
-MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
-FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
-MIN_SAMPLE = 256  # questions, of which small batches rarely need a second sample
 
 TaskClass = TypeVar("TaskClass", bound="type[Task]")
 
@@ -179,157 +168,6 @@ class Task:
         """Number of examples requested of a split."""
         size = self.validation_size if split == "validation" else self.test_size
         return size if limit is None else min(size, limit)
-
-
-@dataclass(kw_only=True)
-class QuestionTask(Task):
-    """Random questions with a function of the question as answer; a hash of the question decides its split."""
-
-    enlarge: ClassVar[str] = "data.symbols or data.length"
-    """The options to increase when there are too few different questions."""
-    has_lengths: ClassVar[bool] = True
-    """Whether of_length applies, and the splits have the lengths of all questions."""
-    length_option: ClassVar[str | None] = None
-    """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
-
-    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Sample questions: ids and keep, each [N, L]."""
-        raise NotImplementedError
-
-    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Answers to questions: from ids and keep [N, L] to ids and keep [N, T]."""
-        raise NotImplementedError
-
-    @property
-    def trained_lengths(self) -> tuple[int, int] | None:
-        """The value of the option that length_option names."""
-        return getattr(self, self.length_option) if self.length_option else None
-
-    def of_length(self, length: int) -> Self:
-        """The same task with questions of one length only; raises ConfigError where no question is that long."""
-        if self.length_option is None:
-            raise NotImplementedError
-        changes: dict[str, Any] = {self.length_option: (length, length)}
-        return dataclasses.replace(self, **changes)
-
-    def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Sample training examples, none of them held out."""
-        return self.sample(generator, size, "training", distinct=False)
-
-    def examples(self, split: Split, limit: int | None = None) -> Pairs:
-        """Distinct held-out examples, sampled with the split's own seed. Lengths are distributed as in training, but a
-        length with fewer questions has only these, and makes the set smaller."""
-        return self.sample(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
-
-    def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions [N, L] with their answers; override it to write questions in another form."""
-        return Pairs(source, keep, *self.answer(source, keep))
-
-    def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The part [N, K] of questions [N, L] that decides their split; by default the whole question."""
-        return source, keep
-
-    def strata(self, source: Tensor, keep: Tensor) -> Tensor:
-        """The stratum of each question, int64 [N]; its share is the same in every split. By default its length."""
-        return keep.sum(dim=1)
-
-    def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace ids [..., L] after the first lengths [..., 1] by padding: ids and keep."""
-        keep = torch.arange(ids.size(-1)) < lengths  # [..., L]
-        return torch.where(keep, ids, self.vocabulary.special.pad), keep
-
-    def sample(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
-        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more.
-
-        The strata of the first questions sampled, of any split, are the plan; each is filled with a question of the
-        split. Where a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
-        """
-        found: list[tuple[Tensor, Tensor]] = []
-        seen: set[int] = set()
-        plan = torch.empty(0, dtype=torch.long)
-        left = max(size, self.held_out(split)) if distinct else sys.maxsize  # strata that may still be planned
-        stratified = self.has_lengths and self.sampling > 1
-        fruitless = 0
-        while size and fruitless < MAX_FRUITLESS_SAMPLES and (len(plan) or left):
-            rows = int(size / SHARES[split] * 1.1) + 16
-            if stratified:
-                rows = max(MIN_SAMPLE, int((size + math.isqrt(100 * size)) / SHARES[split]))
-            ids, keep = self.question(generator, rows)
-            strata = self.strata(ids, keep) if stratified else torch.zeros(rows, dtype=torch.long)
-            if not len(plan):
-                plan = strata[: min(rows if fruitless else size, left)]
-                left -= len(plan)
-            chosen = in_split(content_hash(*self.deciding(ids, keep)), split).nonzero()[:, 0]
-            if distinct:
-                new: dict[int, int] = {}  # the first row of each hash that was not seen before
-                for row, value in zip(chosen.tolist(), content_hash(ids[chosen], keep[chosen]).tolist(), strict=True):
-                    if value not in seen:
-                        new.setdefault(value, row)
-                chosen = torch.tensor([*new.values()], dtype=torch.long)
-            match = matched(plan, strata[chosen])
-            chosen = chosen[match[match >= 0]][:size]
-            found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
-            seen.update(content_hash(*found[-1]).tolist() if distinct else ())
-            size -= len(chosen)
-            fruitless = 0 if len(chosen) else fruitless + 1
-            exhausted = fruitless and fruitless % FRUITLESS_SAMPLES == 0
-            plan = plan[match < 0][: 0 if exhausted else size]
-        if not any(len(ids) for ids, _ in found) or (not distinct and size):
-            raise ConfigError(
-                f"data: this task has too few different examples to hold any out for {split}; "
-                f"make {self.enlarge} larger"
-            )
-        ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
-        return self.answered(ids, keep)
-
-
-@dataclass(kw_only=True)
-class LengthTask(QuestionTask):
-    """Questions of random length."""
-
-    length_option: ClassVar[str | None] = "length"
-    shortest: ClassVar[int] = 1
-    """Minimum of data.length."""
-
-    length: tuple[int, int] = (1, 16)
-    """Shortest and longest question, both included; all lengths are equally likely."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("length", self.length, self.shortest)
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        """An answer is as long as its question."""
-        return self.length[1], self.length[1]
-
-    def sample_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
-        """Sample lengths of questions, [N, 1]."""
-        shortest, longest = self.length
-        return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
-
-    def sample_strings(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
-        """Sample strings of random symbols: ids and keep, each [N, L]."""
-        lengths = self.sample_lengths(generator, rows)
-        ids = torch.randint(symbols, (rows, self.length[1]), generator=generator)
-        return self.padded(FIRST_SYMBOL_ID + ids, lengths)
-
-
-@dataclass(kw_only=True)
-class SequenceTask(LengthTask):
-    """Sequences of random symbols, with a function of the sequence as answer."""
-
-    symbols: Size = 10
-    """Number of different symbols: "0", "1", ..."""
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        """Symbols separated by spaces."""
-        return numbered(self.symbols)
-
-    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Strings of one length are equally likely."""
-        return self.sample_strings(generator, rows, self.symbols)
 
 
 def numbered(symbols: int) -> Tokenizer:

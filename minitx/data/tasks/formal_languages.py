@@ -13,7 +13,8 @@ from torch import Tensor
 
 from minitx.config.schema import Size
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, LengthTask, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, numbered, register
+from minitx.data.tasks.questions import LengthTask
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -16,13 +16,14 @@ from minitx.config.schema import Size
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Pairs
 from minitx.data.tasks import base
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, QuestionTask, SequenceTask, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, register
+from minitx.data.tasks.questions import LengthTask, QuestionTask
 from minitx.data.tokenizers import Tokenizer
 
 
 @register("induction")
 @dataclass(kw_only=True)
-class Induction(SequenceTask):
+class Induction(LengthTask):
     """7 2 9 4 2 -> 9 4, the continuation after the earlier occurrence of the last symbol.
 
     All symbols but the last are different, and the last repeats one of them (the task of the induction heads of Olsson
@@ -44,6 +45,10 @@ class Induction(SequenceTask):
                 f"data.symbols must be at least {self.length[1] - 1}, one fewer than the longest of data.length, "
                 f"got {self.symbols}"
             )
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        return base.numbered(self.symbols)
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -154,9 +159,9 @@ class AssociativeRecall(QuestionTask):
     def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
         """Pairs are read first; there are as many as values, and interleaved queries follow."""
         if not self.interleaved:
-            return question, []
+            return super().divide(question)
         end = 2 * sum(token >= FIRST_SYMBOL_ID + self.symbols // 2 for token in question)
-        return question[:end], [token for query in question[end:] for token in (query, IGNORE)]
+        return super().divide(question[:end])[0], [token for query in question[end:] for token in (query, IGNORE)]
 
     def _queries(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The queries [N, Q] of questions, with anything after the last, and their number [N, 1]."""

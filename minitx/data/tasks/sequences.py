@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from minitx.data.tasks.base import SequenceTask, register
+from minitx.data.tasks.base import register
+from minitx.data.tasks.questions import SequenceTask
 
 
 @register("copy")

@@ -56,6 +56,9 @@ class T5(Family):
         buckets = hf.get("relative_attention_num_buckets", 32)
         return {"name": "t5", "buckets": buckets, "max_distance": hf.get("relative_attention_max_distance", 128)}
 
+    def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
+        return ["model.position.bidirectional true"] * position.get("bidirectional", False)
+
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         # An untied head is found in the weights.
         return {"scale_embeddings": hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings", True)) is not False}

@@ -12,22 +12,22 @@ const KEYS = [
   ["?", "this page"],
 ];
 
-/** The page of keys: open it with showModal. */
-export function helpPage() {
-  const lines = KEYS.map(([keys, meaning]) =>
-    make("div", {}, make("dt", {}, make("kbd", { textContent: keys })), make("dd", { textContent: meaning })),
+const ABOUT =
+  "Rows are queries, the tokens that read; columns are keys, the tokens that are read. Each row holds the " +
+  "attention weights of one token and sums to 1. Brighter is more weight. Weights are probabilities before " +
+  "dropout, stored with an error of at most 1/255.";
+
+/** The page of keys, pairs of key and meaning: open it with showModal. */
+export function helpPage(keys = KEYS, about = ABOUT) {
+  const lines = keys.map(([key, meaning]) =>
+    make("div", {}, make("dt", {}, make("kbd", { textContent: key })), make("dd", { textContent: meaning })),
   );
   const page = make(
     "dialog",
     { className: "help", "aria-label": "keys" },
     make("h2", { textContent: "Keys" }),
     make("dl", {}, ...lines),
-    make("p", {
-      textContent:
-        "Rows are queries, the tokens that read; columns are keys, the tokens that are read. Each row holds the " +
-        "attention weights of one token and sums to 1. Brighter is more weight. Weights are probabilities before " +
-        "dropout, stored with an error of at most 1/255.",
-    }),
+    make("p", { textContent: about }),
     make("button", { type: "button", textContent: "Close", onclick: () => page.close() }),
   );
   return page;
@@ -39,7 +39,8 @@ export function listen(actions) {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const { tagName, type } = event.target;
     const arrows = event.key.startsWith("Arrow");
-    if ((tagName === "INPUT" && type === "text") || (arrows && (tagName === "SELECT" || type === "range"))) return;
+    if (tagName === "TEXTAREA" || (tagName === "INPUT" && ["text", "number"].includes(type))) return;
+    if (arrows && (tagName === "SELECT" || type === "range")) return;
     if (Object.hasOwn(actions, event.key) && actions[event.key](event.key) !== false) event.preventDefault();
   });
 }

@@ -56,8 +56,7 @@ class RunLogger(TensorBoardLogger):
 
     def finish(self, config: Config, figures: dict[str, Any]) -> None:
         """Write the hyperparameters and the final figures, and close."""
-        final = {f"when_finished/{name}": value for name, value in figures.items() if isinstance(value, float)}
-        add_hyperparameters(self.experiment, hyperparameters(config), final, figures["steps"])
+        add_hyperparameters(self.experiment, hyperparameters(config), final_figures(figures), figures["steps"])
         self.experiment.close()
 
 
@@ -68,3 +67,8 @@ def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
         for key, value in flat(config.to_dict()).items()
         if value is not None and not key.startswith(("log.", "run.folder"))
     }
+
+
+def final_figures(results: dict[str, Any]) -> dict[str, float]:
+    """The figures of results.json as points of curves."""
+    return {f"when_finished/{name}": value for name, value in results.items() if isinstance(value, float)}

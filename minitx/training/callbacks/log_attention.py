@@ -9,7 +9,9 @@ from lightning.pytorch.callbacks import Callback
 
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.batch import Batch
+from minitx.data.examples import Examples, Pairs
 from minitx.data.prompts import labels
+from minitx.data.tasks.base import Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
 from minitx.generation.options import GenerationOptions
@@ -25,6 +27,8 @@ from minitx.training.callbacks.event_logger import RunLogger
 
 DEFAULT_SHARE = 0.02
 """Of the run, between two logs of maps."""
+CANDIDATES = 16
+"""Validation questions from which the longest are logged."""
 MIN_STEPS = 10
 """Steps between two logs of maps by default, at least, so that logging is cheap in short runs too."""
 
@@ -66,8 +70,7 @@ class LogAttention(Callback):
         """Run the model once on the examples and their known answers: maps, statistics of their heads, pictures."""
         config, vocabulary = self.config, module.task.vocabulary
         if self._batch is None:
-            examples = module.task.examples("validation", config.examples).slice(0, config.examples)
-            examples = examples.clip(config.max_tokens).to(module.device)
+            examples = logged_examples(module.task, config.examples).clip(config.max_tokens).to(module.device)
             self._batch = examples.frame(module.config.model.architecture, vocabulary.special)
         # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
         with evaluating(module.model), torch.compiler.set_stance("force_eager"):
@@ -99,7 +102,7 @@ class LogAttention(Callback):
         if (number - 1) % every and trainer.global_step < trainer.max_steps:
             return
         vocabulary = module.task.vocabulary
-        examples = module.task.examples("validation", self.config.examples)
+        examples = logged_examples(module.task, self.config.examples)
         texts, expected = examples.texts(vocabulary, self.config.max_tokens)
         readable = [index for index, text in enumerate(texts) if _is_readable(text, vocabulary)]
         if not readable:
@@ -136,6 +139,15 @@ class LogAttention(Callback):
         files, table = trainer.logger.files, json.dumps(self._heads, indent=2)
         with files.writing("heads.json", "TensorBoard's tab TEXT has it"):
             files.write("heads.json", f"{table}\n".encode())
+
+
+def logged_examples(task: Task, count: int) -> Examples:
+    """The longest of the first validation questions, in which a pattern is clearest; the first blocks of a text."""
+    examples = task.examples("validation", max(count, CANDIDATES))
+    if isinstance(examples, Pairs):
+        order = examples.source_keep.sum(dim=1).argsort(descending=True, stable=True)
+        examples = examples.map(lambda part: part[order])
+    return examples.slice(0, count)
 
 
 def _is_readable(text: str, vocabulary: Tokenizer) -> bool:

@@ -12,7 +12,7 @@ import torch
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.data.text.token_cache import cache_folder
-from minitx.hardware.devices import machine
+from minitx.hardware.machine import machine
 
 MIN_GAIN = 1.05
 """How much faster another candidate must be to replace the current choice: less is within the noise."""

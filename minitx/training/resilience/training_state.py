@@ -19,7 +19,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.tensorboard.head_figures import HeadFigures
-from minitx.training.optim import CombinedOptimizer, biases_of_scores, build_optimizer, parameter_groups, schedule
+from minitx.training.optim import biases_of_scores, build_optimizer, parameter_groups, schedule
 from minitx.training.resolve import ResolvedRun
 
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
@@ -27,7 +27,6 @@ MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 COPIED = ("minitx", "global_step", "precision", "attention_kernel", "data_digest", "sampling")
 SCALER = "MixedPrecision"
 """Key of the gradient scaler of fp16."""
-SCORES = ("best_model_score", "current_score", "kth_value")
 
 
 def checked(run: ResolvedRun) -> ResolvedRun:
@@ -91,8 +90,7 @@ def _checked_optimizer(
     """An optimizer's state_dict in the current groups, with the settings of the config."""
     _require(isinstance(saved, list) and len(saved) == 1, "optimizer_states must be a list of one", saved)
     (saved,) = saved
-    combined = isinstance(optimizer, CombinedOptimizer)
-    parts = optimizer.parts if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
+    combined, parts = hasattr(optimizer, "parts"), getattr(optimizer, "parts", (optimizer,))  # Muon and AdamW
     found: Any = saved.get("parts") if combined and isinstance(saved, dict) else [saved]
     _require(isinstance(found, list) and len(found) == len(parts), f"expected {len(parts)} optimizers", found)
     for part in found:
@@ -174,11 +172,9 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
     for name, state in saved.items():
         _require(isinstance(name, str) and isinstance(state, dict), "callbacks must have states by name", state)
         if name.startswith("BestCheckpoint"):
-            best = state.get("best_k_models")
-            _require(isinstance(best, dict), "best_k_models must be a dict", best)
-            for score in [*best.values(), *(state.get(key) for key in SCORES)]:
-                fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
-                _require(fits, f"scores of {name.partition('{')[0]} must be numbers", score)
+            score = state.get("best_model_score")
+            fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
+            _require(fits, "best_model_score must be a number", score)
         elif name == "AutoCompile":
             fits = state.keys() == {"batches", "compiled"} and all(isinstance(value, int) for value in state.values())
             _require(fits, f"{name} must have batches and compiled", state)

@@ -1,5 +1,6 @@
 """What holds for every task of questions, and the options that tasks refuse."""
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -86,6 +87,33 @@ def test_splits_are_fixed_right_and_apart(name: str) -> None:
         assert len(task.examples(split, 5)) == 5
         assert len(task.examples(split, 1000)) == len(first), "a limit never enlarges a set"
     assert len(set().union(*found.values())) == sum(map(len, found.values()))
+
+
+@pytest.mark.parametrize("name", QUESTION_TASKS)
+@pytest.mark.parametrize(("bos", "eos"), [(True, False), (False, True), (True, True)])
+def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, bos: bool, eos: bool) -> None:
+    plain, framed = make(name, **FEW[name]), make(name, **FEW[name], add_bos=bos, add_eos=eos)
+    one, other = plain.examples("test", 40), framed.examples("test", 40)
+    assert same(dataclasses.replace(other, source=one.source, source_keep=one.source_keep), one), "the same answers"
+    special, texts = framed.vocabulary.special, other.texts(framed.vocabulary, 99)[0]
+    assert texts == one.texts(plain.vocabulary, 99)[0]
+    for row, question in enumerate(texts):
+        ids = one.source[row][one.source_keep[row]].tolist()
+        expected = [*[special.bos] * bos, *ids, *[special.eos] * eos]
+        assert other.source[row][other.source_keep[row]].tolist() == expected
+        assert framed.divide(framed.vocabulary.encode_question(question))[0] == expected
+    assert (framed.reach[0], framed.reach[1]) == (plain.longest[0] + bos + eos, plain.longest[1])
+    assert other.source.size(1) == one.source.size(1) + bos + eos
+
+
+@pytest.mark.parametrize("name", ["copy", "sort"])
+def test_distinct_symbols(name: str) -> None:
+    task = make(name, symbols=7, length=(2, 5), distinct=True)
+    pairs = task.batch(generator(1), 3000)
+    check_answers(name, task, pairs)
+    assert all(len({*row}) == len(row) for row in questions(task, pairs))
+    assert {len(row) for row in questions(task, pairs)} == {2, 3, 4, 5}
+    assert (pairs.source[pairs.source_keep].bincount()[-7:] / pairs.source_keep.sum() - 1 / 7).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTION_TASKS if TASKS[name].has_lengths])
@@ -175,6 +203,7 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
     ("name", "options", "sentence"),
     [
         ("sort", {"batch_size": 0}, r"data\.batch_size.* got 0"),
+        ("sort", {"symbols": 4, "length": (2, 5), "distinct": True}, r"data\.symbols must be at least 5 .* got 4"),
         ("copy", {"test_size": 2**21}, r"data\.test_size: expected at most 1,048,576, got 2097152"),
         ("copy_twice", {"symbols": 0}, r"data\.symbols.* got 0"),
         ("parity", {"length": (3, 2)}, r"data\.length.* got \[3, 2\]"),

@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from minitx.checkpoints import memory_checks
 from minitx.config.schema import Config, ModelConfig, TrainerConfig
 from minitx.data.tasks import Markov, generator
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.losses import count, cross_entropy
+from minitx.training.resilience import memory_checks
 from minitx.training.resolve import resolve
 from toy import FEW, PAIR_TASKS
 
@@ -74,7 +74,7 @@ def test_a_chain_is_continued_past_its_block() -> None:
     predictor = Predictor(model.eval(), task.vocabulary, resolved)
     options = GenerationOptions(min_new_tokens=30, max_new_tokens=30)
     assert len(predictor.generations(["3 1 2"], options)[0][0].ids) == 30
-    assert predictor._generator().context == 12
+    assert predictor.text_generator().context == 12
 
 
 def test_figures_by_length_skip_lengths_that_a_task_does_not_have() -> None:

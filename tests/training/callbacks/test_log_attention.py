@@ -19,7 +19,7 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.head_statistics import HeadSums
 from minitx.tensorboard.head_figures import add_heads
 from minitx.training.api import train_config as train
-from minitx.training.callbacks.log_attention import steps_between_maps
+from minitx.training.callbacks.log_attention import logged_examples, steps_between_maps
 
 KINDS = {
     "encoder_decoder": ("cross", "decoder", "encoder"),
@@ -65,7 +65,7 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
     assert of_plugin(found) == {tag: [0, 3, 6] for tag in tags}
 
     predictor = minitx.load(folder / "last.ckpt", device="cpu")
-    examples = predictor.task.examples("validation", 2)
+    examples = logged_examples(predictor.task, 2)
     questions = [predictor.tokenizer.decode(row) for row in examples.source.tolist()]  # type: ignore[union-attr]
     known = None
     if architecture != "encoder_only":

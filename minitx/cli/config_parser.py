@@ -1,4 +1,4 @@
-"""From YAML files and the command line to plain values, and to a Config. No torch here.
+"""The parser of every command, and the values of a config on a command line. No torch here.
 
 The words of a command line are read in their order: `--config FILE` merges a file into the values collected before it,
 `--section.key VALUE` sets one key. Everything else on the line is argparse's.
@@ -11,7 +11,7 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -19,8 +19,7 @@ from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import Config, merged
 from minitx.config.validation import expected, keys, shown
-
-Values = dict[str, Any]
+from minitx.config.yaml_files import Values, overridden
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,28 +103,3 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
             continue
         values, pending = merged(overridden(values, pending), yaml_files.read(text)), {}
     return others, overridden(values, pending)
-
-
-def nested(key: str, value: Any) -> Any:
-    """A value under its dotted key: {"trainer": {"max_steps": 300}} for trainer.max_steps."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return value
-
-
-def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values:
-    """Set keys in values, by dotted key; a text is read as on the command line.
-
-    A `name` is set first, since naming another class drops the options of the one before.
-    """
-    for key, value in sorted(settings.items(), key=lambda setting: not setting[0].endswith(".name")):
-        if isinstance(value, str) and (key not in _texts() or value == "null"):
-            value = yaml_files.parse(value)
-        values = merged(values, nested(key, value))
-    return dict(values)
-
-
-@cache
-def _texts() -> frozenset[str]:
-    """The keys whose values are texts, which `--run.name 2024` may set as well."""
-    return frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))

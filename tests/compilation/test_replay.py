@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from minitx import record_attention
-from minitx.generation import replay
-from minitx.generation.replay import ReplayedStep
+from minitx.compilation import replay
+from minitx.compilation.replay import ReplayedStep
 from minitx.nn import POSITIONS
 from minitx.nn.position_ids import POSITION_IDS
 from small_models import build_tiny

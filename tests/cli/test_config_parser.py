@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
-from minitx.config.parser import Parser, nested
 from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, OptimizerConfig, RunConfig, config_from_dict
+from minitx.config.yaml_files import nested
 from short_configs import config_from_words
 
 BASE = "run: {name: base, seed: 3}\nmodel: {d_model: 32}\noptimizer: {lr: 0.5, schedule: {warmup_steps: 7}}\n"

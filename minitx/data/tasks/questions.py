@@ -1,0 +1,215 @@
+"""Base classes of tasks with questions and answers: their splits and lengths, and what surrounds a question.
+
+Legend: N examples, L symbols of the question, T symbols of the answer.
+"""
+
+import dataclasses
+import math
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minitx.config.errors import ConfigError
+from minitx.config.schema import Size
+from minitx.data.examples import Pairs, ended
+from minitx.data.splits import SHARES, Split, content_hash, in_split, matched
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_range, generator, numbered
+from minitx.data.tokenizers import Tokenizer
+
+MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
+FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
+MIN_SAMPLE = 256  # questions, of which small batches rarely need a second sample
+
+
+@dataclass(kw_only=True)
+class QuestionTask(Task):
+    """Random questions with a function of the question as answer; a hash of the question decides its split."""
+
+    enlarge: ClassVar[str] = "data.symbols or data.length"
+    """The options to increase when there are too few different questions."""
+    has_lengths: ClassVar[bool] = True
+    """Whether of_length applies, and the splits have the lengths of all questions."""
+    length_option: ClassVar[str | None] = None
+    """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
+
+    add_bos: bool = False
+    """Put <bos> before each question."""
+    add_eos: bool = False
+    """Put <eos> after each question: an end marker, which the end of an answer can be copied from."""
+    stages: tuple[dict[str, Any], ...] = ()
+    """A curriculum: other options of the task for the first steps of training, [{steps: 500, length: [1, 4]}, ...]."""
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """Sample questions: ids and keep, each [N, L]."""
+        raise NotImplementedError
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Answers to questions: from ids and keep [N, L] to ids and keep [N, T]."""
+        raise NotImplementedError
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """`longest` with <bos> and <eos> of the question."""
+        return self.longest[0] + self.add_bos + self.add_eos, self.longest[1]
+
+    def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
+        """All of a question is read first, with its <bos> and <eos>."""
+        special = self.vocabulary.special
+        return [*[special.bos] * self.add_bos, *question, *[special.eos] * self.add_eos], []
+
+    @property
+    def trained_lengths(self) -> tuple[int, int] | None:
+        """The value of the option that length_option names."""
+        return getattr(self, self.length_option) if self.length_option else None
+
+    def of_length(self, length: int) -> Self:
+        """The same task with questions of one length only; raises ConfigError where no question is that long."""
+        if self.length_option is None:
+            raise NotImplementedError
+        changes: dict[str, Any] = {self.length_option: (length, length)}
+        return dataclasses.replace(self, **changes)
+
+    def batch(self, generator: torch.Generator, size: int) -> Pairs:
+        """Sample training examples, none of them held out."""
+        return self.sample(generator, size, "training", distinct=False)
+
+    def examples(self, split: Split, limit: int | None = None) -> Pairs:
+        """Distinct held-out examples, sampled with the split's own seed. Lengths are distributed as in training, but a
+        length with fewer questions has only these, and makes the set smaller."""
+        return self.sample(generator(*split.encode()), self.held_out(split, limit), split, distinct=True)
+
+    def answered(self, source: Tensor, keep: Tensor) -> Pairs:
+        """Questions [N, L] with their answers; override it to write questions in another form."""
+        return Pairs(source, keep, *self.answer(source, keep))
+
+    def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The part [N, K] of questions [N, L] that decides their split; by default the whole question."""
+        return source, keep
+
+    def strata(self, source: Tensor, keep: Tensor) -> Tensor:
+        """The stratum of each question, int64 [N]; its share is the same in every split. By default its length."""
+        return keep.sum(dim=1)
+
+    def padded(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace ids [..., L] after the first lengths [..., 1] by padding: ids and keep."""
+        keep = torch.arange(ids.size(-1)) < lengths  # [..., L]
+        return torch.where(keep, ids, self.vocabulary.special.pad), keep
+
+    def sample(self, generator: torch.Generator, size: int, split: Split, distinct: bool) -> Pairs:
+        """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more.
+
+        The strata of the first questions sampled, of any split, are the plan; each is filled with a question of the
+        split. Where a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
+        """
+        found: list[tuple[Tensor, Tensor]] = []
+        seen: set[int] = set()
+        plan = torch.empty(0, dtype=torch.long)
+        left = max(size, self.held_out(split)) if distinct else sys.maxsize  # strata that may still be planned
+        stratified = self.has_lengths and self.sampling > 1
+        fruitless = 0
+        while size and fruitless < MAX_FRUITLESS_SAMPLES and (len(plan) or left):
+            rows = int(size / SHARES[split] * 1.1) + 16
+            if stratified:
+                rows = max(MIN_SAMPLE, int((size + math.isqrt(100 * size)) / SHARES[split]))
+            ids, keep = self.question(generator, rows)
+            strata = self.strata(ids, keep) if stratified else torch.zeros(rows, dtype=torch.long)
+            if not len(plan):
+                plan = strata[: min(rows if fruitless else size, left)]
+                left -= len(plan)
+            chosen = in_split(content_hash(*self.deciding(ids, keep)), split).nonzero()[:, 0]
+            if distinct:
+                new: dict[int, int] = {}  # the first row of each hash that was not seen before
+                for row, value in zip(chosen.tolist(), content_hash(ids[chosen], keep[chosen]).tolist(), strict=True):
+                    if value not in seen:
+                        new.setdefault(value, row)
+                chosen, hashes = torch.tensor([*new.values()], dtype=torch.long), [*new]
+            match = matched(plan, strata[chosen])
+            rows_found = match[match >= 0][:size]
+            seen.update(hashes[row] for row in rows_found.tolist() if distinct)
+            chosen = chosen[rows_found]
+            found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
+            size -= len(chosen)
+            fruitless = 0 if len(chosen) else fruitless + 1
+            exhausted = fruitless and fruitless % FRUITLESS_SAMPLES == 0
+            plan = plan[match < 0][: 0 if exhausted else size]
+        if not any(len(ids) for ids, _ in found) or (not distinct and size):
+            raise ConfigError(
+                f"data: this task has too few different examples to hold any out for {split}; "
+                f"make {self.enlarge} larger"
+            )
+        ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
+        return self._marked(self.answered(ids, keep))
+
+    def _marked(self, pairs: Pairs) -> Pairs:
+        """Put <bos> and <eos> around questions, as divide does."""
+        special, ids, keep = self.vocabulary.special, pairs.source, pairs.source_keep
+        if self.add_eos:
+            ids, keep = ended(ids, keep, special.pad, special.eos), F.pad(keep, (1, 0), value=True)
+        if self.add_bos:
+            ids, keep = F.pad(ids, (1, 0), value=special.bos), F.pad(keep, (1, 0), value=True)
+        return dataclasses.replace(pairs, source=ids, source_keep=keep)
+
+
+@dataclass(kw_only=True)
+class LengthTask(QuestionTask):
+    """Questions of random length."""
+
+    length_option: ClassVar[str | None] = "length"
+    shortest: ClassVar[int] = 1
+    """Minimum of data.length."""
+
+    length: tuple[int, int] = (1, 16)
+    """Shortest and longest question, both included; all lengths are equally likely."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("length", self.length, self.shortest)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer is as long as its question."""
+        return self.length[1], self.length[1]
+
+    def sample_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
+        """Sample lengths of questions, [N, 1]."""
+        shortest, longest = self.length
+        return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
+
+    def sample_strings(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
+        """Sample strings of random symbols: ids and keep, each [N, L]."""
+        lengths = self.sample_lengths(generator, rows)
+        ids = torch.randint(symbols, (rows, self.length[1]), generator=generator)
+        return self.padded(FIRST_SYMBOL_ID + ids, lengths)
+
+
+@dataclass(kw_only=True)
+class SequenceTask(LengthTask):
+    """Sequences of random symbols, with a function of the sequence as answer."""
+
+    symbols: Size = 10
+    """Number of different symbols: "0", "1", ..."""
+    distinct: bool = False
+    """Whether no symbol occurs twice in a question."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distinct and self.symbols < (longest := self.length[1]):
+            raise ConfigError(f"data.symbols must be at least {longest} for distinct symbols, got {self.symbols}")
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Symbols separated by spaces."""
+        return numbered(self.symbols)
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """Strings of one length are equally likely."""
+        if not self.distinct:
+            return self.sample_strings(generator, rows, self.symbols)
+        lengths = self.sample_lengths(generator, rows)
+        ids = torch.rand(rows, self.symbols, generator=generator).argsort(dim=1)
+        return self.padded(FIRST_SYMBOL_ID + ids[:, : self.length[1]], lengths)

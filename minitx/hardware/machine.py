@@ -1,0 +1,28 @@
+"""The machine that a figure was measured on."""
+
+import datetime
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minitx.hardware.devices import best_device
+
+
+def machine() -> dict[str, Any]:
+    """The device in words, versions and the date, as plain JSON types."""
+    best = best_device()
+    if best == "cuda":
+        device = torch.cuda.get_device_name()
+    elif best == "mps":
+        device = f"{platform.processor() or platform.machine()}, Apple GPU"
+    else:
+        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+        device = f"{model or platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    versions = {"torch": torch.__version__, "lightning": version("lightning"), "python": platform.python_version()}
+    return {"device": device, **versions, "date": date}

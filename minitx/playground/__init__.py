@@ -1,0 +1,1 @@
+"""The page of `minitx play`: one text of a trained model, token by token."""

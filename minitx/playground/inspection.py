@@ -1,0 +1,113 @@
+"""One step of a text, seen from inside: attention maps, the lens, and what each part added to the logit of its token.
+
+Legend: P prompt tokens, T generated tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitx.config.errors import ConfigError
+from minitx.inference.predictor import Predictor
+from minitx.interpret.attention_maps import attention_maps
+from minitx.interpret.attribution import attribute, last_stack
+from minitx.interpret.html import embedded
+from minitx.interpret.lens import decoder_lens, residual_streams
+from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
+
+MAX_MAP_TOKENS = 128
+"""Rows and columns of a map, at most: of longer texts the last ones."""
+LENS_TOKENS = 5
+"""Likeliest tokens of each layer."""
+
+
+def recorded_maps(
+    predictor: Predictor, source: Sequence[int], target: Sequence[int], start: int, prompt: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the maps of one forward over the tokens in the cache, as for html.embedded, with their first tokens.
+
+    Args:
+        predictor: the model.
+        source: ids that an encoder reads.
+        target: ids that a decoder reads, prompt and generated ones.
+        start: index of the first token of `target` that is still in the cache.
+        prompt: number of tokens of the prompt.
+    """
+    inputs = forward_inputs(predictor, source, target[start:], prompt)
+    labels = {
+        side: [predictor.tokenizer.tokens(ids[-MAX_MAP_TOKENS:])]
+        for side, ids in (("source", source), ("target", target[start:]))
+    }
+    maps = attention_maps(predictor.model, inputs, labels)
+    for kind in ("encoder", "decoder", "cross"):
+        layers = getattr(maps, kind)
+        setattr(maps, kind, [layer[..., -MAX_MAP_TOKENS:, -MAX_MAP_TOKENS:] for layer in layers])
+    first = {"source": max(len(source) - MAX_MAP_TOKENS, 0), "target": max(len(target) - MAX_MAP_TOKENS, start)}
+    tags = {f"{kind}/text": items for kind, items in maps.encoded().items()}
+    yield {"runs": embedded({"model": tags}), "first": first}
+
+
+@torch.no_grad()
+def explained(
+    predictor: Predictor, source: Sequence[int], target: Sequence[int], prompt: int, index: int, token: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the lens at one position, and what each part of the model adds to the logit of a token there.
+
+    `lens` has a row for the embeddings and for each layer: the likeliest tokens as [id, probability], and `rank` and
+    `share` of the token. `encoder` is the same for the DecoderLens, null without encoder and decoder. `parts` are
+    [name, added], null where the head is not linear.
+
+    Args:
+        predictor: the model.
+        source: ids that an encoder reads.
+        target: ids that a decoder reads, from the first one in the cache.
+        prompt: number of tokens of the prompt.
+        index: the position in the sequence that the head reads, from 0; negative from the end.
+        token: its id.
+    """
+    model = predictor.model
+    inputs = forward_inputs(predictor, source, target, prompt)
+    tokens = torch.full((1, len(target or source)), token, device=predictor.device)
+    if not (-tokens.size(1) <= index < tokens.size(1) and 0 <= token < model.head.out_features):
+        raise ConfigError(f"there is no position {index} or no token {token} in this text")
+    name, stack = last_stack(model)
+    streams = residual_streams(model, inputs, name)[:, 0, index]  # [L + 1, D]
+    across = decoder_lens(model, inputs)[:, 0, index] if isinstance(model, EncoderDecoder) else None
+    added = attribute(model, inputs, tokens) if model.head.transform is None else None
+    yield {
+        "lens": _layers(model.head(stack.norm(streams)), token),
+        "encoder": None if across is None else _layers(across, token),
+        "parts": None if added is None else [[part, float(values[0, index])] for part, values in added.items()],
+    }
+
+
+def _layers(logits: Tensor, token: int) -> list[dict[str, Any]]:
+    """Rows of a lens, from logits [L + 1, V]."""
+    shares = logits.float().softmax(dim=-1)
+    best = shares.topk(min(LENS_TOKENS, shares.size(-1)))
+    ranks = (shares > shares[:, token, None]).sum(dim=-1) + 1
+    rows = zip(best.indices.tolist(), best.values.tolist(), ranks.tolist(), shares[:, token].tolist(), strict=True)
+    return [
+        {"tokens": [*zip(ids, values, strict=True)], "rank": rank, "share": share} for ids, values, rank, share in rows
+    ]
+
+
+def forward_inputs(
+    predictor: Predictor, source: Sequence[int], target: Sequence[int], prompt: int
+) -> dict[str, Tensor]:
+    """Arguments of the model's forward.
+
+    Raises:
+        ConfigError: nothing to read, or ids that the model does not have.
+    """
+    size, alone = predictor.model.head.out_features, isinstance(predictor.model, EncoderOnly)
+    if not all(0 <= token < size for token in (*source, *target)) or not (source if alone else target):
+        raise ConfigError(f"expected ids from 0 to {size - 1}, and at least one, got {[*source, *target][:5]} ...")
+    src, tgt = (torch.tensor([[*ids]], dtype=torch.long, device=predictor.device) for ids in (source, target))
+    if isinstance(predictor.model, EncoderDecoder):
+        return {"src_ids": src, "tgt_ids": tgt}
+    if isinstance(predictor.model, DecoderOnly):
+        return {"ids": tgt, "prefix": torch.tensor([prompt], device=predictor.device)}
+    return {"ids": src}

@@ -1,0 +1,162 @@
+"""The requests of the page: their fields, and what each computes."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from minitx.config.errors import ConfigError
+from minitx.generation.options import GenerationOptions
+from minitx.inference.predictor import Predictor
+from minitx.interpret.ablation import ablate
+from minitx.models.transformers import EncoderOnly
+from minitx.playground import interventions
+from minitx.playground.beam_tree import beam_tree
+from minitx.playground.inspection import explained, recorded_maps
+from minitx.playground.questions import Questions
+from minitx.playground.written_steps import filled, written
+
+MAX_ABLATION_EXAMPLES = 500
+
+
+class Session:
+    """A model that the page shows, its task's questions, and the means of its activations."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.questions = Questions(predictor)
+
+    def description(self) -> dict[str, Any]:
+        """What does not depend on a text."""
+        predictor = self.predictor
+        special, task = predictor.tokenizer.special, predictor.task
+        return {
+            "name": predictor.config.run.name,
+            "architecture": predictor.architecture,
+            "task": predictor.config.data["name"],
+            "kind": task.kind,
+            "form": self.questions.form,
+            "separator": task.separator,
+            "tokens": predictor.tokenizer.tokens(range(predictor.tokenizer.vocab_size)),
+            "special": [*{token for token in special if token >= 0}],
+            "mask": special.mask,
+            "eos": special.eos,
+            "parts": [*interventions.parts(predictor.model)],
+        }
+
+    def warm_up(self) -> None:
+        """Import what the first text needs, which takes seconds."""
+        tokenizer = self.predictor.tokenizer
+        ids = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special]
+        with suppress(ConfigError):
+            for _ in self.steps(ids[:1], GenerationOptions(), {}):
+                pass
+
+    def steps(self, ids: list[int], options: GenerationOptions, forced: dict[int, int]) -> Iterator[dict[str, Any]]:
+        """The text token by token, for any architecture."""
+        if isinstance(self.predictor.model, EncoderOnly):
+            return filled(self.predictor, ids, forced)
+        return written(self.predictor, ids, options, forced)
+
+    @cached_property
+    def means(self) -> dict[str, Any]:
+        """Mean activations over held-out examples."""
+        return interventions.means(self.predictor)
+
+
+@dataclass(kw_only=True)
+class Prompted:
+    """A request about one text."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    prompt: str
+    off: list[str] = field(default_factory=list)
+    """Parts whose output is zero, such as cross.2.1 and decoder.1.ffn."""
+    mean: list[str] = field(default_factory=list)
+    """Parts whose output is their mean over held-out examples."""
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """The lines of the answer, for the ids of the prompt."""
+        raise NotImplementedError
+
+    def answer(self, session: Session) -> Iterator[dict[str, Any]]:
+        """The lines of the answer, without the parts that are switched off."""
+        ids = session.predictor.encode(self.prompt)
+        with interventions.switched(session.predictor.model, self.off, self.mean, lambda: session.means):
+            yield from self.compute(session, ids)
+
+
+@dataclass(kw_only=True)
+class Write(Prompted):
+    """The text, see written_steps.py; then the right answer, where it is known."""
+
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    forced: dict[int, int] = field(default_factory=dict)
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """The steps and the answer."""
+        yield from session.steps(ids, self.options, self.forced)
+        yield {"answer": session.questions.right_answer(self.prompt, ids)}
+
+
+@dataclass(kw_only=True)
+class Search(Prompted):
+    """The tree of beam search."""
+
+    options: GenerationOptions
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
+        return beam_tree(session.predictor, ids, self.options)
+
+
+@dataclass(kw_only=True)
+class Inside(Prompted):
+    """A request about the tokens that a model has read, see inspection.py for the fields."""
+
+    source: list[int]
+    target: list[int]
+    prompt_tokens: int
+
+
+@dataclass(kw_only=True)
+class Look(Inside):
+    """The maps of all heads."""
+
+    start: int = 0
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
+        return recorded_maps(session.predictor, self.source, self.target, self.start, self.prompt_tokens)
+
+
+@dataclass(kw_only=True)
+class Explain(Inside):
+    """The lens and the attribution of one token."""
+
+    index: int
+    token: int
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
+        read = self.source, self.target, self.prompt_tokens
+        return explained(session.predictor, *read, self.index, self.token)
+
+
+@dataclass(kw_only=True)
+class Ablate:
+    """The metrics without each part."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    examples: int = 100
+
+    def answer(self, session: Session) -> Iterator[dict[str, Any]]:
+        """One line."""
+        yield ablate(session.predictor, examples=min(self.examples, MAX_ABLATION_EXAMPLES)).to_dict()
+
+
+REQUESTS: dict[str, Any] = {"write": Write, "beams": Search, "look": Look, "explain": Explain, "ablate": Ablate}
+"""By the last part of their address."""

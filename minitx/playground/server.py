@@ -1,0 +1,217 @@
+"""The server of `minitx play`: a page and its requests, for this machine alone.
+
+    GET  /TOKEN/               the page
+    GET  /TOKEN/static/FILE    its modules and style, and those of the Attention tab
+    GET  /TOKEN/model          what the page shows about the model
+    GET  /TOKEN/examples       three test questions with their answers
+    POST /TOKEN/NAME           a request of play_requests.py; JSON in, a line of JSON for each item out
+
+It listens on the loopback only. The token of the address is random; Host and Origin must be the server's own, so that
+no other page of the browser reaches it. Errors are {"error": sentence}.
+"""
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import traceback
+import webbrowser
+from collections.abc import Callable, Generator, Iterable, Iterator
+from importlib.resources import files
+from typing import Any
+
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+from minitx.config.errors import ConfigError
+from minitx.config.validation import validate
+from minitx.inference.predictor import Predictor
+from minitx.playground.play_requests import REQUESTS, Session
+
+LOOPBACK = "127.0.0.1"
+MAX_BODY_BYTES = 2**18
+MAX_WAITING = 16
+"""Requests that wait for the model, at most."""
+TIMEOUT_SECONDS = 30.0
+"""After which a connection that takes no bytes is closed: it may hold the model."""
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+"""Types of the page's files. The system's table of types declares modules plain text on some systems."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Refused(Exception):
+    """A request that is not answered: a status and a sentence."""
+
+
+class PlayRequest(Request):
+    """A request with a body of limited size."""
+
+    max_content_length = MAX_BODY_BYTES
+
+
+class Playground:
+    """The WSGI application for one model."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.session = Session(predictor)
+        self.token = secrets.token_urlsafe(16)
+        self.hosts: set[str] = set()  # under which it may be addressed
+        self._model = threading.Lock()  # hooks and seeds belong to the whole model: one request at a time
+        self._examples = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+        folders = [files(package).joinpath("static") for package in ("minitx.tensorboard", "minitx.playground")]
+        self._files = {file.name: file for folder in folders for file in folder.iterdir()}
+
+    def warm_up(self) -> None:
+        """Prepare for the first text, while the page opens."""
+        with self._model:
+            self.session.warm_up()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Answer a request."""
+        request = PlayRequest(environ)
+        try:
+            response = self._answer(request)
+        except Refused as error:
+            status, sentence = error.args
+            response = _json({"error": sentence}, status)
+        except RequestEntityTooLarge:
+            response = _json({"error": f"a request has at most {MAX_BODY_BYTES:,} bytes: shorten the text"}, 413)
+        except HTTPException as error:
+            response = _json({"error": str(error.description)}, error.code or 400)
+        response.headers.update(HEADERS)
+        return response(environ, start_response)
+
+    def _answer(self, request: Request) -> Response:
+        if request.headers.get("Host") not in self.hosts:
+            raise Refused(403, "this server answers under its own address only")
+        if (origin := request.headers.get("Origin")) and origin not in {f"http://{host}" for host in self.hosts}:
+            raise Refused(403, "this server answers its own page only")
+        token, _, path = request.path.removeprefix("/").partition("/")
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
+            raise Refused(403, "this address lacks the token that `minitx play` has printed")
+        if path in REQUESTS:
+            return self._run(request, REQUESTS[path])
+        if request.method not in ("GET", "HEAD"):
+            raise Refused(405, "expected GET")
+        if path == "model":
+            return _json(self.session.description())
+        if path == "examples":
+            with self._examples:  # reading a corpus takes seconds, in which the model answers
+                return _json(self.session.questions.examples)
+        return self._static(path.removeprefix("static/") if path else "play.html")
+
+    def _static(self, name: str) -> Response:
+        """A file of the page. The name is looked up in a list and never used as a path."""
+        suffix = name.rpartition(".")[2]
+        if name not in self._files or suffix not in TYPES:
+            raise Refused(404, f"there is no {name[:80]!r} here")
+        return Response(self._files[name].read_bytes(), mimetype=TYPES[suffix])
+
+    def _run(self, request: Request, kind: Any) -> Response:
+        """Check a request at once, and answer it line by line."""
+        if request.method != "POST" or request.mimetype != "application/json":
+            raise Refused(405, "expected POST with application/json")
+        try:
+            body = json.loads(request.get_data())
+            if not isinstance(body, dict):
+                raise ConfigError("the request must be an object of JSON")
+            checked = validate(kind, body, "request")
+        except (ValueError, RecursionError) as error:  # ConfigError, and what json raises
+            raise Refused(400, str(error)) from None
+        if not self._waiting.acquire(blocking=False):
+            raise Refused(503, f"{MAX_WAITING} requests are waiting for the model: try again")
+        return Response(_Lines(self, checked.answer), mimetype="application/x-ndjson")
+
+
+class _Lines:
+    """The lines of an answer, computed as they are sent; a page that goes away frees the model."""
+
+    def __init__(self, app: Playground, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> None:
+        self.app, self.lines = app, self._lines(app, answer)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.lines
+
+    def close(self) -> None:
+        """Called by Werkzeug once for each answer, sent or not."""
+        self.lines.close()
+        self.app._waiting.release()
+
+    def _lines(
+        self, app: Playground, answer: Callable[[Session], Iterator[dict[str, Any]]]
+    ) -> Generator[bytes, None, None]:
+        with app._model:
+            try:
+                for item in answer(app.session):
+                    yield _line(item)
+            except ConfigError as error:
+                yield _line({"error": str(error)})
+            except Exception:  # a bug: the page has a sentence, the terminal its traceback
+                traceback.print_exc(file=sys.stderr)
+                yield _line({"error": "this failed in minitx itself; the terminal of `minitx play` has the traceback"})
+
+
+def _line(item: dict[str, Any]) -> bytes:
+    return json.dumps(item, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _json(item: Any, status: int = 200) -> Response:
+    return Response(_line(item), status, mimetype="application/json")
+
+
+class _Handler(WSGIRequestHandler):
+    """Logs nothing: addresses contain the token."""
+
+    timeout = TIMEOUT_SECONDS
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        pass
+
+
+def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
+    """A server on the loopback, to be run by its serve_forever, and the address of its page.
+
+    Args:
+        predictor: the model.
+        port: 0 for a free one.
+
+    Raises:
+        ConfigError: the port is taken, or not allowed.
+    """
+    app = Playground(predictor)
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # also where an earlier server has just ended
+    try:
+        listening.bind((LOOPBACK, port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or "a port is 0 to 65535"
+        raise ConfigError(f"--port {port} cannot be used ({reason}): choose another, or 0 for a free one") from None
+    listening.listen(128)
+    with listening:
+        server = make_server(LOOPBACK, port, app, threaded=True, request_handler=_Handler, fd=listening.fileno())
+    server.daemon_threads = True  # type: ignore[attr-defined]
+    threading.Thread(target=app.warm_up, daemon=True).start()
+    app.hosts = {f"{name}:{server.port}" for name in (LOOPBACK, "localhost")}
+    return server, f"http://{LOOPBACK}:{server.port}/{app.token}/"
+
+
+def open_browser(address: str) -> None:
+    """Open a page, where there is a screen: a browser of the terminal would take it over."""
+    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

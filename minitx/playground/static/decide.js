@@ -1,0 +1,105 @@
+/** How the next token is chosen: greedy, sampling with its filters, or beam search. */
+
+import { chart } from "./bars.js";
+import { beamTree } from "./beams.js";
+import { choice, labelled, make } from "./elements.js";
+import { commandOf, optionsOf } from "./link.js";
+
+const STRATEGIES = [
+  ["greedy", "greedy", "the likeliest token at each step"],
+  ["sample", "sample", "a random token of the distribution after temperature and filters"],
+  ["beams", "beam search", "the likeliest text among several beams"],
+];
+const SLIDERS = [
+  ["temperature", 0.1, 3, 0.05, "below 1 sharper, above 1 flatter"],
+  ["top_k", 0, 50, 1, "the k likeliest tokens only; 0: all"],
+  ["top_p", 0.05, 1, 0.01, "the smallest set of tokens with at least this probability"],
+  ["min_p", 0, 0.5, 0.01, "tokens at least this share as likely as the likeliest"],
+];
+const BEAM_SLIDERS = [
+  ["num_beams", 2, 10, 1, "number of beams"],
+  ["length_penalty", -2, 4, 0.1, "scores are log-probability / length ^ penalty"],
+];
+
+/** Calls `onchange(changes, final)`; `final` is false while a slider moves. */
+export class Decide {
+  constructor(model, { onchange, onbeam }) {
+    Object.assign(this, { model, onchange, onbeam });
+    this.sliders = {};
+    const sliders = (rows) => make("div", { className: "sliders" }, ...rows.map((row) => this.slider(...row)));
+    this.strategy = choice("how to choose", STRATEGIES, (strategy) => onchange({ strategy, forced: "" }, true));
+    this.sampling = sliders(SLIDERS);
+    this.beaming = sliders(BEAM_SLIDERS);
+    const number = (key, min, title) =>
+      make("input", { type: "number", min, max: "999999999", title, onchange: (event) => this.numbered(key, event.target) });
+    this.seed = number("seed", "0", "makes a text repeatable");
+    this.tokens = number("tokens", "1", "max_new_tokens; empty: the default of minitx generate");
+    const other = make("button", {
+      type: "button",
+      textContent: "Another",
+      title: "the next seed",
+      onclick: () => onchange({ seed: Number(this.seed.value || 0) + 1 }, true),
+    });
+    this.seeds = make("div", { className: "field" }, labelled("seed", this.seed), other);
+    this.note = make("p", { className: "note" });
+    this.chart = make("div", { className: "chart" });
+    this.tree = make("div");
+    this.element = make(
+      "section",
+      { "aria-label": "Decide" },
+      this.strategy,
+      this.sampling,
+      this.beaming,
+      make("div", { className: "field-row" }, this.seeds, labelled("max new tokens", this.tokens)),
+      this.note,
+      this.chart,
+      this.tree,
+    );
+    this.alone = model.architecture === "encoder_only";
+    this.strategy.hidden = this.tokens.parentElement.hidden = this.alone;
+  }
+
+  numbered(key, input) {
+    const value = Math.floor(Number(input.value));
+    this.onchange({ [key]: Number.isFinite(value) && value > 0 ? value : 0 }, true);
+  }
+
+  slider(key, min, max, step, title) {
+    const input = make("input", { type: "range", min: String(min), max: String(max), step: String(step), title });
+    const output = make("output");
+    input.addEventListener("input", () => this.onchange({ [key]: Number(input.value) }, false));
+    input.addEventListener("change", () => this.onchange({ [key]: Number(input.value) }, true));
+    this.sliders[key] = { input, output };
+    const row = labelled(key.replace("_", "-").replace("num-", ""), input, "slider-row");
+    row.append(output);
+    return row;
+  }
+
+  /** Show the settings, and a step's distribution before and after them. */
+  show(view, step, tree) {
+    const beams = view.strategy === "beams" && !this.alone;
+    this.strategy.show(view.strategy);
+    for (const [key, { input, output }] of Object.entries(this.sliders)) {
+      input.value = String(view[key]);
+      output.textContent = key === "top_k" && view[key] === 0 ? "all" : String(view[key]);
+    }
+    this.sampling.hidden = beams;
+    this.beaming.hidden = !beams;
+    this.seeds.hidden = view.strategy !== "sample" || this.alone;
+    this.seed.value = String(view.seed);
+    this.tokens.value = view.tokens || "";
+    const options = commandOf(optionsOf(view, this.model.kind === "stream"));
+    this.note.textContent = this.alone
+      ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
+      : view.strategy === "greedy"
+        ? "The likeliest token is always taken; the sliders show what they would change. Choose “sample” to use them."
+        : `The same text: minitx generate ${this.model.name} … ${options}`;
+    this.chart.hidden = beams || !step;
+    if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));
+    this.tree.hidden = !beams;
+    if (tree !== this.drawn) {
+      this.drawn = tree;
+      this.tree.replaceChildren(tree ? beamTree(tree, this.model.tokens, this.onbeam) : "");
+    }
+  }
+}

@@ -1,0 +1,67 @@
+/** One token seen from inside: the lens through the layers, and what each part added to its logit. */
+
+import { percent } from "./distribution.js";
+import { make, quoted } from "./elements.js";
+import { shortened, visible } from "./labels.js";
+
+const LENGTH = 12; // characters of a token
+const PARTS = 14; // the strongest
+
+/** Shows an answer of the server; see inspection.py. */
+export class Explained {
+  constructor(tokens) {
+    this.tokens = tokens;
+    this.element = make("div", { className: "explained", "aria-live": "polite" });
+  }
+
+  show({ lens, encoder, parts }, id) {
+    const token = () => quoted(this.label(id));
+    const note = (textContent) => make("p", { className: "note", textContent });
+    const sections = [
+      make("h3", {}, "Through the layers: rank of ", token()),
+      ...(encoder ? [note("The decoder on the encoder after each of its layers (DecoderLens):"), this.lens(encoder, "encoder")] : []),
+      ...(encoder ? [note("The head on the decoder after each of its layers (logit lens):")] : []),
+      this.lens(lens, "lens"),
+    ];
+    if (parts) {
+      const ordered = [...parts].sort((one, two) => Math.abs(two[1]) - Math.abs(one[1]));
+      const total = parts.reduce((sum, [, value]) => sum + value, 0);
+      const largest = Math.abs(ordered[0][1]) || 1;
+      sections.push(
+        make("h3", {}, "Added to the logit of ", token(), ` (${total.toFixed(2)} in all)`),
+        make("ol", { className: "added" }, ...ordered.slice(0, PARTS).map((part) => this.part(part, largest))),
+      );
+    }
+    this.element.replaceChildren(...sections);
+    this.element.dataset.total = parts ? String(parts.reduce((sum, [, value]) => sum + value, 0)) : "";
+  }
+
+  label(id) {
+    return shortened(visible(this.tokens[id] ?? ""), LENGTH);
+  }
+
+  lens(rows, name) {
+    const cell = ([id, share]) => {
+      const found = make("td", {}, quoted(this.label(id), ""), make("small", { textContent: percent(share) }));
+      found.style.setProperty("--share", share);
+      return found;
+    };
+    const row = ({ tokens, rank, share }, layer) =>
+      make(
+        "tr",
+        { "data-share": share.toFixed(6) },
+        make("th", { scope: "row", textContent: layer ? `layer ${layer}` : "embeddings" }),
+        make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${percent(share)}` }),
+        ...tokens.map(cell),
+      );
+    const table = make("table", { className: "lens-table", "data-lens": name }, make("tbody", {}, ...rows.map(row)));
+    return make("div", { className: "wide" }, table);
+  }
+
+  part([name, value], largest) {
+    const bar = make("span", { className: `signed ${value < 0 ? "less" : "more"}`, "aria-hidden": "true" });
+    bar.style.setProperty("--after", Math.abs(value) / largest);
+    const number = make("span", { className: "number", textContent: value.toFixed(2).replace("-", "−") });
+    return make("li", { "data-part": name }, make("span", { textContent: name }), bar, number);
+  }
+}

@@ -1,0 +1,98 @@
+/** A switch for each head and feed-forward network, and what each is worth. */
+
+import { make } from "./elements.js";
+import { listed } from "./link.js";
+
+const STATES = { on: "off", off: "mean", mean: "on" };
+const NAMES = { encoder: "encoder", decoder: "decoder", cross: "cross-attention" };
+
+/** Calls `onchange(changes)`, and `onablate()` for the list. */
+export class Intervene {
+  constructor(model, { onchange, onablate }) {
+    Object.assign(this, { onchange });
+    this.names = model.parts;
+    this.switches = new Map();
+    const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
+    const button = (textContent, onclick) => make("button", { type: "button", textContent, onclick });
+    this.ablate = button("Which heads can go?", onablate);
+    this.list = make("div", { "aria-live": "polite" });
+    this.element = make(
+      "section",
+      { "aria-label": "Intervene" },
+      make("p", {
+        className: "note",
+        textContent: "A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.",
+      }),
+      ...groups.filter(Boolean),
+      make("div", { className: "field-row" }, button("All on", () => onchange({ off: "", mean: "" })), this.ablate),
+      this.list,
+    );
+  }
+
+  group(kind, title) {
+    const own = this.names.map((name) => name.split(".")).filter(([first]) => first === kind);
+    if (!own.length) return null;
+    const layers = [...new Set(own.map(([, layer]) => layer))];
+    const rows = layers.map((layer) => {
+      const parts = own.filter(([, number]) => number === layer).map(([, , part]) => part);
+      const switches = parts.map((part) => this.switch(`${kind}.${layer}.${part}`, part));
+      return make("div", { className: "switches" }, make("span", { className: "note", textContent: `layer ${layer}` }), ...switches);
+    });
+    return make("div", { className: "parts" }, make("h3", { textContent: title }), ...rows);
+  }
+
+  switch(name, part) {
+    const text = part === "ffn" ? "ffn" : part;
+    const button = make("button", { type: "button", className: "switch", textContent: text, onclick: () => this.turn(name) });
+    this.switches.set(name, button);
+    return button;
+  }
+
+  turn(name, state = STATES[this.state(name)]) {
+    const without = (names) => names.filter((one) => one !== name);
+    const [off, mean] = [without(listed(this.view.off)), without(listed(this.view.mean))];
+    if (state === "off") off.push(name);
+    if (state === "mean") mean.push(name);
+    this.onchange({ off: off.join(","), mean: mean.join(",") });
+  }
+
+  state(name) {
+    return listed(this.view.off).includes(name) ? "off" : listed(this.view.mean).includes(name) ? "mean" : "on";
+  }
+
+  show(view) {
+    this.view = view;
+    for (const [name, button] of this.switches) {
+      const state = this.state(name);
+      button.dataset.state = state;
+      button.setAttribute("aria-label", `${name.replaceAll(".", " ")}: ${state}`);
+      button.title = button.getAttribute("aria-label");
+    }
+  }
+
+  /** The ablation: the parts without which least is lost come first. */
+  rank({ whole, heads, examples, split }) {
+    const metric = "exact_match" in whole ? "exact_match" : "loss";
+    const value = (found) => (metric === "loss" ? found.loss.toFixed(3) : `${(100 * found.exact_match).toFixed(1)} %`);
+    const damage = (found) => (metric === "loss" ? found.loss - whole.loss : whole.exact_match - found.exact_match);
+    const worst = Math.max(...heads.map(damage), 1e-9);
+    const rows = [...heads].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
+    const line = (found) => {
+      const bar = make("span", { className: "bar", "aria-hidden": "true" });
+      bar.style.setProperty("--after", Math.max(0, damage(found)) / worst);
+      const name = found.heads.join(" ");
+      return make(
+        "li",
+        { "data-part": name },
+        make("button", { type: "button", title: "switch it off", textContent: name, onclick: () => this.turn(name, "off") }),
+        bar,
+        make("span", { className: "number", textContent: value(found) }),
+      );
+    };
+    const title = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}; with all: ${value(whole)}`;
+    this.list.replaceChildren(
+      make("p", { className: "note", textContent: title }),
+      make("ol", { className: "ranking" }, ...rows.map(line)),
+    );
+  }
+}

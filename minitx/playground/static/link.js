@@ -1,0 +1,81 @@
+/** The view as a flat object, and as the text of a link. */
+
+const DEFAULTS = {
+  prompt: "",
+  strategy: "greedy",
+  temperature: 1,
+  top_k: 0, // 0: all tokens
+  top_p: 1,
+  min_p: 0,
+  seed: 1,
+  tokens: 0, // max_new_tokens; 0: the default
+  num_beams: 4,
+  length_penalty: 1,
+  forced: "", // step:id, separated by commas
+  off: "", // names of parts, separated by commas
+  mean: "",
+  step: 0,
+  panel: "decide",
+  kind: "", // of attention
+  item: -1, // layer of the chosen head; -1: the mean over heads of the last layer
+  head: 0,
+};
+const CHOICES = { strategy: ["greedy", "sample", "beams"], panel: ["decide", "look", "intervene"] };
+
+/** The keys that change the text. */
+export const WRITTEN_BY = {
+  greedy: ["prompt", "strategy", "tokens", "forced", "off", "mean"],
+  sample: ["prompt", "strategy", "tokens", "forced", "off", "mean", "temperature", "top_k", "top_p", "min_p", "seed"],
+  beams: ["prompt", "strategy", "tokens", "off", "mean", "num_beams", "length_penalty"],
+};
+
+/** The values that differ from the defaults, as the text of a link. */
+export function toText(view) {
+  const kept = Object.keys(DEFAULTS).filter((key) => view[key] !== DEFAULTS[key]);
+  return new URLSearchParams(kept.map((key) => [key, String(view[key])])).toString();
+}
+
+/** The view of a link. Unknown keys and invalid values are ignored. */
+export function fromText(text) {
+  const view = { ...DEFAULTS };
+  for (const [key, value] of new URLSearchParams(text)) {
+    if (!Object.hasOwn(DEFAULTS, key)) continue;
+    if (typeof DEFAULTS[key] === "number") {
+      if (/^-?\d{1,9}(\.\d{1,6})?$/.test(value)) view[key] = Number(value);
+    } else if (!CHOICES[key] || CHOICES[key].includes(value)) view[key] = value;
+  }
+  return view;
+}
+
+/** The names in a list of a view. */
+export function listed(text) {
+  return text ? text.split(",") : [];
+}
+
+/** The forced tokens of a view: { step: id }. */
+export function forcedOf(view) {
+  const pairs = listed(view.forced).filter((pair) => /^\d{1,4}:\d{1,7}$/.test(pair));
+  return Object.fromEntries(pairs.map((pair) => pair.split(":").map(Number)));
+}
+
+/** The options of generation of a view, as of minitx generate. */
+export function optionsOf(view, stream) {
+  const options = view.tokens > 0 ? { max_new_tokens: Math.floor(view.tokens) } : {};
+  if (view.strategy === "beams") {
+    const tokens = view.tokens > 0 || !stream ? options : { max_new_tokens: 16 };
+    return { ...tokens, num_beams: view.num_beams, length_penalty: view.length_penalty };
+  }
+  if (view.strategy === "greedy") return options;
+  Object.assign(options, { do_sample: true, temperature: view.temperature, seed: view.seed });
+  if (view.top_k > 0) options.top_k = view.top_k;
+  if (view.top_p < 1) options.top_p = view.top_p;
+  if (view.min_p > 0) options.min_p = view.min_p;
+  return options;
+}
+
+/** The same as options of the command line. */
+export function commandOf(options) {
+  return Object.entries(options)
+    .map(([name, value]) => (value === true ? `--${name}` : `--${name} ${value}`))
+    .join(" ");
+}

@@ -1,0 +1,100 @@
+/** The inside of a step: the lens, what each part added, the maps of all heads, and the enlarged one. */
+
+import { WEIGHTS } from "./colours.js";
+import { Detail } from "./detail.js";
+import { choice, make } from "./elements.js";
+import { Explained } from "./explained.js";
+import { Grid } from "./grid.js";
+import { Store } from "./maps.js";
+import { sceneOf } from "./scene.js";
+import { embeddedSource } from "./source_embedded.js";
+import { initial } from "./state.js";
+import { sentenceOf } from "./words.js";
+
+const KINDS = ["encoder", "decoder", "cross"];
+const SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cross: ["target", "source"] };
+
+/** Calls `onchange(changes)`. */
+export class Look {
+  constructor(tokens, { onchange }) {
+    this.onchange = onchange;
+    this.explained = new Explained(tokens);
+    this.kind = choice("kind of attention", KINDS.map((kind) => [kind, kind]), (kind) => onchange({ kind, item: -1 }));
+    this.note = make("p", { className: "note" });
+    this.grid = new Grid({ onopen: (item, head) => this.open(item, head) });
+    this.detail = new Detail({
+      onchoose: () => {},
+      onstep: (direction) => this.step(direction),
+      onclose: () => onchange({ item: -1 }),
+      onsave: () => {},
+    });
+    this.detail.element.querySelector('[title^="save"]').remove();
+    this.element = make("section", { "aria-label": "Look" }, this.explained.element, make("h3", { textContent: "Attention" }), this.kind, this.note, this.detail.element, this.grid.element);
+    this.maps = {};
+  }
+
+  open(item, head) {
+    const same = item === this.view.item && head === this.view.head;
+    this.onchange({ item: same ? -1 : item, head });
+  }
+
+  step(direction) {
+    const heads = this.map.heads();
+    const at = heads.findIndex(({ item, head }) => item === this.view.item && head === this.view.head);
+    this.onchange(heads[(at + direction + heads.length) % heads.length]);
+  }
+
+  /** Take the answer of a look. */
+  async load({ runs, first }) {
+    const store = new Store(embeddedSource({ runs }));
+    const tags = Object.keys(runs.model);
+    const maps = await Promise.all(tags.map((tag) => store.load("model", tag, 0)));
+    this.maps = Object.fromEntries(tags.map((tag, place) => [tag.split("/")[0], maps[place]]));
+    this.first = first;
+  }
+
+  /** The kind that a view shows, of those that the model has. */
+  kindOf(view) {
+    const kinds = KINDS.filter((kind) => this.maps[kind]);
+    return kinds.includes(view.kind) ? view.kind : kinds.at(-1);
+  }
+
+  /** Draw the maps; `row` is the token that attends: { side, index }. */
+  show(view, theme, row) {
+    this.view = view;
+    const kind = this.kindOf(view);
+    this.map = this.maps[kind];
+    this.element.classList.toggle("empty", !this.map);
+    if (!this.map) return;
+    const kinds = KINDS.filter((one) => this.maps[one]);
+    this.kind.hidden = kinds.length < 2;
+    this.kind.show(kind, kinds);
+    this.note.textContent = sentenceOf(kind, kinds);
+    const counts = this.map.counts[view.item] ?? 0;
+    const open = view.item >= 0 && view.head < counts;
+    const query = row && SIDES[kind][0] === row.side ? row.index - this.first[row.side] : null;
+    const own = { ...initial(), run: "model", step: 0, item: open ? view.item : null, head: view.head, query };
+    const scene = sceneOf(own, this.map, null, theme, kinds);
+    this.grid.show(scene);
+    this.detail.show(scene);
+  }
+
+  /** What a token attends to, by the chosen head, or by the mean of the last layer's. */
+  weights(view, from) {
+    if (!from) return [];
+    let kind = this.kindOf(view);
+    if (kind && SIDES[kind][0] !== from.side) kind = KINDS.find((one) => this.maps[one] && SIDES[one][0] === from.side);
+    const map = this.maps[kind];
+    if (!map) return [];
+    const row = from.index - this.first[from.side];
+    if (row < 0 || row >= map.rows) return [];
+    const item = kind === this.kindOf(view) && view.item >= 0 ? Math.min(view.item, map.counts.length - 1) : -1;
+    const layer = item >= 0 ? item : map.header.heads.length - 1;
+    const heads = item >= 0 ? [Math.min(view.head, map.counts[item] - 1)] : [...Array(map.counts[layer]).keys()];
+    const side = SIDES[kind][1];
+    return Array.from({ length: map.columns }, (_, column) => {
+      const sum = heads.reduce((total, head) => total + WEIGHTS[map.levels(layer, head)[row * map.columns + column]], 0);
+      return { side, index: column + this.first[side], weight: sum / heads.length };
+    });
+  }
+}

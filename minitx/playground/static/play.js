@@ -1,0 +1,411 @@
+/** The page of minitx play: a prompt, the text that a model writes, and what happens at each of its steps. */
+
+import { Bars } from "./bars.js";
+import { Decide } from "./decide.js";
+import { distribution } from "./distribution.js";
+import { choice, make, quoted } from "./elements.js";
+import { Intervene } from "./intervene.js";
+import { helpPage, listen } from "./keyboard.js";
+import { shortened } from "./labels.js";
+import { WRITTEN_BY, forcedOf, fromText, listed, optionsOf, toText } from "./link.js";
+import { Look } from "./look.js";
+import { fetched, items } from "./requests.js";
+import { Text, plain } from "./text.js";
+import { pageTheme } from "./theme.js";
+
+const KEYS = [
+  ["← →", "previous step, next step"],
+  ["Home End", "first step, last step"],
+  ["Space", "play the steps"],
+  ["1 2 3", "Decide, Look, Intervene"],
+  ["Enter", "in the prompt: write; Shift+Enter is a new line"],
+  ["?", "this page"],
+];
+const ABOUT =
+  "The text is that of minitx generate with the same options. The bars of a step are the model's probabilities for " +
+  "the next token; a click on one of them writes it instead, and the rest again from there.";
+const PANELS = [
+  ["decide", "Decide", "how the next token is chosen (1)"],
+  ["look", "Look", "attention at the chosen step (2)"],
+  ["intervene", "Intervene", "switch heads and feed-forward networks off (3)"],
+];
+const LIKELY = 40; // characters of an example on its button
+
+class Play {
+  constructor(model) {
+    this.model = model;
+    this.theme = pageTheme();
+    this.view = fromText(location.hash.slice(1));
+    this.forget();
+    this.build();
+    this.theme.watch(() => this.draw());
+    addEventListener("hashchange", () => this.reopen());
+    addEventListener("resize", () => this.draw());
+    listen(this.keys());
+  }
+
+  forget() {
+    Object.assign(this, { steps: [], head: null, last: null, answer: null, tree: null, looked: null, explained: null });
+  }
+
+  build() {
+    const { model } = this;
+    const button = (textContent, title, onclick) => make("button", { type: "button", textContent, title, onclick });
+    this.help = helpPage(KEYS, ABOUT);
+    this.prompt = make("textarea", { rows: 2, spellcheck: false, "aria-label": "prompt", placeholder: model.form });
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.ask();
+    });
+    this.examples = make("div", { className: "examples" });
+    this.message = make("p", { className: "message", role: "alert", hidden: true });
+    this.number = make("output", { className: "note" });
+    this.speed = make("input", { type: "range", min: "1", max: "20", value: "4", "aria-label": "steps per second" });
+    this.playing = button("▶ Play", "play the steps (Space)", () => this.play());
+    const player = make(
+      "div",
+      { className: "player", role: "group", "aria-label": "steps" },
+      button("⇤", "first step (Home)", () => this.go(0)),
+      button("‹", "previous step (←)", () => this.go(this.view.step - 1)),
+      this.playing,
+      button("›", "next step (→)", () => this.go(this.view.step + 1)),
+      button("⇥", "last step (End)", () => this.go(Infinity)),
+      make("label", { className: "field" }, make("span", { className: "note", textContent: "speed" }), this.speed),
+      this.number,
+    );
+    this.text = new Text(model.tokens, {
+      onchoose: (step) => this.go(step),
+      onhover: (place) => this.connect(place),
+    });
+    this.text.rows.addEventListener("scroll", () => this.connect(null));
+    this.outcome = make("dl", { className: "outcome", "aria-live": "polite" });
+    this.bars = new Bars(model.tokens, { onforce: (id) => this.force(id) });
+    this.decide = new Decide(model, {
+      onchange: (changes, final) => this.change(changes, final),
+      onbeam: (beam) => this.take(beam),
+    });
+    this.look = new Look(model.tokens, { onchange: (changes) => this.change(changes) });
+    this.intervene = new Intervene(model, {
+      onchange: (changes) => this.change(changes),
+      onablate: () => this.ablate(),
+    });
+    this.panels = { decide: this.decide.element, look: this.look.element, intervene: this.intervene.element };
+    this.panel = choice("panel", PANELS, (panel) => this.change({ panel }));
+    const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `${model.tokens.length} tokens`];
+    const dark = button("◐", "light or dark", () => this.theme.toggle());
+    dark.setAttribute("aria-label", "light or dark");
+    document.body.append(
+      make(
+        "header",
+        { className: "top" },
+        make("h2", {}, "minitx play ", quoted(model.name)),
+        make("span", { className: "note", textContent: about.join(", ") }),
+        make(
+          "div",
+          { className: "tools" },
+          button("Copy link", "a link that reopens this view while the server runs", (event) => this.copy(event.target)),
+          dark,
+          button("?", "keys (?)", () => this.help.showModal()),
+        ),
+      ),
+      make(
+        "main",
+        { className: "play" },
+        make(
+          "section",
+          { className: "left", "aria-label": "Write" },
+          make("div", { className: "ask" }, this.prompt, button("Write", "write the text (Enter)", () => this.ask())),
+          make("p", { className: "note form" }, "Format: ", quoted(model.form, "")),
+          this.examples,
+          this.message,
+          player,
+          this.text.element,
+          this.outcome,
+          this.bars.element,
+        ),
+        make("section", { className: "right" }, this.panel, ...Object.values(this.panels)),
+      ),
+      this.help,
+    );
+  }
+
+  async start() {
+    this.prompt.value = this.view.prompt;
+    this.draw();
+    if (this.view.prompt) this.write();
+    const examples = await fetched("examples");
+    this.examples.replaceChildren(
+      ...examples.map(({ prompt }) =>
+        make(
+          "button",
+          { type: "button", title: "a test question", onclick: () => this.ask(prompt) },
+          quoted(shortened(plain(prompt), LIKELY), ""),
+        ),
+      ),
+    );
+    document.body.dataset.examples = String(examples.length);
+  }
+
+  keys() {
+    const step = (direction) => () => this.go(this.view.step + direction);
+    return {
+      ArrowLeft: step(-1),
+      ArrowRight: step(1),
+      Home: () => this.go(0),
+      End: () => this.go(Infinity),
+      " ": () => (document.activeElement?.tagName === "BUTTON" ? false : this.play()),
+      "?": () => this.help.showModal(),
+      ...Object.fromEntries(PANELS.map(([panel], place) => [String(place + 1), () => this.change({ panel })])),
+    };
+  }
+
+  /** Write the text of the prompt box, or of an example. */
+  ask(prompt = this.prompt.value) {
+    this.prompt.value = prompt;
+    this.change({ prompt, forced: "", step: 0 }, true, true);
+  }
+
+  /** Change the view; what the text depends on has it written again, once a slider is released. */
+  change(changes, final = true, always = false) {
+    const before = { ...this.view };
+    Object.assign(this.view, changes);
+    if (final) history.replaceState(null, "", `#${toText(this.view)}`);
+    this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
+    if (final && (always || this.changed) && this.view.prompt) this.write();
+    this.draw();
+    if (!this.running) this.inspect().catch((error) => this.say(error.message));
+  }
+
+  reopen() {
+    Object.assign(this.view, fromText(location.hash.slice(1)));
+    this.prompt.value = this.view.prompt;
+    if (this.view.prompt) this.write();
+    this.draw();
+  }
+
+  /** Have the text written; a newer request replaces one that runs. */
+  async write() {
+    this.changed = false;
+    this.running?.abort();
+    const running = (this.running = new AbortController());
+    this.stop();
+    document.body.dataset.state = "busy";
+    const common = { prompt: this.view.prompt, off: listed(this.view.off), mean: listed(this.view.mean) };
+    const stream = this.model.kind === "stream";
+    try {
+      let [options, forced] = [optionsOf(this.view, stream), forcedOf(this.view)];
+      let tree = null;
+      if (this.view.strategy === "beams" && this.model.architecture !== "encoder_only") {
+        for await (const found of items("beams", { ...common, options }, running.signal)) tree = found;
+        forced = { ...this.beam(tree).ids };
+        options = { max_new_tokens: tree.beams[0].ids.length };
+      } else if (this.model.architecture === "encoder_only") options = {};
+      let begun = false;
+      for await (const item of items("write", { ...common, options, forced }, running.signal)) {
+        if (!begun) this.begin(item, tree);
+        else if (item.id !== undefined) this.receive(item, forced);
+        else if (item.text !== undefined) this.last = item;
+        else this.answer = item.answer;
+        begun = true;
+      }
+      this.say("");
+      this.view.step = Math.min(this.view.step, Math.max(this.steps.length - 1, 0));
+      this.draw();
+      await this.inspect(running.signal);
+      document.body.dataset.state = "done";
+    } catch (error) {
+      if (running.signal.aborted) return;
+      this.say(error.message);
+      document.body.dataset.state = "failed";
+    }
+    if (this.running === running) this.running = null;
+  }
+
+  begin(item, tree) {
+    this.forget();
+    this.head = item;
+    this.tree = tree;
+    this.text.start(item, this.model);
+  }
+
+  receive(item, forced) {
+    const own = this.view.strategy !== "beams" && this.steps.length in forced;
+    item.share = distribution(item).shares[item.ids.indexOf(item.id)] ?? 0;
+    this.steps.push(item);
+    this.text.push(item.id, item.share, own);
+    if (this.steps.length === this.view.step + 1) this.draw();
+    else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
+  }
+
+  /** The beam that is written: the best one. */
+  beam(tree) {
+    return tree.beams[0];
+  }
+
+  /** Write the text of a beam, its tokens forced. */
+  take({ ids }) {
+    const forced = [...ids].map((id, step) => `${step}:${id}`).join(",");
+    this.change({ strategy: "greedy", forced, tokens: ids.length, step: ids.length - 1 });
+  }
+
+  /** Write a token at the chosen step, and the rest from there. */
+  force(id) {
+    const { step } = this.view;
+    const earlier = listed(this.view.forced).filter((pair) => Number(pair.split(":")[0]) < step);
+    const kept = this.model.kind === "masked" ? this.forcedElsewhere(step) : earlier;
+    const pairs = id === this.steps[step].id ? kept : [...kept, `${step}:${id}`];
+    this.change({ forced: pairs.join(",") }, true, true);
+  }
+
+  forcedElsewhere(step) {
+    return listed(this.view.forced).filter((pair) => Number(pair.split(":")[0]) !== step);
+  }
+
+  go(step) {
+    this.change({ step: Math.max(0, Math.min(step, this.steps.length - 1)) });
+    this.text.reveal(this.view.step);
+  }
+
+  play() {
+    if (this.timer) return this.stop();
+    if (this.view.step >= this.steps.length - 1) this.go(0);
+    this.playing.textContent = "❚❚ Pause";
+    const next = () => {
+      this.timer = setTimeout(() => {
+        this.go(this.view.step + 1);
+        if (this.view.step >= this.steps.length - 1) this.stop();
+        else next();
+      }, 1000 / Number(this.speed.value));
+    };
+    return next();
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.playing.textContent = "▶ Play";
+  }
+
+  /** Fetch the maps of the tokens that were read for the chosen step, and what Look shows, unless they are there. */
+  async inspect(signal) {
+    const step = this.steps[this.view.step];
+    if (!step) return;
+    const { source, target, places } = this.head;
+    const { prompt, off, mean } = this.view;
+    const common = { prompt, off: listed(off), mean: listed(mean), source, prompt_tokens: target.length };
+    const read = (count) => (places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)]);
+    if (this.looked !== step.start) {
+      this.looked = step.start;
+      const all = read(this.steps.findLastIndex((one) => one.start === step.start));
+      const request = { ...common, target: all, start: step.start };
+      for await (const found of items("look", request, signal)) await this.look.load(found);
+      this.draw();
+    }
+    if (this.view.panel !== "look" || this.explained === step) return;
+    this.explained = step;
+    const own = { target: read(this.view.step).slice(step.start), index: places?.[this.view.step] ?? -1, token: step.id };
+    for await (const found of items("explain", { ...common, ...own }, signal))
+      if (this.explained === step) this.look.explained.show(found, step.id);
+  }
+
+  async ablate() {
+    this.intervene.ablate.disabled = true;
+    try {
+      for await (const found of items("ablate", {})) this.intervene.rank(found);
+      this.say("");
+    } catch (error) {
+      this.say(error.message);
+    }
+    this.intervene.ablate.disabled = false;
+  }
+
+  /** The token whose attention belongs to a step: the last one that was read for it. */
+  query(step) {
+    if (!this.head || !this.steps.length) return null;
+    if (this.head.places) return { side: "source", index: this.head.places[step] };
+    return { side: "target", index: this.head.target.length + step - 1 };
+  }
+
+  /** Lines from the token under the pointer, or from the chosen step's. */
+  connect(place) {
+    const shown = place ?? this.chosen();
+    if (!shown) return this.text.connect(null, []);
+    const from = shown.step === null ? shown : this.query(shown.step);
+    return this.text.connect(shown, this.look.weights(this.view, from));
+  }
+
+  chosen() {
+    const { step } = this.view;
+    if (!this.steps[step]) return null;
+    if (this.head.places) return { side: "source", index: this.head.places[step], step };
+    return { side: "target", index: this.head.target.length + step, step };
+  }
+
+  /** The first step that differs from the right answer, or null. */
+  wrong() {
+    if (!this.answer || !this.last) return null;
+    const { places } = this.head;
+    const right = places ? places.map((place) => this.answer[place]) : [...this.answer, this.model.eos];
+    const at = right.findIndex((id, step) => this.steps[step]?.id !== id);
+    return at < 0 ? null : Math.min(at, this.steps.length - 1);
+  }
+
+  draw() {
+    const { view } = this;
+    const step = this.steps[view.step];
+    const alone = this.model.architecture === "encoder_only";
+    const settings = view.strategy === "beams" && !alone ? null : view;
+    const wrong = this.wrong();
+    this.panel.show(view.panel);
+    for (const [name, element] of Object.entries(this.panels)) element.hidden = name !== view.panel;
+    this.number.textContent = this.steps.length ? `step ${view.step + 1} of ${this.steps.length}` : "";
+    this.text.mark(view.step, wrong);
+    this.bars.show(step, view.step, settings, view.strategy !== "beams" && (!alone || this.model.kind === "masked"));
+    this.describe(wrong);
+    if (view.panel === "decide") this.decide.show(view, step, this.tree);
+    if (view.panel === "look") this.look.show(view, this.theme.current(), this.query(view.step));
+    if (view.panel === "intervene") this.intervene.show(view);
+    this.connect(null);
+    document.body.dataset.drawn = `${this.steps.length} ${view.step}`;
+  }
+
+  describe(wrong) {
+    const lines = [];
+    const add = (name, ...content) =>
+      lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
+    if (this.last) {
+      const ends = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
+      const why = this.head.places ? "" : `, ${ends[this.last.stopped]}`;
+      add("text", quoted(plain(this.last.text)), make("span", { className: "note", textContent: why }));
+      const log = this.last.log_probability;
+      if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
+    }
+    if (this.answer && this.last) {
+      const right = this.answer.map((id) => this.model.tokens[id]);
+      const joint = right.every((token) => token.length === 1) && this.model.kind !== "pairs" ? "" : " ";
+      const verdict = wrong === null ? "✓ the same" : `✗ differs from step ${wrong + 1}`;
+      add(
+        "right answer",
+        quoted(plain(right.join(joint))),
+        make("span", { className: wrong === null ? "right-mark" : "wrong-mark", textContent: ` ${verdict}` }),
+      );
+    }
+    this.outcome.replaceChildren(...lines);
+    this.outcome.dataset.text = this.last?.text ?? "";
+  }
+
+  async copy(button) {
+    const address = location.href;
+    await navigator.clipboard.writeText(address).catch(() => prompt("the link", address));
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy link"), 1500);
+  }
+
+  say(sentence) {
+    this.message.textContent = sentence;
+    this.message.hidden = !sentence;
+  }
+}
+
+new Play(await fetched("model")).start();

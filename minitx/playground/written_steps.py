@@ -1,0 +1,149 @@
+"""A text token by token, with the distribution of every step; some tokens may be forced.
+
+The text is that of `minitx generate`: the same prompt, sampler and random numbers. A forced token is read like a
+generated one, and takes a random number too, so the tokens after it are those that the same seed would give.
+
+Legend: P prompt tokens, T generated tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitx.config.errors import ConfigError
+from minitx.data.batch import IGNORE
+from minitx.data.prompts import padded
+from minitx.generation import decode
+from minitx.generation.options import GenerationOptions
+from minitx.inference.predictor import Predictor
+from minitx.inference.text_generation import IMPOSSIBLE, random_generators
+
+CANDIDATES = 256
+"""The likeliest tokens of a step, with their logits."""
+BINS = 32
+"""Bins of all other tokens, so that the page can compute the distribution at another temperature."""
+MAX_NEW_TOKENS = 2000
+
+
+def written(
+    predictor: Predictor, prompt: list[int], options: GenerationOptions, forced: Mapping[int, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is read first (`source` and `target`, ids), each step, and last the text with its log-probability.
+
+    A step has the `id` of its token, `start`, the index of the first token of `target` and the text that the model
+    has read for it, and its distribution, see `distribution`.
+
+    Args:
+        predictor: of a model with a decoder.
+        prompt: its ids.
+        options: of generation; beam search is that of beam_tree.py.
+        forced: ids by step, from 0.
+    """
+    generator = predictor.text_generator()
+    limit = generator.limit(prompt, options)
+    if limit > MAX_NEW_TOKENS or not all(0 <= step < limit for step in forced):
+        expected = f"a text here has at most {MAX_NEW_TOKENS} tokens, and forced ones are within max_new_tokens"
+        raise ConfigError(f"{expected}, got {limit} and {[*forced]}")
+    tensors, arguments = generator.arguments([prompt], random_generators([prompt], options), limit, options)
+    seen: list[Tensor] = []
+    sample = arguments["sampler"]
+
+    def observed(logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        seen.append(logits[0].float())  # after processors, before temperature and filters
+        return sample(logits, rows)
+
+    given = with_forced(arguments.get("given"), forced, predictor)
+    steps = decode.steps(generator.model, *tensors, **{**arguments, "sampler": observed, "given": given})
+    read = tensors[0][0].tolist()
+    yield {"source": tensors[1][0].tolist() if len(tensors) > 1 else [], "target": read}
+    ids: list[int] = []
+    total, start = 0.0, 0
+    for step in steps:
+        start = window_start(start, len(read) + len(ids), len(ids), generator.context)
+        logits, token = seen.pop(), int(step.ids[0])
+        if not bool(torch.isfinite(log := logits.log_softmax(dim=-1)[token])) and len(ids) not in forced:
+            raise ConfigError(IMPOSSIBLE)
+        ids.append(token)
+        total += float(log)
+        yield {"id": token, "start": start, **distribution(logits)}
+    found = generator.generation(prompt, ids, total, arguments["eos"])
+    yield {"text": found.text, "stopped": found.stopped, "log_probability": finite(total)}
+
+
+def with_forced(given: Tensor | None, forced: Mapping[int, int], predictor: Predictor) -> Tensor | None:
+    """The tokens that are fed, [1, T]: those that the task gives, and the forced ones."""
+    size = predictor.model.head.out_features
+    if wrong := [token for token in forced.values() if not 0 <= token < size]:
+        raise ConfigError(f"a forced token must be an id from 0 to {size - 1}, got {wrong[0]}")
+    row = [] if given is None else given[0].tolist()
+    row += [IGNORE] * (max(forced, default=-1) + 1 - len(row))
+    for step, token in forced.items():
+        row[step] = token
+    return torch.tensor([row], device=predictor.device) if row else None
+
+
+def window_start(start: int, length: int, generated: int, context: int | None) -> int:
+    """The first token in the cache at a step, from that of the step before; `length` tokens have been read by then.
+
+    A full cache is replaced by one with the last half of the context, see decode.steps.
+    """
+    if context is None or generated == 0 or length - 1 - start < context:
+        return start
+    return length - max(context // 2, 1)
+
+
+def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -> Iterator[dict[str, Any]]:
+    """The same for a model with an encoder alone, whose steps are the places that it predicts, all at once.
+
+    A forced place of a masked text is read by the others. What the model predicts there is computed with its mask.
+    """
+    special, masked = predictor.tokenizer.special, predictor.task.kind == "masked"
+    places = [index for index, token in enumerate(prompt) if not masked or token == special.mask]
+    forced = {places[step]: token for step, token in forced.items() if 0 <= step < len(places)}
+    with_forced(None, forced, predictor)
+    rows = [{**forced}] + [{place: token for place, token in forced.items() if place != each} for each in forced]
+    inputs = [[row.get(index, token) if masked else token for index, token in enumerate(prompt)] for row in rows]
+    ids, keep = padded(inputs, special.pad, predictor.device)
+    with torch.inference_mode():
+        logits = predictor.model(ids, keep).float()  # [1 + forced, P, V]
+        if masked:
+            logits = logits.index_fill(-1, torch.tensor(special, device=logits.device).clamp(min=0), -torch.inf)
+    yield {"source": inputs[0], "target": [], "places": places}
+    own = {place: row for row, place in enumerate(forced, start=1)}
+    total, whole = 0.0, [*prompt]
+    for place in places:
+        found = logits[own.get(place, 0), place]
+        token = whole[place] = forced.get(place, int(found.argmax()))
+        total += float(found.log_softmax(dim=-1)[token])
+        yield {"id": token, "start": 0, **distribution(found)}
+    yield {"text": predictor.tokenizer.decode(whole), "stopped": "length", "log_probability": finite(total)}
+
+
+def distribution(logits: Tensor) -> dict[str, Any]:
+    """Logits [V] as the `ids` of the likeliest tokens, their `logits`, and the `rest`: [logit, number of tokens].
+
+    A bin's logit is the logarithm of the mean of its exponentials, so the sum of all exponentials is exact.
+    """
+    order = logits.sort(descending=True)
+    finite_ones = int((order.values > -torch.inf).sum())
+    values, rest = order.values[:finite_ones].split((min(CANDIDATES, finite_ones), max(finite_ones - CANDIDATES, 0)))
+    bins = []
+    if len(rest):
+        scale = BINS / max(float(rest[0] - rest[-1]), 1e-6)
+        index = ((rest[0] - rest) * scale).long().clamp(max=BINS - 1)
+        sums = torch.zeros(BINS, device=rest.device).index_add(0, index, (rest - rest[0]).exp())
+        counts = torch.bincount(index, minlength=BINS)
+        means = (sums / counts.clamp(min=1)).log() + rest[0]
+        bins = [[round(mean, 4), count] for mean, count in zip(means.tolist(), counts.tolist(), strict=True) if count]
+    return {
+        "ids": order.indices[: len(values)].tolist(),
+        "logits": [round(value, 4) for value in values.tolist()],
+        "rest": bins,
+    }
+
+
+def finite(number: float) -> float | None:
+    """A number for JSON."""
+    return number if abs(number) < float("inf") else None

@@ -1,0 +1,219 @@
+"""The trials of a sweep: an Optuna study in a journal file or a database, which several processes may share. No torch.
+
+A trial that runs has a sign of life, an attribute that its process renews. A trial without a new one is given back:
+Optuna sees it fail, and another process repeats its parameters in a new trial with the same number of the run. Nothing
+is locked; where two processes choose the same run at the same moment, the later trial fails without being run.
+"""
+
+import itertools
+import statistics
+import time
+import zlib
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import OptunaError, TrialPruned, UpdateFinishedTrialError
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from minitx.config.errors import ConfigError
+from minitx.sweeps.grid import Range, Settings
+from minitx.sweeps.plan import SEED, Plan
+from minitx.sweeps.tables import Row
+
+SIGN_SECONDS, STALE_SECONDS = 15.0, 90.0  # between two signs of life, and after which a trial without one is given back
+
+RUN, SIGN, ROWS, ERROR = "run", "sign_of_life", "rows", "error"  # attributes of trials
+RUNNING, COMPLETE, PRUNED, FAIL = TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
+
+
+class _JournalLock(JournalFileOpenLock):
+    """Removes the last line of a journal where the process that wrote it was killed within the line."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(str(file))
+        self.file = file
+
+    def acquire(self) -> bool:
+        acquired = super().acquire()
+        with self.file.open("rb+") as file:
+            if file.seek(0, 2) and file.seek(-1, 2) >= 0 and file.read(1) != b"\n":
+                file.truncate(self.file.read_bytes().rfind(b"\n") + 1)
+        return acquired
+
+
+def storage(place: str) -> BaseStorage:
+    """Open a database by its URL, or a journal file; a ConfigError if it is neither."""
+    try:
+        if "://" in place:
+            return RDBStorage(place)
+        file = Path(place)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and file.stat().st_size and b'"op_code"' not in file.open("rb").readline():
+            raise ValueError("its first line is none of a journal")  # before anything is appended
+        return JournalStorage(JournalFileBackend(place, _JournalLock(file)))
+    except (OptunaError, SQLAlchemyError, ImportError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ConfigError(
+            f"--study must be a journal file of Optuna or the URL of a database, got {place} ({reason})"
+        ) from None
+
+
+class _Point(RandomSampler):
+    """A sampler with one choice: a point of the grid."""
+
+    def __init__(self, point: dict[str, str | int]) -> None:
+        super().__init__()
+        self.point = point
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        return self.point[param_name]
+
+
+def by_run(trials: list[FrozenTrial]) -> dict[int, list[FrozenTrial]]:
+    """The attempts at each run, oldest first: first attempts are counted, the others have its number."""
+    runs, numbers = defaultdict(list), itertools.count()
+    for trial in trials:
+        runs[trial.user_attrs[RUN] if RUN in trial.user_attrs else next(numbers)].append(trial)
+    return runs
+
+
+class Taken:
+    """A trial that this process works on."""
+
+    def __init__(self, trial: optuna.Trial, plan: Plan) -> None:
+        self.trial, self.plan = trial, plan
+        self.settings: Settings = {key: _suggested(trial, key, values) for key, values in plan.space.items()}
+        self.seeds = [trial.suggest_categorical(SEED, [*plan.seeds])] if plan.points else [*plan.seeds]
+        self.rows: list[Row] = [*trial.user_attrs.get(ROWS, [])]  # of the first seeds
+        self.renew()
+
+    @property
+    def log(self) -> Path:
+        """The file for the output of the trial's process."""
+        return self.plan.run_folder(self.settings) / f"seed{self.seeds[0]}.log"
+
+    def renew(self) -> bool:
+        """Give a sign of life; False if it is too late, and another process repeats the trial."""
+        with suppress(UpdateFinishedTrialError):
+            self.trial.set_user_attr(SIGN, time.time())
+            return True
+        return False
+
+    def add(self, row: Row) -> None:
+        """Record the row of the next seed."""
+        self.rows.append(row)
+        self.trial.set_user_attr(ROWS, self.rows)
+
+    def report(self, step: int, score: float) -> None:
+        """Record the score of a validation; a TrialPruned if the sweep prunes, and the trial is hopeless."""
+        self.trial.report(score, step)
+        if self.plan.search.prune and self.trial.should_prune():
+            raise TrialPruned
+
+    def end(self, state: TrialState, error: str | None = None) -> None:
+        """End the trial: with all its rows, pruned, failed, or given back, which is a failure without an error."""
+        with suppress(UpdateFinishedTrialError):  # it was given back, and another process repeats it
+            if error is not None:
+                self.trial.set_user_attr(ERROR, f"{error} (see {self.log})")
+            score = statistics.fmean(row["score"] for row in self.rows) if state == COMPLETE else None
+            self.trial.study.tell(self.trial, score, state, skip_if_finished=True)
+
+
+def _suggested(trial: optuna.Trial, key: str, values: list[str] | Range) -> str:
+    if not isinstance(values, Range):
+        return str(trial.suggest_categorical(key, values))
+    if values.integer:
+        return str(trial.suggest_int(key, int(values.low), int(values.high), log=values.logarithmic))
+    return f"{trial.suggest_float(key, float(values.low), float(values.high), log=values.logarithmic):.4g}"
+
+
+class Trials:
+    """The trials of a plan."""
+
+    def __init__(self, plan: Plan, place: str) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.plan, stored = plan, storage(place)
+        pruner = optuna.pruners.MedianPruner(n_warmup_steps=plan.warmup_steps)
+        self.study = optuna.create_study(
+            storage=stored, pruner=pruner, study_name=plan.study, direction="maximize", load_if_exists=True
+        )
+        self.signs: dict[int, tuple[float | None, float]] = {}  # of running trials, and since when they are the same
+
+    @property
+    def runs(self) -> list[list[FrozenTrial]]:
+        """The attempts at each run of the plan, oldest first."""
+        runs = by_run(self.study.get_trials())
+        return [runs.get(run, []) for run in range(self.plan.trials)]
+
+    def ended(self) -> int:
+        """The number of runs that need no further attempt."""
+        return sum(map(has_ended, self.runs))
+
+    def retry_failed(self) -> None:
+        """Repeat the runs that have failed, unless a process is at work."""
+        runs = self.runs
+        if not any(trial.state == RUNNING for attempts in runs for trial in attempts):
+            for run, attempts in enumerate(runs):
+                if has_ended(attempts) and final(attempts).state == FAIL:
+                    self._repeat(run, attempts)
+
+    def take(self) -> Taken | None:
+        """Start a trial; None if there is none to start now."""
+        self._give_back()
+        for run, attempts in enumerate(self.runs):
+            if attempts and (has_ended(attempts) or final(attempts).state == RUNNING):
+                continue
+            if attempts and attempts[-1].state == FAIL:
+                self._repeat(run, attempts)
+            trial = self.study.ask()  # not necessarily of this run
+            runs = by_run(self.study.get_trials()).items()
+            run, attempts = next(each for each in runs if trial.number in [attempt.number for attempt in each[1]])
+            earlier = [attempt.state for attempt in attempts if attempt.number < trial.number]
+            if run < self.plan.trials and not {RUNNING, COMPLETE, PRUNED} & {*earlier}:
+                self.study.sampler = self._sampler(run, trial.number)
+                return Taken(trial, self.plan)
+            self.study.tell(trial, state=FAIL)  # another process was faster
+            return self.take()
+        return None
+
+    def _sampler(self, run: int, number: int) -> BaseSampler:
+        """The sampler of a trial, seeded by its number, so that processes with the same history differ."""
+        if self.plan.points:
+            return _Point(self.plan.points[run])
+        seed = zlib.crc32(f"{self.plan.study} {number}".encode())
+        return RandomSampler(seed) if self.plan.search.name == "random" else TPESampler(seed=seed)
+
+    def _repeat(self, run: int, attempts: list[FrozenTrial]) -> None:
+        self.study.enqueue_trial(attempts[-1].params, {RUN: run, ROWS: attempts[-1].user_attrs.get(ROWS, [])})
+
+    def _give_back(self) -> None:
+        """Let trials fail that have had no sign of life for STALE_SECONDS, on the clock of this process."""
+        now = time.monotonic()
+        for trial in self.study.get_trials(states=(RUNNING,)):
+            sign = trial.user_attrs.get(SIGN)
+            if self.signs.setdefault(trial.number, (sign, now))[0] != sign:
+                self.signs[trial.number] = sign, now
+            elif now - self.signs[trial.number][1] > STALE_SECONDS:
+                with suppress(UpdateFinishedTrialError):
+                    self.study.tell(trial.number, state=FAIL, skip_if_finished=True)
+
+
+def final(attempts: list[FrozenTrial]) -> FrozenTrial:
+    """The attempt that counts: one that has succeeded or is at work, otherwise the last."""
+    order = {COMPLETE: 0, PRUNED: 0, RUNNING: 1}
+    return min(reversed(attempts), key=lambda trial: order.get(trial.state, 2))
+
+
+def has_ended(attempts: list[FrozenTrial]) -> bool:
+    """Whether a run needs no further attempt: it has succeeded, was pruned, or has failed by an error."""
+    if not attempts:
+        return False
+    last = final(attempts)
+    return last.state in (COMPLETE, PRUNED) or (last.state == FAIL and ERROR in last.user_attrs)

@@ -1,0 +1,1 @@
+"""Optimizers beyond AdamW, each imported when optimizer.name asks for it."""

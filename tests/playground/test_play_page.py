@@ -1,0 +1,275 @@
+"""The page of minitx play in a browser: its numbers and texts are those of the model."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import torch
+
+import minitx
+from minitx.cli.main import main
+from minitx.data import tokenizers
+from minitx.generation.options import GenerationOptions
+from minitx.generation.sampling import filtered
+from minitx.inference.predictor import Predictor
+from minitx.playground.server import serve
+from minitx.playground.written_steps import written
+from predictors import built, masked
+
+ROOT = Path(__file__).parents[2]
+WIDTHS = (1300, 800, 390)
+PATIENCE_MS = 60_000
+
+
+class PlayPage:
+    """The page of one model."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page, self.address = page, address
+
+    def open(self, **view: Any) -> None:
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.address}#{urlencode(view)}")
+        if "prompt" in view:
+            self.settled()
+
+    def settled(self) -> None:
+        self.page.locator('body[data-state="done"]').wait_for(timeout=PATIENCE_MS)
+
+    def after(self, act: Callable[[], Any]) -> None:
+        """Do something that has the text written again."""
+        self.page.locator("body").evaluate("body => body.dataset.state = 'waiting'")
+        act()
+        self.settled()
+
+    def write(self, prompt: str) -> None:
+        self.page.get_by_label("prompt").fill(prompt)
+        self.after(lambda: self.page.get_by_label("prompt").press("Enter"))
+
+    def press(self, name: str) -> None:
+        self.page.get_by_role("button", name=name, exact=True).click()
+
+    def slide(self, label: str, value: float) -> None:
+        """Move a slider, and release it."""
+        script = "(one, value) => { one.value = value; for (const name of ['input', 'change']) one.dispatchEvent(new Event(name)) }"  # noqa: E501
+        self.page.get_by_label(label, exact=True).evaluate(script, str(value))
+
+    @property
+    def text(self) -> str:
+        return str(self.page.locator(".outcome").get_attribute("data-text"))
+
+    @property
+    def tokens(self) -> list[int]:
+        return [int(chip.get_attribute("data-token")) for chip in self.page.locator("button.chip").all()]
+
+    def bars(self, name: str = "before") -> dict[int, float]:
+        rows = self.page.locator(".candidates button").all()
+        return {int(row.get_attribute("data-token")): float(row.get_attribute(f"data-{name}")) for row in rows}
+
+    def force(self, token: int) -> None:
+        self.after(self.page.locator(f'.candidates [data-token="{token}"]').click)
+
+    def lines(self) -> list[float]:
+        """The weights of the lines over the text."""
+        return [float(one.get_attribute("data-weight")) for one in self.page.locator(".text svg path").all()]
+
+
+@pytest.fixture
+def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
+    """play(predictor): its page; errors and requests elsewhere fail the test."""
+    servers, troubles = [], []
+    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+
+    def opened(predictor: Predictor) -> PlayPage:
+        server, address = serve(predictor)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        servers.append((server, thread))
+        page = context.new_page()
+        page.on("request", lambda one: one.url.startswith((address, "data:")) or troubles.append(one.url))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
+        return PlayPage(page, address)
+
+    yield opened
+    context.close()
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+    assert not troubles
+
+
+def probabilities(predictor: Predictor, prompt: str, forced: dict[int, int], step: int) -> torch.Tensor:
+    """Of the model itself, from a forward over what was read."""
+    ids = predictor.encode(prompt)
+    if predictor.architecture == "encoder_only":
+        places = [index for index, token in enumerate(ids) if token == predictor.tokenizer.special.mask]
+        ids = [forced.get(places.index(index), token) if index in places else token for index, token in enumerate(ids)]
+        with torch.no_grad():
+            logits = predictor.model(torch.tensor([ids]))[0, places[step]]
+        logits[list(predictor.tokenizer.special)] = -torch.inf
+        return logits.softmax(dim=-1)
+    first, *steps, _ = written(predictor, ids, GenerationOptions(), forced)
+    read = [*first["target"], *(one["id"] for one in steps[:step])]
+    with torch.no_grad():
+        if predictor.architecture == "encoder_decoder":
+            logits = predictor.model(torch.tensor([first["source"]]), torch.tensor([read]))
+        else:
+            logits = predictor.model(torch.tensor([read[steps[step]["start"] :]]))
+    return logits[0, -1].softmax(dim=-1)
+
+
+def in_order(values: torch.Tensor, ids: Any) -> list[float]:
+    return [float(values[token]) for token in ids]
+
+
+def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play: Any) -> None:
+    predictor, prompt = built("encoder_decoder", ends=False), "1 2 3 4"
+    page = play(predictor)
+    page.open()
+    page.write(prompt)
+    assert page.text == predictor.generate(prompt)
+    assert page.tokens == predictor.generations([prompt], GenerationOptions())[0][0].ids
+    page.page.locator("button.chip").nth(2).click()
+    bars = page.bars()
+    assert [*bars.values()] == pytest.approx(in_order(probabilities(predictor, prompt, {}, 2), bars), abs=5e-4)
+    assert sum(page.lines()) == pytest.approx(1, abs=0.1)  # weights of one row, without the faintest
+
+    page.page.keyboard.press("2")
+    last = page.page.locator('[data-lens="lens"] tr').last
+    assert float(last.get_attribute("data-share")) == pytest.approx(max(bars.values()), abs=5e-4)
+
+    token = [*bars][1]
+    page.force(token)
+    expected = [*written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})]
+    assert page.tokens == [step["id"] for step in expected[1:-1]]
+    page.page.locator("button.chip").nth(3).click()
+    bars = page.bars()
+    own = probabilities(predictor, prompt, {2: token}, 3)
+    assert [*bars.values()] == pytest.approx(in_order(own, bars), abs=5e-4)
+
+    address = page.page.evaluate("() => location.href")
+    page.page.goto("about:blank")
+    page.page.goto(address)
+    page.settled()
+    assert page.tokens == [step["id"] for step in expected[1:-1]]
+    assert page.bars() == bars
+
+    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    for name, value in (("temperature", 1.7), ("top_p", 0.8), ("top_k", 3), ("min_p", 0.15)):
+        page.slide(name.replace("_", "-"), value)
+        after = page.bars("after")
+        wanted = filtered(own.log()[None], **{name: value})[0]
+        assert [*after.values()] == pytest.approx(in_order(wanted, after), abs=5e-4), name
+        page.slide(name.replace("_", "-"), neutral[name])
+
+    page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7)
+    assert page.text == predictor.generate(prompt, do_sample=True, temperature=1.5, seed=7)
+    page.open(prompt=prompt, strategy="beams", num_beams=3)
+    beams = predictor.generations([prompt], GenerationOptions(num_beams=3, num_return_sequences=3))[0]
+    assert page.page.locator(".beams bdi").all_inner_texts() == [beam.text for beam in beams]
+    assert page.tokens == beams[0].ids
+
+
+def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
+    predictor = built("decoder_only", text=True, ends=False)
+    page = play(predictor)
+    page.open(prompt="abc ", tokens=12)
+    token = [*page.bars()][2]
+    page.force(token)
+    letter = predictor.tokenizer.decode([token])
+    assert page.text == letter + predictor.generate(f"abc {letter}", max_new_tokens=11)
+    page.page.keyboard.press("End")
+    assert page.page.locator("button.chip").nth(11).get_attribute("aria-pressed") == "true"
+    page.page.keyboard.press("2")
+    page.page.locator('[data-tile="1:1"]').click()
+    page.page.locator(".detail .matrix").wait_for()
+    page.page.keyboard.press("3")
+    before = page.text
+    page.after(page.page.get_by_role("button", name="decoder 1 2: on").click)
+    assert page.text != before
+
+
+def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
+    predictor, prompt = masked(), "ab<mask>d <mask>g"
+    page = play(predictor)
+    page.open(prompt=prompt)
+    assert page.text == predictor.generate(prompt)
+    bars = page.bars()
+    assert [*bars.values()] == pytest.approx(in_order(probabilities(predictor, prompt, {}, 0), bars), abs=5e-4)
+    token = [*bars][1]
+    page.force(token)
+    page.page.locator("button.chip").nth(1).click()
+    other = page.bars()
+    assert [*other.values()] == pytest.approx(
+        in_order(probabilities(predictor, prompt, {0: token}, 1), other), abs=5e-4
+    )
+
+
+HOSTILE = [
+    "<script>window.hacked=1</script>",
+    "<img/src=x/onerror=window.hacked=1>",
+    "\u202egnol",
+    "שלום",
+    "&lt;",
+    "x" * 300,
+    "👩‍👩‍👧",
+]
+
+
+def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
+    own = built("encoder_decoder", ends=False)
+    page = play(Predictor(own.model, tokenizers.symbols(HOSTILE), own.config))
+    page.open(prompt=" ".join(HOSTILE[:5]), panel="look")
+    for panel in "123":
+        page.page.keyboard.press(panel)
+        time.sleep(0.1)
+    assert page.page.evaluate("() => window.hacked") is None
+    assert "<script>window.hacked=1</script>" in page.page.locator(".text").inner_text()
+    assert "\u202e" not in page.page.locator("body").inner_text()
+    page.page.get_by_label("prompt").fill("<b>not a symbol</b>")
+    page.page.get_by_label("prompt").press("Enter")
+    page.page.locator('body[data-state="failed"]').wait_for()
+    assert "is not in the tokenizer's alphabet" in page.page.locator(".message").inner_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_every_width(browser: Any, scheme: str) -> None:
+    server, address = serve(built("encoder_decoder", ends=False))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for width in WIDTHS:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page = PlayPage(context.new_page(), address)
+        for view in ({"panel": "decide"}, {"strategy": "beams"}, {"panel": "look", "item": 1}, {"panel": "intervene"}):
+            page.open(prompt="1 2 3 4", **view)
+            page.page.wait_for_timeout(300)
+            wide = page.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, (width, view)
+        context.close()
+    server.shutdown()
+
+
+@pytest.mark.slow
+def test_without_its_mirrored_heads_reversal_breaks(play: Any, tmp_path: Path) -> None:
+    short = ["--data.test_size=100", "--data.validation_size=100", "--run.folder", str(tmp_path / "runs")]
+    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short])
+    predictor = minitx.load(tmp_path / "runs/reverse", device="cpu")
+    prompt = "3 1 4 1 5 9 2 6"
+    page = play(predictor)
+    page.open(prompt=prompt)
+    assert page.text == "6 2 9 5 1 4 1 3"
+    assert page.page.locator(".right-mark").count() == 1
+    page.open(prompt=prompt, off="cross.2.1,cross.2.2", panel="intervene")
+    assert page.text != "6 2 9 5 1 4 1 3"
+    assert page.page.locator(".chip.wrong").count() == 1
+    page.press("Which heads can go?")
+    page.page.locator(".ranking li").first.wait_for(timeout=PATIENCE_MS)
+    assert page.page.locator(".ranking li").count() == 12
+    page.after(lambda: page.press("All on"))
+    assert page.text == "6 2 9 5 1 4 1 3"
+    assert page.tokens[-1] == predictor.tokenizer.special.eos

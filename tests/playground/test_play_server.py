@@ -1,0 +1,152 @@
+"""The server of minitx play: what it refuses, and that no request harms another."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from minitx.config.errors import ConfigError
+from minitx.playground.server import LOOPBACK, MAX_WAITING, Playground, serve
+from predictors import built
+
+ASK = json.dumps({"prompt": "1 2 3"}).encode()
+JSON = {"Content-Type": "application/json"}
+JSON_ = {"Content_Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Any]:
+    server, address = serve(built("encoder_decoder", ends=False))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield urlsplit(address)
+    server.shutdown()
+    thread.join()
+
+
+def send(address: Any, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and the JSON lines of an answer; `path` is below the token unless it starts with a slash."""
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    own = {name.replace("_", "-"): value for name, value in headers.items()}
+    target = path if path.startswith("/") else address.path + path
+    connection.request("POST" if body is not None else "GET", target, body, own)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    lines = [json.loads(line) for line in text.splitlines()] if "json" in answer.headers["Content-Type"] else text
+    return answer.status, dict(answer.headers), lines
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "body", "headers"),
+    [
+        (403, "/", None, {}),
+        (403, "/static/play.js", None, {}),
+        (403, "/wrong/model", None, {}),
+        (403, "model", None, {"Host": "example.com"}),
+        (403, "model", None, {"Origin": "http://example.com"}),
+        (403, "write", ASK, {**JSON, "Origin": "null"}),
+        (405, "write", None, {}),
+        (405, "model", ASK, JSON),
+        (405, "write", ASK, {"Content-Type": "text/plain"}),  # which another page may send without asking first
+        (404, "static/../server.py", None, {}),
+        (404, "static/%2e%2e/server.py", None, {}),
+        (404, "static//etc/passwd", None, {}),
+        (413, "write", json.dumps({"prompt": "1 " * 5_000_000}).encode(), JSON),
+        (400, "write", b"{", JSON),
+        (400, "write", b"[]", JSON),
+        (400, "write", b"[" * 200_000, JSON),
+        (400, "write", b'{"prompt": 1}', JSON),
+        (400, "write", b'{"prompt": "1", "cmd": "x"}', JSON),
+        (400, "write", b'{"prompt": "1", "options": {"temperature": -1, "do_sample": true}}', JSON),
+    ],
+)  # fmt: skip
+def test_what_is_not_the_pages_own_is_refused_in_a_sentence(
+    address: Any, status: int, path: str, body: bytes | None, headers: dict[str, str], capfd: Any
+) -> None:
+    found, _, [answer] = send(address, path, body, **{name.replace("-", "_"): text for name, text in headers.items()})
+    assert found == status
+    assert [*answer] == ["error"]
+    assert "Traceback" not in "".join([answer["error"], *capfd.readouterr()])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"prompt": "☃"},
+        {"prompt": ""},
+        {"prompt": "1 2", "forced": {"0": 99}},
+        {"prompt": "1 2", "forced": {"-1": 7}},
+        {"prompt": "1 2", "off": ["cross.9.9"]},
+        {"prompt": "1 2", "options": {"max_new_tokens": 100_000}},
+    ],
+)
+def test_bad_input_is_one_sentence(address: Any, request_: dict[str, Any], capfd: Any) -> None:
+    status, _, lines = send(address, "write", json.dumps(request_).encode(), **JSON_)
+    assert (status, [*lines[-1]]) == (200, ["error"])
+    assert "\n" not in lines[-1]["error"]
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_only_this_machine_is_served_and_the_page_runs_its_own_code_alone(address: Any) -> None:
+    assert address.hostname == LOOPBACK
+    for path in ("", "model", "static/play.js", "static/page.css"):
+        status, headers, _ = send(address, path)
+        assert status == 200
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    assert send(address, "write", ASK, Origin=f"http://{address.netloc}", **JSON_)[0] == 200
+
+
+def test_a_port_in_use_is_one_sentence(address: Any) -> None:
+    for port in (address.port, 99_999):
+        with pytest.raises(ConfigError, match=f"--port {port} cannot be used"):
+            serve(built("encoder_decoder"), port)
+
+
+def test_many_requests_at_once_do_not_change_one_another(address: Any) -> None:
+    """Each is answered as if alone, or refused; some switch heads off while others write."""
+    bodies = [ASK, json.dumps({"prompt": "1 2 3", "off": ["decoder.1.1", "cross.2.1"]}).encode()]
+    alone = [send(address, "write", body, **JSON_)[2] for body in bodies]
+    assert alone[0] != alone[1]
+    with ThreadPoolExecutor(100) as pool:
+        found = [*pool.map(lambda turn: (turn % 2, *send(address, "write", bodies[turn % 2], **JSON_)), range(100))]
+    answered = [(which, lines) for which, status, _, lines in found if status == 200]
+    assert len(answered) >= MAX_WAITING
+    assert all(lines == alone[which] for which, lines in answered)
+    assert all("waiting" in lines[0]["error"] for _, status, _, lines in found if status != 200)
+
+
+def test_a_page_that_goes_away_frees_the_model() -> None:
+    app = Playground(built("encoder_decoder"))
+    app.hosts = {"localhost"}
+    from werkzeug.test import Client
+
+    client = Client(app)
+    for _ in range(2 * MAX_WAITING):
+        response = client.post(f"/{app.token}/write", data=ASK, headers=JSON, buffered=False)
+        next(iter(response.response))
+        assert app._model.locked()
+        response.close()
+    assert not app._model.locked()
+
+
+def test_every_file_of_the_page_is_served(address: Any) -> None:
+    """Every module that another one imports, and what the page links to."""
+    seen, waiting = set(), ["play.js"]
+    while waiting:
+        name = waiting.pop()
+        status, _, text = send(address, f"static/{name}")
+        assert status == 200, name
+        seen.add(name)
+        waiting += [part.split('"')[0] for part in text.split('from "./')[1:] if part.split('"')[0] not in seen]
+    own = Path(__file__).parents[2] / "minitx/playground/static"
+    assert {file.name for file in own.glob("*.js")} <= seen

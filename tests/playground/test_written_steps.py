@@ -1,0 +1,181 @@
+"""What the page shows is what the model computes: the text of generate, its logits, its beams, forced tokens."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from minitx.config.errors import ConfigError
+from minitx.generation.options import GenerationOptions
+from minitx.inference.predictor import Predictor
+from minitx.interpret.intervene import head_mask
+from minitx.playground.beam_tree import beam_tree
+from minitx.playground.inspection import explained, forward_inputs
+from minitx.playground.play_requests import Session, Write
+from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
+from predictors import built, masked
+
+PROMPTS = {"decoder_only": "1 2 3 4", "encoder_decoder": "1 2 3 4", "text": "abc de"}
+every_writer = pytest.mark.parametrize("name", PROMPTS)
+SAMPLED = {"do_sample": True, "temperature": 1.3, "top_k": 6, "top_p": 0.95, "min_p": 0.01}
+PLAIN = GenerationOptions()
+
+
+def writer(name: str) -> tuple[Predictor, list[int]]:
+    predictor = built("decoder_only", text=True) if name == "text" else built(name)
+    return predictor, predictor.encode(PROMPTS[name])
+
+
+def logits_of(step: dict[str, Any]) -> torch.Tensor:
+    """In the order of the vocabulary."""
+    return torch.tensor(step["logits"])[torch.tensor(step["ids"]).argsort()]
+
+
+@every_writer
+@pytest.mark.parametrize("options", [{}, *({**SAMPLED, "seed": seed} for seed in range(3))], ids=str)
+def test_the_text_is_that_of_generate_seed_for_seed(name: str, options: dict[str, Any]) -> None:
+    predictor, prompt = writer(name)
+    chosen = GenerationOptions(**options, max_new_tokens=20)
+    _, *steps, end = written(predictor, prompt, chosen, {})
+    generated = predictor.generations([prompt], chosen)[0][0]
+    assert [step["id"] for step in steps] == generated.ids
+    assert (end["text"], end["stopped"]) == (generated.text, generated.stopped)
+    assert end["log_probability"] == pytest.approx(generated.log_probability, abs=1e-4)
+
+
+@every_writer
+def test_each_step_has_the_logits_of_a_forward_over_what_was_read(name: str) -> None:
+    """Running text too, which is longer than the context: its window starts again from half of it."""
+    predictor, prompt = writer(name)
+    first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
+    read = first["target"]
+    for step in steps:
+        inputs = forward_inputs(predictor, first["source"], read[step["start"] :], len(first["target"]))
+        with torch.no_grad():
+            expected = predictor.model(**inputs)[0, -1]
+        torch.testing.assert_close(logits_of(step), expected, atol=1e-4, rtol=1e-4)
+        read = [*read, step["id"]]
+    assert (len({step["start"] for step in steps}) > 1) == (name == "text")
+
+
+@every_writer
+def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
+    predictor, prompt = writer(name)
+    plain = [step["id"] for step in [*written(predictor, prompt, PLAIN, {})][1:-1]]
+    token = next(id for id in range(6, 12) if id != plain[1])
+    _, *steps, _ = written(predictor, prompt, PLAIN, {1: token})
+    ids = [step["id"] for step in steps]
+    assert ids[:2] == [plain[0], token]
+    if name == "text":  # as with the tokens in the prompt
+        assert ids[2:20] == predictor.generations([[*prompt, *ids[:2]]], PLAIN)[0][0].ids[:18]
+    _, *again, _ = written(predictor, prompt, PLAIN, dict(enumerate(ids)))
+    assert [logits_of(step).tolist() for step in again] == [logits_of(step).tolist() for step in steps]
+    seeded = GenerationOptions(**SAMPLED, seed=3)
+    own = [step["id"] for step in [*written(predictor, prompt, seeded, {})][1:-1]]
+    assert [step["id"] for step in [*written(predictor, prompt, seeded, {0: own[0]})][1:-1]] == own
+
+
+@pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int) -> None:
+    predictor, prompt = writer(name)
+    options = GenerationOptions(num_beams=count, num_return_sequences=count)
+    [tree] = beam_tree(predictor, prompt, options)
+    expected = predictor.generations([prompt], options)[0]
+    assert [list(beam["ids"]) for beam in tree["beams"]] == [beam.ids for beam in expected]
+    assert [beam["text"] for beam in tree["beams"]] == [beam.text for beam in expected]
+    for beam, one in zip(tree["beams"], expected, strict=True):
+        assert beam["log_probability"] == pytest.approx(one.log_probability, abs=1e-4)
+        path, node = [], beam["node"]
+        while node >= 0:
+            path.append(tree["nodes"][node]["id"])
+            node = tree["nodes"][node]["parent"]
+        assert path[::-1] == one.ids
+        assert tree["nodes"][beam["node"]]["log_probability"] == pytest.approx(one.log_probability, abs=1e-3)
+    depths = [-1] * len(tree["nodes"])
+    for index, node in enumerate(tree["nodes"]):
+        depths[index] = depths[node["parent"]] + 1 if node["parent"] >= 0 else 0
+    assert max(depths.count(depth) for depth in depths) <= 2 * count  # running and finished ones
+
+
+def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
+    predictor = masked()
+    prompt = predictor.encode("ab<mask>d <mask>g")
+    first, *steps, end = filled(predictor, prompt, {})
+    assert end["text"] == predictor.generate("ab<mask>d <mask>g")
+    assert first["places"] == [2, 5]
+    _, forced, other, _ = filled(predictor, prompt, {0: 8})
+    torch.testing.assert_close(
+        logits_of(forced), logits_of(steps[0]), atol=1e-4, rtol=1e-4
+    )  # the model's own prediction
+    alone = [*filled(predictor, [*prompt[:2], 8, *prompt[3:]], {})][1]
+    torch.testing.assert_close(logits_of(other), logits_of(alone), atol=1e-4, rtol=1e-4)
+    assert logits_of(other).tolist() != logits_of(steps[1]).tolist()
+
+
+def test_the_distribution_of_a_large_vocabulary_keeps_its_sum() -> None:
+    logits = 4 * torch.randn(3000)
+    found = distribution(logits)
+    assert found["ids"] == logits.topk(CANDIDATES).indices.tolist()
+    rest = sum(count * torch.tensor(mean).exp() for mean, count in found["rest"])
+    total = torch.tensor(found["logits"]).exp().sum() + rest
+    assert float(total.log()) == pytest.approx(float(logits.logsumexp(0)), abs=1e-3)
+    assert sum(count for _, count in found["rest"]) == 3000 - CANDIDATES
+
+
+@every_writer
+def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
+    """The last row of each lens is the step's distribution, the parts add up to its logit, and so in an encoder."""
+    predictor, prompt = writer(name)
+    first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=12), {})
+    ids = [*first["target"], *(step["id"] for step in steps)]
+    for number, step in enumerate(steps):
+        target = ids[step["start"] : len(first["target"]) + number]
+        [found] = explained(predictor, first["source"], target, len(first["target"]), -1, step["id"])
+        agree(found, step, predictor)
+    predictor = masked()
+    first, *steps, _ = filled(predictor, predictor.encode("ab<mask>d <mask>g"), {})
+    for place, step in zip(first["places"], steps, strict=True):
+        [found] = explained(predictor, first["source"], [], 0, place, step["id"])
+        share = found["lens"][-1]["share"]  # special tokens included, which never fill a mask
+        assert share <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
+
+
+def agree(found: dict[str, Any], step: dict[str, Any], predictor: Predictor) -> None:
+    for rows in filter(None, (found["lens"], found["encoder"])):
+        assert len(rows) == 1 + len(predictor.model.decoder.layers)
+        shares = logits_of(step).softmax(dim=0)
+        assert rows[-1]["share"] == pytest.approx(float(shares[step["id"]]), abs=1e-4)
+        assert rows[-1]["rank"] == 1
+        assert [share for _, share in rows[-1]["tokens"]] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-4)
+    assert sum(value for _, value in found["parts"]) == pytest.approx(max(step["logits"]), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])
+def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str) -> None:
+    predictor, prompt = writer(name)
+    session = Session(predictor)
+
+    def ids(**fields: Any) -> list[dict[str, Any]]:
+        return [*Write(prompt=PROMPTS[name], **fields).answer(session)][1:-2]
+
+    before = ids()
+    without = ids(off=["decoder.1.2"])
+    with head_mask(predictor.model, {"decoder.layers.0.self_attn": [1, 0]}):
+        expected = [*written(predictor, prompt, PLAIN, {})][1:-1]
+    assert without == expected != before
+    means = ids(mean=["decoder.1.2", "decoder.2.ffn"])
+    assert before != means != without
+    with pytest.raises(ConfigError, match=r"did you mean decoder\.2\.ffn"):
+        ids(off=["decoder.2.fn"])
+    assert ids() == before
+
+
+def test_the_right_answer_is_known_where_the_task_computes_it() -> None:
+    predictor = built("encoder_decoder")
+    session = Session(predictor)
+    assert session.questions.right_answer("1 2 3", predictor.encode("1 2 3")) == predictor.encode("3 2 1")
+    for example in session.questions.examples:
+        ids = predictor.encode(str(example["prompt"]))
+        assert session.questions.right_answer(str(example["prompt"]), ids) == ids[::-1]
+    assert Session(built("decoder_only", text=True)).questions.examples == []  # its file is not there

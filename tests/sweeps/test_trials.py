@@ -1,0 +1,187 @@
+"""Trials of a study that several processes share: each run has one result, whatever happens to the processes."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitx.config.errors import ConfigError
+from minitx.sweeps import grid, trials
+from minitx.sweeps.plan import GRID as SEARCH_GRID
+from minitx.sweeps.plan import SEED, Plan, Search
+from minitx.sweeps.trials import COMPLETE, FAIL, Taken, Trials, final
+
+
+def planned(*texts: str, search: Search = SEARCH_GRID, seeds: int = 1) -> Plan:
+    space, numbers = grid.parse(texts), range(1, seeds + 1)
+    settings = grid.combinations(space) if search.name == "grid" else []
+    points: Any = [{**each, SEED: seed} for each in settings for seed in numbers]
+    return Plan("run", "run-1", Path("runs"), {}, space, numbers, search, None, None, 2, points)
+
+
+GRID = planned("a=x,y", seeds=2)
+POINTS = [({"a": "x"}, [1]), ({"a": "x"}, [2]), ({"a": "y"}, [1]), ({"a": "y"}, [2])]
+
+
+def finish(taken: Taken) -> None:
+    for seed in taken.seeds[len(taken.rows) :]:
+        taken.add({"settings": taken.settings, "seed": seed, "score": 0.5})
+    taken.end(COMPLETE)
+
+
+def results(process: Trials) -> list[tuple[Any, Any]]:
+    """Settings and seeds of the runs' results; a run has one COMPLETE attempt."""
+    for attempts in process.runs:
+        assert [trial.state for trial in attempts].count(COMPLETE) == 1
+        assert not any(trial.state in (trials.RUNNING, optuna.trial.TrialState.WAITING) for trial in attempts)
+    rows = [final(attempts).user_attrs["rows"] for attempts in process.runs]
+    return [(part[0]["settings"], [row["seed"] for row in part]) for part in rows]
+
+
+def test_processes_share_the_points_of_a_grid(tmp_path: Path) -> None:
+    one, two = (Trials(GRID, str(tmp_path / "deep/study.journal")) for _ in range(2))
+    taken = [process.take() for process in (one, two, two, one)]
+    assert [(each.settings, each.seeds) for each in taken if each] == POINTS
+    assert one.take() is None
+    assert one.ended() == 0
+    for each in taken:
+        assert each is not None
+        finish(each)
+    assert (one.take(), one.ended(), results(two)) == (None, 4, POINTS)
+
+
+def test_a_trial_without_a_sign_of_life_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
+    plan = planned("a=1..9", search=Search("tpe", 1), seeds=2)
+    lost, other = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
+    killed = lost.take()
+    assert killed is not None
+    killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
+    for seconds in (0, trials.STALE_SECONDS - 1, 1):
+        now[0] += seconds
+        assert other.take() is None
+        assert killed.renew()
+    now[0] += trials.STALE_SECONDS
+    assert other.take() is None, "the sign was renewed"
+    now[0] += trials.STALE_SECONDS + 1
+    taken = other.take()
+    assert taken is not None
+    assert (taken.settings, taken.rows) == (killed.settings, killed.rows), "with the seed that was finished"
+    assert not killed.renew()
+    killed.rows.append({"score": 9.0})
+    killed.end(COMPLETE)
+    finish(taken)
+    assert results(other) == [(taken.settings, [1, 2])]
+    assert other.study.best_value == 0.375, "the mean over seeds"
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32))
+def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """Processes take, finish, give back, die, are replaced, and are wrongly considered dead, in any order."""
+    chance, now = random.Random(seed), [0.0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials.time, "monotonic", lambda: now[0])
+        place = str(tmp_path_factory.mktemp("study") / "study.journal")
+        processes = [Trials(GRID, place) for _ in range(3)]
+        working: list[Taken] = []
+        while processes[0].ended() < 4:
+            now[0] += chance.choice([1, 1, 1, trials.STALE_SECONDS])
+            action, process = chance.random(), chance.choice(processes)
+            if action < 0.5 and len(working) < 3 and (taken := process.take()):
+                working.append(taken)
+            elif working:
+                taken = working.pop(chance.randrange(len(working)))
+                if action < 0.8:
+                    finish(taken) if taken.renew() else None
+                elif action < 0.9:
+                    taken.end(FAIL)
+                else:  # it dies with its process
+                    processes[chance.randrange(3)] = Trials(GRID, place)
+        assert results(processes[0]) == POINTS
+
+
+def test_two_processes_that_choose_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
+    seen = one.runs
+    first = two.take()
+    assert first is not None
+    monkeypatch.setattr(Trials, "runs", seen)  # what the first process saw before
+    ask = one.study.ask
+    monkeypatch.setattr(one.study, "ask", lambda: (monkeypatch.undo(), ask())[1])
+    assert one.take() is None
+    finish(first)
+    assert results(one) == [({"a": "x"}, [1])]
+
+
+def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> None:
+    process = Trials(planned("a=x"), str(tmp_path / "study.journal"))
+    taken = process.take()
+    assert taken is not None
+    taken.end(FAIL, "out of memory")
+    assert (process.take(), process.ended()) == (None, 1)
+    assert "out of memory (see runs/a=x/seed1.log)" in final(process.runs[0]).user_attrs["error"]
+    process.retry_failed()
+    again = process.take()
+    assert again is not None
+    finish(again)
+    assert results(process) == [({"a": "x"}, [1])]
+
+
+@pytest.mark.parametrize("search", ["random", "tpe"])
+def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, tmp_path: Path) -> None:
+    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=Search(search, 8), seeds=1)
+    found = []
+    for name in ("one", "two"):
+        process = Trials(plan, str(tmp_path / name))
+        while taken := process.take():
+            finish(taken)
+            found.append(tuple(taken.settings.items()))
+    assert found[:8] == found[8:]
+    assert len({*found}) == 8
+    for (_, rate), (_, layers), (_, position) in found:
+        assert 1e-4 <= float(rate) <= 1e-2
+        assert int(layers) in range(2, 6)
+        assert position in ("rope", "none")
+    assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
+
+
+def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
+    for prune in (True, False):
+        process = Trials(planned("a=1..99", search=Search("random", 9, prune)), str(tmp_path / str(prune)))
+        for _ in range(6):
+            taken = process.take()
+            assert taken is not None
+            taken.report(4, 0.9)
+            finish(taken)
+        bad = process.take()
+        assert bad is not None
+        bad.report(2, 0.1)  # in the first steps, before plan.warmup_steps
+        if prune:
+            with pytest.raises(optuna.TrialPruned):
+                bad.report(4, 0.1)
+        else:
+            bad.report(4, 0.1)
+
+
+def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "study.journal"
+    process = Trials(GRID, str(file))
+    taken = process.take()
+    assert taken is not None
+    file.write_bytes(file.read_bytes() + b'{"op_code": 8, "trial_id"')
+    finish(taken)
+    assert Trials(GRID, str(file)).ended() == 1
+
+
+@pytest.mark.parametrize("place", ["{}", "nonsense://x", "sqlite:////no/such/folder/x.db"])
+def test_a_place_that_holds_no_study(place: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("run: {}\n")
+    with pytest.raises(ConfigError, match="--study must be a journal file of Optuna or the URL of a database"):
+        Trials(GRID, place.format(tmp_path / "x.yaml"))
+    assert (tmp_path / "x.yaml").read_text() == "run: {}\n"

@@ -1,0 +1,119 @@
+"""log.to: every logger holds the same curves, read here with its own reader; a resumed run continues them."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minitx.config.errors import ConfigError
+from minitx.config.schema import Config
+from minitx.training import api
+from minitx.training.api import train_config as train
+from tests.training.interrupting import break_off, scalars
+
+Curves = dict[str, list[tuple[int, float]]]
+LOG = {"every_n_steps": 1, "attention": {"every_n_validations": 0}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the run, with nothing that leads to a server."""
+    for name in ("WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    return tmp_path / "runs/small/v0"
+
+
+def of_csv(folder: Path) -> Curves:
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    return {name: [(int(row["step"]), float(row[name])) for row in rows if row[name]] for name in rows[0]}
+
+
+def of_mlflow(folder: Path) -> Curves:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("minitx").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("small/v0", "FINISHED")
+    assert run.data.params["model.d_model"] == "32"
+    found = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: [(point.step, point.value) for point in history] for name, history in found.items()}
+
+
+def of_wandb(folder: Path) -> Curves:
+    """The records of the offline folders, by W&B's own schema; a resumed run has one more folder."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    curves: Curves = {}
+    identities = set()
+    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        for data in records(file.read_bytes()[7:]):
+            record = Record.FromString(data)
+            identities |= {record.run.run_id} - {""}
+            point = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            for name in point.keys() - {"trainer/global_step"}:
+                curves.setdefault(name, []).append((point.get("trainer/global_step", -1), point[name]))
+    assert len(identities) == 1
+    return curves
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    """The records of a LevelDB log: blocks of 32 KiB, with headers of 4 bytes checksum, 2 length and 1 type."""
+    position, parts = 0, b""
+    while position + 7 < len(log):
+        left = 32768 - (position + 7) % 32768  # W&B's header of 7 bytes is part of the first block
+        length, kind = int.from_bytes(log[position + 4 : position + 6], "little"), log[position + 6]
+        if left < 7 or kind == 0:
+            position += left
+            continue
+        parts += log[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # the whole record, or its last part
+            yield parts
+            parts = b""
+
+
+READERS: dict[str, Callable[[Path], Curves]] = {"csv": of_csv, "mlflow": of_mlflow, "wandb": of_wandb}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("csv"), *(pytest.param(n, marks=pytest.mark.slow) for n in ("mlflow", "wandb"))]
+)
+def test_a_logger_holds_tensorboards_curves_and_a_resumed_run_continues_them(
+    name: str, folder: Path, small: Callable[..., Config]
+) -> None:
+    if name != "csv":
+        pytest.importorskip(name)
+    config = small(log={**LOG, "to": [name, "tensorboard"]})
+    break_off(config, 5)  # after the save of step 4
+    train(config, resume=True)
+    found, expected = READERS[name](folder), scalars(folder)
+    for curve in ("training/loss", "validation/exact_match"):
+        steps, values = zip(*sorted({**dict(found[curve])}.items()), strict=True)
+        assert steps == tuple(step for step, _ in expected[curve])
+        assert values == pytest.approx([value for _, value in expected[curve]], rel=1e-6)
+        assert name != "csv" or len(found[curve]) == len(steps), "the points after the last save were replaced"
+    results = json.loads((folder / "results.json").read_text())
+    assert found["when_finished/loss"][-1][1] == pytest.approx(results["loss"])
+
+
+def test_without_tensorboard(folder: Path, small: Callable[..., Config]) -> None:
+    train(small(log={**LOG, "to": ["csv"], "attention": {"every_n_steps": 2}, "embeddings": {"examples": 1}}))
+    assert len(of_csv(folder)["training/loss"]) == 6
+    assert not [*folder.glob("events*")]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(api, "find_spec", lambda package: None if package == name else find_spec(package))
+    with pytest.raises(ConfigError, match=f"log.to: {name} is not installed: pip install {name}, or remove"):
+        train(small(log={"to": ["csv", name]}))
+    with pytest.raises(ConfigError, match=r"log\.to"):
+        small(log={"to": ["comet"]})
