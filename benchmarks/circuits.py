@@ -147,7 +147,7 @@ def lenses(predictor: Predictor) -> dict[str, float]:
     found = {}
     for name, logits in (("logit lens", lens), ("DecoderLens", decoder_lens)):
         right = [values.argmax(dim=-1) == batch.labels for values in logits(predictor.model, batch.model_inputs())]
-        for part, mask in (("tokens", real), ("<eos>", ends)):
+        for part, mask in (("tokens", real), ("`<eos>`", ends)):
             for layer, each in zip(layer_names(len(right)), right, strict=True):
                 found[f"{name}, {layer}: right {part}"] = float(each[mask].float().mean())
     return found
@@ -230,7 +230,7 @@ def main(jobs: int = 1) -> None:
                 rows.append({"config": name, "seed": row["seed"], **figures})
                 found.append(figures)
             for label in found[0]:
-                values = [100 * figures[label] for figures in found]
+                values = [round(100 * figures[label], 1) + 0.0 for figures in found]  # + 0.0: without the sign of -0.0
                 each = ", ".join(f"{value:.1f}" for value in values)
                 lines.append([f"`{name}`", label, f"{mean(values):.1f} ± {stdev(values):.1f} %", each])
         header = ["model", "patched from the clean text" if title == "circuits" else "measured", "share", "each seed"]

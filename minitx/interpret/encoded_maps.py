@@ -7,7 +7,6 @@ import numpy as np
 from torch.nn.functional import pad
 
 from minitx.interpret.head_statistics import head_statistics
-from minitx.interpret.lens import layer_names
 from minitx.interpret.recording import KINDS, Map
 from minitx.tensorboard.map_format import Statistic, encode
 
@@ -47,4 +46,4 @@ def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray]) -> lis
     """Encode the probability [T, L + 1] of the right token after each layer, by name of the lens."""
     layers = max(values.shape[1] for values in shares.values())
     padded = {name: np.pad(values, ((0, 0), (0, layers - values.shape[1]))) for name, values in shares.items()}
-    return encode("lens", tokens, layer_names(layers), [], extras=padded)
+    return encode("lens", tokens, [*map(str, range(layers))], [], extras=padded)

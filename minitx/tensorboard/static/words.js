@@ -17,19 +17,19 @@ const SENTENCES = {
     "Cross-attention. Each row is a step of the answer, named by the last token written; the bright cells are the " +
     "input tokens that it reads to write the next one.",
   lens:
-    "Lens. Each row is a token that was read, each column a layer; brightness is the probability of the right next " +
-    "token if the model ended there. The DecoderLens lets the whole decoder read the encoder after that layer.",
+    "Lens. Each row is a token that was read, each column a number of layers; brightness is the probability of the " +
+    "right next token if the model ended there. The DecoderLens lets the whole decoder read the encoder's layers.",
 };
 const AXES = {
   encoder: ["input", "input"],
   decoder: ["answer so far", "answer so far"],
   text: ["text", "text"],
   cross: ["answer so far", "input"],
-  lens: ["token read", "layer"],
 };
 
 /** The names of rows and columns: queries and keys. A decoder without cross-attention reads one text. */
 export function axesOf(kind, kinds) {
+  if (kind === "lens") return { queries: "token read", keys: "layers" };
   const [queries, keys] = AXES[kind === "decoder" && !kinds.includes("cross") ? "text" : kind];
   return { queries: `query: ${queries}`, keys: `key: ${keys}` };
 }
