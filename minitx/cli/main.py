@@ -164,6 +164,7 @@ COMMANDS = {
     "sweep": Command(experiments.sweep, experiments.sweep_arguments, configured=True),
     "import": Command(conversion.import_model, conversion.import_arguments),
     "export": Command(conversion.export_model, conversion.export_arguments),
+    "average": Command(conversion.average, conversion.average_arguments),
     "list": Command(_list),
     "completion": Command(_completion, _completion_arguments),
 }

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import annotated_types
 
-from minitx.config import schema
+from minitx.config import schema, sections
 from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import check_options
 
@@ -86,6 +86,6 @@ def _type(annotation: str) -> Any:
     """The type that an annotation means; Any where it has a name that its module alone knows, which is not checked."""
     option = type("Option", (), {"__annotations__": {"type": annotation}})
     try:
-        return get_type_hints(option, {**vars(annotated_types), **vars(schema)}, include_extras=True)["type"]
+        return get_type_hints(option, {**vars(annotated_types), **vars(sections), **vars(schema)}, include_extras=True)["type"]
     except NameError:
         return Any
