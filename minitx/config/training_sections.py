@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from minitx.config.sections import Count, Fraction, Natural, NonNegative, Positive, Share, section
+from minitx.config.validation import Count, Fraction, Natural, NonNegative, Positive, Share, section
 
 
 @section("optimizer.schedule")
