@@ -74,7 +74,7 @@ def spread(rows: list[dict[str, Any]], first: int, last: int) -> str:
 
 def section(task: str) -> str:
     """The table and the figures of one task."""
-    rows = json.loads((KEPT / f"{task}.json").read_text())
+    rows = json.loads((KEPT / f"{task}.json").read_text(encoding="utf-8"))
     lines = []
     for scheme in SCHEMES:
         by_ids = {name: [row for row in rows if (row["scheme"], row["ids"]) == (scheme, name)] for name in IDS}
@@ -91,7 +91,7 @@ def section(task: str) -> str:
 
 def draw(task: str) -> None:
     """Draw a figure for each kind of position ids."""
-    rows = json.loads((KEPT / f"{task}.json").read_text())
+    rows = json.loads((KEPT / f"{task}.json").read_text(encoding="utf-8"))
     for name in IDS:
         curves = []
         for scheme in SCHEMES:
@@ -113,11 +113,11 @@ def main() -> None:
     for task in arguments.tasks:
         train(task, arguments.schemes, arguments.jobs)
     page = DOCS / "lengths.md"
-    before = page.read_text().partition("<!-- lengths -->")[0]
+    before = page.read_text(encoding="utf-8").partition("<!-- lengths -->")[0]
     there = [task for task in PUBLISHED if (KEPT / f"{task}.json").exists()]
     for task in there:
         draw(task)
-    page.write_text(f"{before}<!-- lengths -->\n\n" + "\n\n".join(map(section, there)) + "\n")
+    page.write_text(f"{before}<!-- lengths -->\n\n" + "\n\n".join(map(section, there)) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
