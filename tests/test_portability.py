@@ -2,12 +2,14 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted({*(ROOT / "minitx").rglob("*.py")} - {*(ROOT / "minitx/sweeps").rglob("*.py")})
@@ -77,3 +79,31 @@ def test_texts_are_read_and_written_as_utf_8(file: Path) -> None:
             continue
         binary = any(isinstance(word, ast.Constant) and "b" in str(word.value) for word in call.args)
         assert binary or any(word.arg == "encoding" for word in call.keywords), f"line {call.lineno} names no encoding"
+
+
+def test_the_continuous_integration_runs_the_commands_that_there_are() -> None:
+    """Valid by the structure of a workflow: what runs where, and only make's targets and minitx's commands."""
+    from minitx.cli.main import COMMANDS
+
+    flow = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
+    assert flow.keys() <= {"name", "on", "concurrency", "permissions", "defaults", "env", "jobs"}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for job in flow["jobs"].values():
+        assert job.keys() == {"strategy", "runs-on", "timeout-minutes", "steps"}
+        assert {system.partition("-")[0] for system in job["strategy"]["matrix"]["os"]} == {
+            "ubuntu",
+            "macos",
+            "windows",
+        }
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+            assert step.keys() <= {"name", "uses", "with", "if", "run", "working-directory"}
+            for line in step.get("run", "").strip().splitlines():
+                tool, *words = line.split()
+                known = {"make": targets, "minitx": {*COMMANDS}, "python": {"-m"}}
+                assert words[0] in known[tool], line
+            for path in re.findall(r"(?:tests|configs)/[\w./]+", step.get("run", "")):
+                assert (ROOT / path).exists(), path
+    pythons = flow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert pythons == ["3.11", "3.12", "3.13", "3.14"]
+    assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
