@@ -58,7 +58,7 @@ def train(task: str, schemes: list[str], jobs: int) -> None:
     file = KEPT / f"{task}.json"
     recorded = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     kept = [*(row for row in recorded if row["scheme"] not in schemes), *kept]
-    file.write_text(json.dumps(kept, indent=1) + "\n")
+    file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def mean(row: dict[str, Any], first: int, last: int) -> float | None:
@@ -78,6 +78,8 @@ def section(task: str) -> str:
     lines = []
     for scheme in SCHEMES:
         by_ids = {name: [row for row in rows if (row["scheme"], row["ids"]) == (scheme, name)] for name in IDS}
+        if not any(by_ids.values()):
+            continue  # not measured yet
         cells = [spread(by_ids[name], *span) for name in IDS for span in (TRAINED, (21, 40))]
         lines.append([f"`{scheme}`", *cells, PUBLISHED[task].get(scheme, "-")])
     header = ["scheme", *(f"{name}, {span}" for name in IDS for span in ("1-20", "21-40")), "published, 21-40"]

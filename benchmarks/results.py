@@ -13,6 +13,7 @@ import argparse
 import json
 from typing import Any
 
+from benchmarks import solved
 from benchmarks.common import DOCS, RESULTS, table, trained
 from benchmarks.measures import MEASURES
 from benchmarks.targets import TARGETS, Target
@@ -119,6 +120,7 @@ def page() -> str:
         "`python -m benchmarks.results NAME` trains a row and stores its figures in `benchmarks/results/runs`, from "
         "which this page is generated.",
         table(["row", "experiment", "reference", "target", "measured", "cost of a run"], summary),
+        *filter(None, [solved.section()]),
         "## Each run",
         table(["row", "seed", "figures", "examples", "steps", "seconds", "precision"], details),
         "## Where and how",
