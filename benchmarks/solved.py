@@ -3,8 +3,8 @@
     python -m benchmarks.solved                    all configs, three seeds, then the table in docs/results.md
     python -m benchmarks.solved copy addition      these ones again, beside the recorded ones
 
-Each config with a moving average of its weights, which replaces the decay of its learning rate, and twenty validations in
-its max_steps. Seconds are processor seconds, which a busy machine changes little.
+Each config with a moving average of its weights, which replaces the decay of its learning rate, and twenty validations
+in its max_steps. Seconds are processor seconds, which a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def section() -> str:
         [
             "## Stopped when solved",
             "The same configs with `trainer.ema: 0.99` and `trainer.stop_when: {metric: exact_match, at_least: 1.0, "
-            f"patience: 2}}`, and {VALIDATIONS} validations in max_steps: the step of the first of two validations in a "
-            f"row without an error, for the seeds 1 to {SEEDS}. Together these runs took {done:,} of {whole:,} steps, "
+            f"patience: 2}}`, and {VALIDATIONS} validations in max_steps: the step of the first of two validations "
+            f"without an error, for the seeds 1 to {SEEDS}. Together these runs took {done:,} of {whole:,} steps, "
             f"{1 - done / whole:.0%} fewer.",
             table(header, lines),
             f"({on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.solved`)",
