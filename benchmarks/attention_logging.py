@@ -76,7 +76,9 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
             trainer.logger.experiment.flush()
             found["logging"] += time.process_time()
             found["logs"] += 1
-            found["memory"][found["logs"]] = int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+            found["memory"][found["logs"]] = (
+                int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * 4096 / 2**20
+            )
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
             found["logging"] -= time.process_time()

@@ -36,11 +36,13 @@ def record(name: str, rows: list[dict[str, Any]], text: str, page: str) -> None:
     """Write results/<name>.json, and insert the table between its markers in docs/<page>."""
     RESULTS.mkdir(exist_ok=True)
     about = machine()
-    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=2) + "\n")
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps({"machine": about, "rows": rows}, indent=2) + "\n", encoding="utf-8"
+    )
     where = f"({about['device']}; torch {about['torch']}; {about['date']}; `python -m benchmarks.{name}`)"
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     path = DOCS / page
-    before, _, rest = path.read_text().partition(begin)
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
     after = rest.partition(end)[2]
-    path.write_text(f"{before}{begin}\n\n{text}\n\n{where}\n\n{end}{after}")
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{where}\n\n{end}{after}", encoding="utf-8")
     print(f"{text}\n\n{where}")

@@ -176,7 +176,7 @@ def train(name: str, words: Sequence[str], until: float = float("inf"), kill: bo
             raise TimeoutError
     if process.returncode:
         raise SystemExit(f"benchmarks.gpu: the run {name} ended with code {process.returncode}")
-    return {**json.loads((folder / "results.json").read_text()), "process": time.monotonic() - began}
+    return {**json.loads((folder / "results.json").read_text(encoding="utf-8")), "process": time.monotonic() - began}
 
 
 def reversal(given: Namespace, until: float) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def piece(name: str, given: Namespace, until: float) -> dict[str, Any] | None:
     """What was measured, now or earlier; None if the time does not suffice."""
     file = KEPT / f"{name}.json"
     if GPU and file.exists():
-        return dict(json.loads(file.read_text()))
+        return dict(json.loads(file.read_text(encoding="utf-8")))
     if time.monotonic() + 60 * PIECES[name].minutes > until:
         return None
     print(f"{name} ...", flush=True)
@@ -311,7 +311,7 @@ def piece(name: str, given: Namespace, until: float) -> dict[str, Any] | None:
     print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
     if GPU and result["found"] is not None:
         KEPT.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result, indent=2) + "\n")
+        file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
 
 

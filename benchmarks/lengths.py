@@ -1,6 +1,7 @@
 """Beyond the trained length, by position scheme and position ids: the study of Kazemnejad et al. 2023 at a small size.
 
     python -m benchmarks.lengths copy reverse --jobs 2      train the missing runs, then write docs/lengths.md
+    python -m benchmarks.lengths copy --schemes fire pope   the runs of these schemes, beside the recorded ones
     python -m benchmarks.lengths                            only write the page from the recorded runs
 
 The configs copy_lengths and reverse_lengths without what makes them generalize (special tokens around the question,
@@ -38,10 +39,10 @@ SCHEMES = {name: f"{{name: {name}{OPTIONS.get(name, '')}}}" for name in POSITION
 IDS = {"consecutive": "{name: consecutive}", "randomized": "{name: randomized, range: 256, longest: 96}"}
 
 
-def train(task: str, jobs: int) -> None:
+def train(task: str, schemes: list[str], jobs: int) -> None:
     words = ["--config", str(DOCS.parent / "configs" / f"{task}_lengths.yaml"), *OVERRIDES]
     words += [f"--run.name={task}", "--run.folder=runs/lengths"]
-    values = {"model.position": [*SCHEMES.values()], "model.position_ids": [*IDS.values()]}
+    values = {"model.position": [SCHEMES[name] for name in schemes], "model.position_ids": [*IDS.values()]}
     rows = trained(words, values, SEEDS, LENGTHS, jobs)
     names = {written: name for name, written in [*SCHEMES.items(), *IDS.items()]}
     kept = [
@@ -54,7 +55,10 @@ def train(task: str, jobs: int) -> None:
         for row in rows
     ]
     KEPT.mkdir(parents=True, exist_ok=True)
-    (KEPT / f"{task}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    file = KEPT / f"{task}.json"
+    recorded = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    kept = [*(row for row in recorded if row["scheme"] not in schemes), *kept]
+    file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def mean(row: dict[str, Any], first: int, last: int) -> float | None:
@@ -70,10 +74,12 @@ def spread(rows: list[dict[str, Any]], first: int, last: int) -> str:
 
 def section(task: str) -> str:
     """The table and the figures of one task."""
-    rows = json.loads((KEPT / f"{task}.json").read_text())
+    rows = json.loads((KEPT / f"{task}.json").read_text(encoding="utf-8"))
     lines = []
     for scheme in SCHEMES:
         by_ids = {name: [row for row in rows if (row["scheme"], row["ids"]) == (scheme, name)] for name in IDS}
+        if not any(by_ids.values()):
+            continue  # not measured yet
         cells = [spread(by_ids[name], *span) for name in IDS for span in (TRAINED, (21, 40))]
         lines.append([f"`{scheme}`", *cells, PUBLISHED[task].get(scheme, "-")])
     header = ["scheme", *(f"{name}, {span}" for name in IDS for span in ("1-20", "21-40")), "published, 21-40"]
@@ -87,11 +93,13 @@ def section(task: str) -> str:
 
 def draw(task: str) -> None:
     """Draw a figure for each kind of position ids."""
-    rows = json.loads((KEPT / f"{task}.json").read_text())
+    rows = json.loads((KEPT / f"{task}.json").read_text(encoding="utf-8"))
     for name in IDS:
         curves = []
         for scheme in SCHEMES:
             mine = [row for row in rows if (row["scheme"], row["ids"]) == (scheme, name)]
+            if not mine:
+                continue
             reached = sorted(map(int, mine[0]["exact_match"]))
             curves.append(Curve(scheme, reached, [[row["exact_match"][str(at)] for row in mine] for at in reached]))
         title = f"{task}, {name} ids: exact match by length, {SEEDS} seeds"
@@ -101,16 +109,17 @@ def draw(task: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(PUBLISHED))
+    parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=[*SCHEMES])
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
     for task in arguments.tasks:
-        train(task, arguments.jobs)
+        train(task, arguments.schemes, arguments.jobs)
     page = DOCS / "lengths.md"
-    before = page.read_text().partition("<!-- lengths -->")[0]
+    before = page.read_text(encoding="utf-8").partition("<!-- lengths -->")[0]
     there = [task for task in PUBLISHED if (KEPT / f"{task}.json").exists()]
     for task in there:
         draw(task)
-    page.write_text(f"{before}<!-- lengths -->\n\n" + "\n\n".join(map(section, there)) + "\n")
+    page.write_text(f"{before}<!-- lengths -->\n\n" + "\n\n".join(map(section, there)) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ CONFIG = {
 
 def used(process: int) -> tuple[float, float]:
     """Resident memory of a process in MiB, and its processor time in seconds."""
-    status = Path(f"/proc/{process}/status").read_text()
-    times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    times = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024, sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 

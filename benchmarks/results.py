@@ -13,6 +13,7 @@ import argparse
 import json
 from typing import Any
 
+from benchmarks import solved
 from benchmarks.common import DOCS, RESULTS, table, trained
 from benchmarks.measures import MEASURES
 from benchmarks.targets import TARGETS, Target
@@ -38,7 +39,7 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
         kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
     record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}
     RUNS.mkdir(parents=True, exist_ok=True)
-    (RUNS / f"{target.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (RUNS / f"{target.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def kept(target: Target) -> list[dict[str, Any]]:
@@ -50,7 +51,7 @@ def kept(target: Target) -> list[dict[str, Any]]:
     file = RUNS / f"{target.name}.json"
     if not file.exists():
         return []
-    record = json.loads(file.read_text())
+    record = json.loads(file.read_text(encoding="utf-8"))
     then = (record["config"], tuple(record["overrides"]), record["lengths"])
     if then != (target.stem, target.overrides, target.lengths):
         raise ValueError(f"{file.name} holds figures of {then}: run `python -m benchmarks.results {target.name}` again")
@@ -119,6 +120,7 @@ def page() -> str:
         "`python -m benchmarks.results NAME` trains a row and stores its figures in `benchmarks/results/runs`, from "
         "which this page is generated.",
         table(["row", "experiment", "reference", "target", "measured", "cost of a run"], summary),
+        *filter(None, [solved.section()]),
         "## Each run",
         table(["row", "seed", "figures", "examples", "steps", "seconds", "precision"], details),
         "## Where and how",
@@ -142,7 +144,7 @@ def main() -> None:
             parser.error(f"{word} makes another experiment: add its own row to benchmarks/targets.py")
     for name in chosen.names:
         train(known[name], chosen.seeds, chosen.jobs, local)
-    (DOCS / "results.md").write_text(page())
+    (DOCS / "results.md").write_text(page(), encoding="utf-8")
     print(DOCS / "results.md")
 
 

@@ -50,7 +50,9 @@ OURS = {"encoder alone": "configs/reverse_encoder.yaml", "encoder and decoder": 
 def tutorial(notebook: Path) -> str:
     """The tutorial's reversal as one script."""
     cells = [
-        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+        "".join(cell["source"])
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
     ]
     code = [re.sub(r"\A(\s*#.*\n)+", "", cell) for cell in cells]
     return "\n".join(
@@ -77,7 +79,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         if notebook is not None:
-            (Path(folder) / "tutorial.py").write_text(tutorial(notebook))
+            (Path(folder) / "tutorial.py").write_text(tutorial(notebook), encoding="utf-8")
         for number in range(ROUNDS):
             for name, config in OURS.items():
                 words = ["train.py", "--config", config, "--run.folder", folder, "--run.seed", str(number + 1)]

@@ -83,8 +83,8 @@ def run(architecture: str, scheme: str, layers: int, heads: int, steps: int) -> 
         found = train(config_from_dict(plain))
         row = {"architecture": architecture, "scheme": scheme, "layers": layers, "heads": heads, "steps": steps}
         row |= {"core_seconds": round(time.process_time() - began), "exact_match": found["exact_match"]}
-        kept.write_text(json.dumps(row))
-    loaded: dict[str, Any] = json.loads(kept.read_text())
+        kept.write_text(json.dumps(row), encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
     return loaded
 
 

@@ -20,7 +20,7 @@ from minitx.cli.main import COMMANDS, main
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import TASKS
 from minitx.models.builder import build_model
-from minitx.nn import POSITIONS, positions
+from minitx.nn import POSITIONS, bias_positions
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 from short_configs import config_from_words
 
@@ -223,7 +223,7 @@ def scheme_of_the_page() -> str:
 def test_the_scheme_of_the_page_decodes_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheme that docs/positions.md adds: token by token, the model gives the logits of one pass."""
     monkeypatch.setitem(POSITIONS, "kerple", None)  # removed at the end
-    exec(compile(scheme_of_the_page(), "positions.md", "exec"), vars(positions).copy())
+    exec(compile(scheme_of_the_page(), "positions.md", "exec"), vars(bias_positions).copy())
     with torch.random.fork_rng():
         model = build_model(ModelConfig(architecture="decoder_only", position={"name": "kerple"}, vocab_size=7)).eval()
         ids = torch.randint(7, (2, 9))
@@ -235,11 +235,11 @@ def test_the_scheme_of_the_page_decodes_as_it_reads(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path: Path) -> None:
-    """As in docs/positions.md: its code is appended to positions.py, and no other file changes."""
+    """As in docs/positions.md: its code is appended to bias_positions.py, and no other file changes."""
     for folder in ("minitx", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    with (tmp_path / "minitx" / "nn" / "positions.py").open("a") as file:
+    with (tmp_path / "minitx" / "nn" / "bias_positions.py").open("a") as file:
         file.write(f"\n\n{scheme_of_the_page()}")
     words = ["-q", "-p", "no:cacheprovider", "-k", "kerple", "tests/nn", "tests/evaluation/test_report.py"]
     command = [sys.executable, "-m", "pytest", *words]

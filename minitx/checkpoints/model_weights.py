@@ -16,8 +16,8 @@ from minitx.models.transformers import Transformer
 MAX_RANGE = 2**20
 """Numbers of a range that are computed where weights are not."""
 SIZES = (
-    "vocab_size", "position.max_len", "position.buckets", "d_model", "d_ff", "d_head", "n_heads", "n_decoder_layers",
-    "n_layers",
+    "vocab_size", "position.max_len", "position.buckets", "position.hidden", "d_model", "d_ff", "d_head", "n_heads",
+    "n_decoder_layers", "n_layers",
 )  # fmt: skip
 """Keys of `model` that decide on the number of weights."""
 

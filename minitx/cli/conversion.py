@@ -1,4 +1,4 @@
-"""`minitx import` and `minitx export`. Torch is imported after the arguments are checked."""
+"""`minitx import`, `minitx export` and `minitx average`. Torch is imported after the arguments are checked."""
 
 from argparse import Namespace
 
@@ -37,3 +37,17 @@ def export_model(parsed: Namespace) -> None:
 
     name = export(parsed.checkpoint, parsed.to, parsed.folder)
     print(f"{parsed.folder}: {name}; its README.md describes the model")
+
+
+def average_arguments(parser: Parser) -> None:
+    parser.add_argument("run", help="a run folder whose trainer.keep_every_n_steps kept checkpoints")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many of them, the newest (default: 5)")
+    parser.add_argument("--out", type=output(), help="the checkpoint to write; default: average.ckpt in the folder")
+
+
+def average(parsed: Namespace) -> None:
+    """Write the mean of the weights of a run's kept checkpoints: --last N."""
+    from minitx.training.callbacks.average_weights import average
+
+    out, files = average(parsed.run, parsed.last, parsed.out)
+    print(f"{out}: the mean of {files[0].name} to {files[-1].name}, {len(files)} files\nminitx evaluate {out}")

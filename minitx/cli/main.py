@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit with code 2 after bad input, and 1 where the output cannot be written."""
     for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, stream) is None:  # closed: its descriptor would be that of the next file to be opened
-            setattr(sys, stream, open(os.devnull, mode))  # noqa: SIM115
+            setattr(sys, stream, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and (getattr(getattr(sys, stream), "encoding", None) or "utf")[:3].lower() != "utf":
+            getattr(sys, stream).reconfigure(errors="backslashreplace")  # a file on Windows
     try:
         try:
             _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -164,6 +166,7 @@ COMMANDS = {
     "sweep": Command(experiments.sweep, experiments.sweep_arguments, configured=True),
     "import": Command(conversion.import_model, conversion.import_arguments),
     "export": Command(conversion.export_model, conversion.export_arguments),
+    "average": Command(conversion.average, conversion.average_arguments),
     "list": Command(_list),
     "completion": Command(_completion, _completion_arguments),
 }

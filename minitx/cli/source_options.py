@@ -9,20 +9,20 @@ from typing import Any, get_type_hints
 
 import annotated_types
 
-from minitx.config import schema
+from minitx.config import schema, validation
 from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import check_options
 
 PACKAGE = Path(__file__).parents[1]
-SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/positions.py", "model.position_ids": "nn/position_ids.py"}
+SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/*positions.py", "model.position_ids": "nn/position_ids.py"}
 """The files that register the classes of each open section."""
 CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")  # constructor arguments that are no options
 
 
 def check_config(values: Mapping[str, Any]) -> None:
     """Check a whole config, its open sections included, without importing a registered class."""
-    sections = (partial(_check_section, section, values) for section in SOURCES)
-    all_results(partial(schema.config_from_dict, values), *sections)
+    opened = (partial(_check_section, section, values) for section in SOURCES)
+    all_results(partial(schema.config_from_dict, values), *opened)
 
 
 def _check_section(section: str, values: Any) -> None:
@@ -86,6 +86,7 @@ def _type(annotation: str) -> Any:
     """The type that an annotation means; Any where it has a name that its module alone knows, which is not checked."""
     option = type("Option", (), {"__annotations__": {"type": annotation}})
     try:
-        return get_type_hints(option, {**vars(annotated_types), **vars(schema)}, include_extras=True)["type"]
+        names = {**vars(annotated_types), **vars(validation), **vars(schema)}
+        return get_type_hints(option, names, include_extras=True)["type"]
     except NameError:
         return Any

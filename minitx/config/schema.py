@@ -4,13 +4,17 @@ Three sections are open, because users may register more of them: `data`, `model
 hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
-from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic import BeforeValidator, Field, TypeAdapter
 
-from minitx.config.validation import check_plain, errors_as_sentences, validate
+from minitx.config.training_sections import OptimizerConfig, TrainerConfig
+from minitx.config.training_sections import ScheduleConfig as ScheduleConfig
+from minitx.config.training_sections import StopConfig as StopConfig
+from minitx.config.validation import MAX_SIZE as MAX_SIZE
+from minitx.config.validation import Count, Fraction, Natural, Positive, check_plain, section, validate
+from minitx.config.validation import Size as Size
 
 
 def named(value: Any) -> Any:
@@ -20,39 +24,6 @@ def named(value: Any) -> Any:
 
 Options = Annotated[dict[str, Any], BeforeValidator(named)]
 """An open section: `name`, and the options of the class registered under it; or the name alone."""
-
-MAX_COUNT = 2**40  # more steps than any run takes
-
-MAX_SIZE = 2**20
-"""More symbols, tokens or examples than any task needs at once; a slip of the keyboard would fill the memory."""
-
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
-Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-Section = TypeVar("Section")
-
-
-@dataclass_transform(frozen_default=True)
-def section(name: str) -> Callable[[type[Section]], type[Section]]:
-    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`."""
-
-    def decorate(plain: type[Section]) -> type[Section]:
-        kind: Any = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(plain)
-        validated = kind.__init__
-
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            with errors_as_sentences(kind, kwargs, name):
-                validated(self, *args, **kwargs)
-
-        kind.__init__ = __init__
-        return kind
-
-    return decorate
 
 
 @section("run")
@@ -163,87 +134,6 @@ class ModelConfig:
         return self.n_layers if own is None else own
 
 
-@section("optimizer.schedule")
-class ScheduleConfig:
-    """The learning rate over optimizer steps."""
-
-    name: Literal["constant", "linear", "cosine", "noam"] = "cosine"
-    """After the warm-up: constant; linear or cosine decay to the end of the run; noam: 1 / sqrt(step)."""
-    warmup_steps: Natural = 100
-    """Steps over which the learning rate rises in a straight line from 0 to optimizer.lr, its peak."""
-    final_ratio: Share = 0.1
-    """Where linear and cosine decay end, as a share of the peak."""
-
-
-@section("optimizer")
-class OptimizerConfig:
-    """How weights are updated."""
-
-    name: Literal["adamw", "muon"] = "adamw"
-    """adamw (Loshchilov and Hutter 2019), fused; muon (Jordan 2024) for the layers' matrices and AdamW for the rest."""
-    lr: Positive = 1e-3
-    """The learning rate at its peak."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
-    """Decay of the running means of the gradient and of its square."""
-    weight_decay: NonNegative = 0.01
-    """Decay of the matrices towards zero; norms and biases, those of attention scores included, do not decay."""
-    schedule: ScheduleConfig = ScheduleConfig()
-    """The learning rate over the run."""
-
-
-@section("trainer")
-class TrainerConfig:
-    """How long, how precisely and on what to train."""
-
-    max_steps: Count = 2000
-    """Optimizer steps of the whole run."""
-    val_every_n_steps: Count = 200
-    """Steps between validations; the last step is always followed by one."""
-    save_every_n_steps: Count = 200
-    """Steps between saves of last.ckpt: what a crash can cost."""
-    keep_every_n_steps: Natural = 0
-    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, to resume from; 0 keeps none."""
-    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
-    """auto: bf16 on a GPU that has it; on a CPU the faster one of fp32 and bf16, measured. Or one of Lightning's."""
-    accumulate_grad_batches: Count = 1
-    """Batches whose gradients make one optimizer step."""
-    gradient_clip_val: NonNegative = 1.0
-    """Largest norm of the gradient over all weights; 0 does not clip."""
-    skip_nonfinite_steps: bool = False
-    """Skip a step whose loss or gradient is not finite, and count it, instead of ending the run."""
-    label_smoothing: Fraction = 0.0
-    """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
-    compile: bool | Literal["auto"] = "auto"
-    """Compile the training step with torch.compile: faster steps, after a minute of compiling. auto tries it early in a
-    run on a GPU that has minutes ahead, and keeps the faster one."""
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting. Only default
-    accumulates gradients."""
-    recompute_activations: bool = False
-    """Keep only the input of each layer, and compute the layer again in the backward: less memory, a third slower."""
-    profile: Natural = 0
-    """Profile this many steps, early in the run, and print where their time goes; 0 does not."""
-    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """The device to train on; auto takes a GPU when there is one, NVIDIA's or Apple's."""
-    devices: int | str = "auto"
-    """How many devices; auto: all GPUs, or one CPU process."""
-    strategy: str = "auto"
-    """For several devices: auto, ddp, fsdp2 (weights sharded over them), or another of Lightning's."""
-    num_nodes: Count = 1
-    """How many machines."""
-
-    def __post_init__(self) -> None:
-        if self.compile_mode != "default" and self.compile is not True:
-            setting = "auto" if self.compile else "false"
-            raise ValueError(f"trainer.compile_mode {self.compile_mode} needs trainer.compile true, got {setting}")
-        if self.compile_mode != "default" and self.accumulate_grad_batches > 1:
-            # CUDA graphs overwrite the gradients of the batch before (pytorch issues 169545 and 96693).
-            raise ValueError(
-                f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {self.compile_mode}, got "
-                f"{self.accumulate_grad_batches}"
-            )
-
-
 @section("log.attention")
 class AttentionLogConfig:
     """Attention in TensorBoard: the maps of its Attention tab, and the statistics of each head."""
@@ -311,6 +201,8 @@ class Config:
             raise ValueError(
                 "trainer.strategy fsdp2 shards AdamW's states only: optimizer.name must be adamw, got muon"
             )
+        if self.trainer.strategy == "fsdp2" and self.trainer.ema:
+            raise ValueError(f"trainer.ema must be 0 with trainer.strategy fsdp2, got {self.trainer.ema}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, as in config.yaml and in a checkpoint."""

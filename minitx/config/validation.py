@@ -6,11 +6,12 @@ Every error carries its location, so a sentence is built from the field's own JS
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from minitx.config.errors import ConfigError, did_you_mean
@@ -18,6 +19,21 @@ from minitx.config.errors import ConfigError, did_you_mean
 MAX_VALUES = 20_000  # in a config, each counted wherever it occurs: an alias may repeat millions
 MAX_DEPTH = 20  # of sections; a config has four levels
 MAX_SHOWN_LIMIT = 2**20  # a larger limit only guards against a slip of the keyboard, and is left out of sentences
+
+MAX_COUNT = 2**40  # more steps than any run takes
+
+MAX_SIZE = 2**20
+"""More symbols, tokens or examples than any task needs at once; a slip of the keyboard would fill the memory."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Section = TypeVar("Section")
 
 TYPES = {
     "integer": ("an integer", "integers"),
@@ -51,6 +67,24 @@ def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> I
             else:
                 lines.setdefault(*_key_and_sentence(each, kind, values, section))
         raise ConfigError("\n".join(lines.values())) from None
+
+
+@dataclass_transform(frozen_default=True)
+def section(name: str) -> Callable[[type[Section]], type[Section]]:
+    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`."""
+
+    def decorate(plain: type[Section]) -> type[Section]:
+        kind: Any = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(plain)
+        validated = kind.__init__
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            with errors_as_sentences(kind, kwargs, name):
+                validated(self, *args, **kwargs)
+
+        kind.__init__ = __init__
+        return kind
+
+    return decorate
 
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:

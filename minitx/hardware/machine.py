@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
     elif best == "mps":
         device = f"{platform.processor() or platform.machine()}, Apple GPU"
     else:
-        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
         device = f"{model or platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     date = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -1,5 +1,6 @@
 """The parts of a Transformer, on torch alone: no config, no data, no training."""
 
+from minitx.nn import bias_positions as bias_positions
 from minitx.nn import masks
 from minitx.nn.cache import Cache
 from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding

@@ -70,9 +70,12 @@ def refuse_missing_loggers(config: Config) -> None:
 
 def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
     """Import a config's files and resolve it, its sizes and the training state that it resumes checked; see resolve."""
+    from minitx.training.callbacks.stop_when import check_metric
     from minitx.training.resilience.training_state import checked
 
-    return checked(resolve(with_imports(config), resume, init_from, check_sizes))
+    found = checked(resolve(with_imports(config), resume, init_from, check_sizes))
+    check_metric(found.config.trainer.stop_when, found.task)
+    return found
 
 
 class AllExtras(run.RunExtras):
@@ -80,6 +83,7 @@ class AllExtras(run.RunExtras):
 
     files = TolerantFiles
     numerics: Numerics
+    stop: Any = None  # the callback StopWhen, if the config asks for it
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
         from minitx.training.callbacks.loggers import create
@@ -128,11 +132,24 @@ class AllExtras(run.RunExtras):
             wanted.append(ProfileSteps(settings.profile))
         elif settings.compile == "auto":
             wanted.append(AutoCompile())
+        if settings.stop_when.metric is not None:
+            from minitx.training.callbacks.stop_when import StopWhen
+
+            self.stop = StopWhen(settings.stop_when)
+            wanted.append(self.stop)
+        if settings.ema:
+            from minitx.training.callbacks.average_weights import AverageWeights
+
+            wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
         return [*wanted, StopOnSignal(files), KeepFreedMemory()]
 
     def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
-        figures = evaluation_report(predictor)
-        return figures, table(figures)
+        figures, ema = evaluation_report(predictor), predictor.config.trainer.ema
+        outcome, text = ({}, "") if self.stop is None else self.stop.outcome()
+        if ema:
+            outcome["weights"] = f"moving average, trainer.ema {ema}"
+            text += f"{outcome['weights']}\n"
+        return outcome | figures, f"{text}{table(figures)}"
 
     def finish(self, loggers: list[Any], config: Config, results: dict[str, Any]) -> None:
         from minitx.training.callbacks.loggers import finish

@@ -1,6 +1,5 @@
 """The folder of a run, runs/NAME/vN: created, locked against a second training, and written to."""
 
-import fcntl
 import itertools
 import os
 import re
@@ -8,10 +7,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 from minitx.checkpoints import format as checkpoint
-from minitx.checkpoints.atomic_files import UNFINISHED, remove_unfinished, written_whole
+from minitx.checkpoints.atomic_files import UNFINISHED, locked, remove_unfinished, written_whole
 from minitx.config.errors import ConfigError, expanded
 from minitx.config.schema import Config
 
@@ -56,35 +56,21 @@ def old_folder(folder: Path) -> Iterator[Path]:
 def _lock(folder: Path, stack: ExitStack) -> None:
     """Lock a folder that can be written, and remove the unfinished files of a killed process."""
     with tempfile.TemporaryFile(dir=folder):
-        stack.enter_context(_locked(folder))
+        if not stack.enter_context(locked(folder)):
+            _note_missing_locks(folder)
         remove_unfinished(folder)
+
+
+@cache
+def _note_missing_locks(folder: Path) -> None:
+    print_line(f"{folder} cannot be locked on this system: a second training there would not be refused")
 
 
 def _is_unused(folder: Path) -> bool:
     """Whether nobody trains in a folder, and a run has left nothing but its config: the next run takes it."""
-    with suppress(OSError), _locked(folder) as works:
+    with suppress(OSError), locked(folder) as works:
         return works and all(file.name == "config.yaml" or file.suffix == UNFINISHED for file in folder.iterdir())
     return False
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder, or raise a BlockingIOError; False on a filesystem without locks.
-
-    The lock ends with the process, however that ends, and leaves no file.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            works = True
-        except BlockingIOError:
-            raise
-        except OSError:
-            works = False
-        yield works
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

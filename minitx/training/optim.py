@@ -71,7 +71,8 @@ def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
     """Ratio of the learning rate to its peak, as a function of the optimizer steps done.
 
     Every schedule starts with a linear warm-up. Then `constant` keeps the peak, `linear` and `cosine` decay to
-    final_ratio at max_steps, and `noam` decays with 1 / sqrt(step) (Vaswani et al. 2017, 5.3, whose peak of
+    final_ratio at max_steps, `wsd` does so from the peak over the last decay_share of the steps (Hu et al. 2024,
+    MiniCPM), and `noam` decays with 1 / sqrt(step) (Vaswani et al. 2017, 5.3, whose peak of
     d_model^-0.5 * warmup_steps^-0.5 is optimizer.lr here).
     """
     warmup = config.warmup_steps
@@ -82,8 +83,9 @@ def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
             return step / warmup
         if config.name == "noam":
             return math.sqrt(max(warmup, 1) / step)
-        done = min((step - warmup) / max(max_steps - warmup, 1), 1.0)
-        if config.name == "linear":
+        start = max(warmup, round(max_steps * (1.0 - config.decay_share))) if config.name == "wsd" else warmup
+        done = min(max(step - start, 0) / max(max_steps - start, 1), 1.0)
+        if config.name in ("linear", "wsd"):
             return 1.0 - (1.0 - config.final_ratio) * done
         if config.name == "cosine":
             return config.final_ratio + (1.0 - config.final_ratio) * 0.5 * (1.0 + math.cos(math.pi * done))

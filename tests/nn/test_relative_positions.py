@@ -8,13 +8,9 @@ from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
+from minitx.nn.bias_positions import AlibiPositions, FirePositions, T5Positions, TransformerXLPositions
 from minitx.nn.position_ids import ConsecutiveIds, CoupledIds, OffsetIds, RandomizedIds
-from minitx.nn.positions import (
-    AlibiPositions,
-    RotaryPositions,
-    T5Positions,
-    TransformerXLPositions,
-)
+from minitx.nn.positions import PolarPositions, RotaryPositions
 
 D, H, K = 32, 4, 8
 POS = torch.arange(9)[None]
@@ -212,3 +208,41 @@ def test_an_encoder_decoder_that_cannot_reverse(tiny, scheme: str, change) -> No
     torch.testing.assert_close(model(change(src), tgt), model(src, tgt), atol=1e-5, rtol=1e-5)
     others = tiny("encoder_decoder", "rope")
     assert not torch.allclose(others(change(src), tgt), others(src, tgt), atol=1e-2)
+
+
+# ---- pope and fire ---------------------------------------------------------------------------------------------------
+
+
+def test_pope_is_the_sum_of_the_paper() -> None:
+    """The scaled score: softplus(q) softplus(k) cos(distance x base^(-c / K)) over the dimensions c, by sqrt(K)."""
+    pope, q, k = PolarPositions(D, H, K, True, base=100.0), heads(), heads(groups=2)
+    prepared = pope.prepare(POS, POS)
+    rotated_q, rotated_k = pope.rotate(q, prepared), pope.rotate(k, prepared).repeat_interleave(H // 2, dim=1)
+    k, softplus = k.repeat_interleave(H // 2, dim=1), torch.nn.functional.softplus
+    expected = torch.zeros(2, H, 9, 9)
+    for i, j, c in ((i, j, c) for i in range(9) for j in range(9) for c in range(K)):
+        cosine = math.cos((i - j) * 100.0 ** (-c / K))
+        expected[:, :, i, j] += softplus(q[:, :, i, c]) * softplus(k[:, :, j, c]) * cosine / math.sqrt(K)
+    torch.testing.assert_close(rotated_q @ rotated_k.mT / math.sqrt(rotated_q.size(-1)), expected)
+
+
+@pytest.mark.parametrize("threshold", [4.0, 512.0])
+def test_fire_is_the_function_of_the_paper(threshold: float) -> None:
+    fire = FirePositions(D, H, K, True, hidden=5, threshold=threshold)
+    bias = fire.prepare(POS, POS)[0]
+    for i, j in torch.ones(9, 9).tril().nonzero().tolist():
+        share = math.log(0.1 * (i - j) + 1) / math.log(0.1 * max(i, threshold) + 1)
+        expected = (share * fire.slopes + fire.offsets).clamp(min=0) @ fire.readout + fire.shift
+        torch.testing.assert_close(bias[:, i, j], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_fire_is_bounded_at_any_length_and_trains_its_threshold() -> None:
+    fire, far = FirePositions(D, H, K, True), torch.tensor([[0, 5, 50, 100_000]])
+    bias = fire.prepare(far, far)
+    torch.testing.assert_close(bias[0, :, 3, 0], bias[0, :, 2, 0], atol=1e-4, rtol=1e-4)  # the first of all tokens
+    bias.square().sum().backward()
+    trained = {name for name, weight in fire.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert trained == {*FirePositions.score_biases}
+    for options in ({"hidden": 0}, {"threshold": 0.0}):
+        with pytest.raises(ValueError, match=r"model\.position\.hidden and threshold must be positive"):
+            FirePositions(D, H, K, True, **options)

@@ -51,6 +51,9 @@ KINDS: dict[str, Sections] = {
         "optimizer": {"schedule": {"name": "cosine", "warmup_steps": 3}},
         "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}},
     },
+    "averaged, stopped after the third validation": {
+        "trainer": {"ema": 0.9, "stop_when": {"metric": "loss", "at_most": 100.0, "patience": 3}},
+    },
     "64-true, muon, accumulated": {
         "optimizer": {"name": "muon"},
         "trainer": {"precision": "64-true", "accumulate_grad_batches": 3},

@@ -3,7 +3,6 @@
 Memory holds one chunk of a corpus at a time.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
+from minitx.checkpoints.atomic_files import locked, remove_unfinished, written_whole
 from minitx.config.errors import ConfigError, expanded
 from minitx.config.registry import build, resolve
 from minitx.config.schema import Options
@@ -94,17 +93,11 @@ def _new_entry(path: Path) -> Iterator[IO[bytes]]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            with suppress(OSError):  # another process is writing, or the filesystem has no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(BlockingIOError), locked(path.parent) as alone:  # otherwise another process is writing
+            if alone:
                 remove_unfinished(path.parent)
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            with written_whole(path) as file:
-                yield file
-        finally:
-            os.close(descriptor)
+        with locked(path.parent, shared=True), written_whole(path) as file:
+            yield file
     except OSError as error:
         raise ConfigError(
             f"the cache folder {path.parent} cannot be written ({error.strerror}): set the environment variable "

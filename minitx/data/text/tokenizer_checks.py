@@ -7,12 +7,12 @@ regular expressions or rules that are not known here is tried out in a child pro
 
 import base64
 import json
-import resource
 import signal
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from minitx.config.errors import ConfigError
@@ -129,7 +129,7 @@ def _try_out(backend: dict[str, Any], patterns: list[str]) -> None:
             return
         if child.returncode > 0:
             reason = child.stderr.decode(errors="replace").strip().split("\n")[-1][:150]
-        elif child.returncode != -signal.SIGXCPU:
+        elif child.returncode != -getattr(signal, "SIGXCPU", 0):
             reason = "took too much memory"
     except subprocess.TimeoutExpired:
         pass
@@ -141,9 +141,12 @@ def _child() -> None:
     """Build the tokenizer on stdin and encode its texts, with limited memory and time."""
     import tokenizers
 
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(ImportError, ValueError, OSError):  # Windows; a macOS that limits no address space
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     backend, probes = json.load(sys.stdin)
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(backend))
     for text in probes:

@@ -96,7 +96,7 @@ class LogAttention(Callback):
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the generated outputs of every n-th validation, in the first process."""
         every = self.config.every_n_validations
-        if not trainer.is_global_zero or every < 1:
+        if not trainer.is_global_zero or every < 1 or not self.config.examples:
             return
         number = trainer.global_step * trainer.accumulate_grad_batches // int(trainer.val_check_interval)
         if (number - 1) % every and trainer.global_step < trainer.max_steps:

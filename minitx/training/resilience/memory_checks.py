@@ -18,7 +18,7 @@ ACTIVATION_BYTES = 2
 """bf16 or fp16, the narrowest format of training."""
 PARTS = {
     "embedding and head": ("vocab_size", "d_model"),
-    "positions": ("position.name", "position.max_len", "position.buckets", "d_model", "n_heads"),
+    "positions": ("position.name", "position.max_len", "position.buckets", "position.hidden", "d_model", "n_heads"),
     "layers": ("n_layers", "n_decoder_layers", "d_model", "d_ff", "d_head", "n_heads"),
 }
 """Parts of a model, and the keys of `model` that decide on their size."""

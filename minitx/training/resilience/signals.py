@@ -17,7 +17,8 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 from minitx.training.folder import RunFiles, print_line
 from minitx.training.module import RunCallback
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGPIPE: Any = getattr(signal, "SIGPIPE", None)  # Windows has neither this one nor SIGHUP
 
 
 class StopOnSignal(RunCallback):
@@ -42,13 +43,13 @@ class StopOnSignal(RunCallback):
         if threading.current_thread() is not threading.main_thread():
             yield  # Python handles signals in the main thread only
             return
-        nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS[: 2 if nohup else 3]}
+        caught = [each for each in SIGNALS if each in SIGNALS[:2] or signal.getsignal(each) != signal.SIG_IGN]  # nohup
+        before = {number: signal.signal(number, self._handle) for number in caught}
         if launched_by_lightning(trainer):
             unblock()  # also those sent while this process was starting
         elif trainer.world_size > 1:
             # Launched processes inherit the mask: signals stay pending until their handlers are installed.
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            mask("SIG_BLOCK")
         try:
             yield
         finally:
@@ -100,7 +101,7 @@ class StopOnSignal(RunCallback):
     def _received_anywhere(self, trainer: pl.Trainer) -> int:
         """The signal that any process has received, in all processes; 0 for none."""
         if not self.received and _output_is_closed():
-            self.received = signal.SIGPIPE
+            self.received = SIGPIPE
         if trainer.world_size == 1:
             return self.received
         local = torch.tensor(self.received, device=trainer.strategy.root_device)
@@ -118,13 +119,15 @@ class StopOnSignal(RunCallback):
                 message = "stopped before anything was saved; start again"
             else:
                 message = f"stopped at step {last:,}; resume with --resume"
-            closed = number == signal.SIGPIPE
+            closed = number == SIGPIPE
             print_line(f"standard output was closed: {message}" if closed else message, to_errors=closed)
         return SystemExit(0 if launched_by_lightning(self._trainer) else 128 + number)
 
 
 def _output_is_closed() -> bool:
     """Whether standard output is a pipe that nobody reads any more, as after `| head`."""
+    if SIGPIPE is None or not hasattr(select, "poll"):
+        return False
     poll = select.poll()
     with suppress(OSError, ValueError, AttributeError):  # standard output is no file
         poll.register(sys.stdout.fileno(), 0)
@@ -133,7 +136,13 @@ def _output_is_closed() -> bool:
 
 def unblock() -> None:
     """Deliver signals to this process, pending ones included."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    mask("SIG_UNBLOCK")
+
+
+def mask(how: str) -> None:
+    """Change the mask of this process; without an effect on Windows, where signals do not wait."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(getattr(signal, how), SIGNALS)
 
 
 def launched_by_lightning(trainer: pl.Trainer) -> bool:

@@ -19,6 +19,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.tensorboard.head_figures import HeadFigures
+from minitx.training.callbacks.average_weights import TRAINED
 from minitx.training.optim import biases_of_scores, build_optimizer, parameter_groups, schedule
 from minitx.training.resolve import ResolvedRun
 
@@ -69,19 +70,37 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
     states = _checked_optimizer(
         saved["optimizer_states"], model, optimizer, step, step == skipped or scaler is not None
     )
+    weights = {f"model.{name}": tensor for name, tensor in checkpoint.weights(dict(saved)).items()}
+    trained = saved.get(TRAINED)
+    if trained is not None:
+        fits = isinstance(trained, dict) and _shapes(trained) == _shapes(weights)
+        _require(fits, f"{TRAINED} must have the shapes of the weights", trained)
+        finite = all(bool(tensor.isfinite().all()) for tensor in trained.values())
+        _require(finite, f"{TRAINED} must be finite", "NaN or infinity")
     contents = {key: saved[key] for key in COPIED if key in saved} | {
         "pytorch-lightning_version": pl.__version__,
         "epoch": 0,
         "seconds": seconds,
         "validated": validated,
         "skipped_steps": skipped,
-        "state_dict": {f"model.{name}": tensor for name, tensor in checkpoint.weights(dict(saved)).items()},
+        # Without an average from here on, training continues from the weights that were trained.
+        "state_dict": weights if trained is None or config.trainer.ema else trained,
         "callbacks": _checked_callbacks(saved.get("callbacks", {})),
         "optimizer_states": [states],
         "lr_schedulers": [scheduler | {"last_epoch": step, "_step_count": step + 1, "_last_lr": rates}],
         "loops": {"fit_loop": _loop(step)},
     }
+    if trained is not None and config.trainer.ema:
+        contents[TRAINED] = trained
     return contents if scaler is None else contents | {SCALER: scaler}
+
+
+def _shapes(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Shapes by name; None for what is no tensor of floats."""
+    return {
+        name: tensor.shape if isinstance(tensor, Tensor) and tensor.is_floating_point() else None
+        for name, tensor in tensors.items()
+    }
 
 
 def _checked_optimizer(
@@ -175,6 +194,9 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
             score = state.get("best_model_score")
             fits = score is None or (isinstance(score, Tensor) and score.dim() == 0 and score.is_floating_point())
             _require(fits, "best_model_score must be a number", score)
+        elif name.startswith("StopWhen"):
+            fits = state.keys() == {"best", "row", "first"} and all(map(_is_number, state.values()))
+            _require(fits, "StopWhen must have the numbers best, row and first", state)
         elif name == "AutoCompile":
             fits = state.keys() == {"batches", "compiled"} and all(isinstance(value, int) for value in state.values())
             _require(fits, f"{name} must have batches and compiled", state)

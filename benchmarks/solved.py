@@ -1,0 +1,107 @@
+"""Steps until a toy task is solved: training that ends once two validations in a row are free of errors.
+
+    python -m benchmarks.solved                    all configs, three seeds, then the table in docs/results.md
+    python -m benchmarks.solved copy addition      these ones again, beside the recorded ones
+
+Each config with a moving average of its weights, which replaces the decay of its learning rate, and twenty validations
+in its max_steps. Seconds are processor seconds, which a busy machine changes little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.common import RESULTS, machine, table
+from minitx.config import yaml_files
+from minitx.sweeps.tables import Summary, shown
+from minitx.training.api import train
+
+CONFIGS = ("reverse_encoder", "copy", "addition", "associative_recall", "reverse", "sort", "dates", "induction")
+SEEDS, VALIDATIONS = 3, 20
+STOP = {
+    "trainer.ema": 0.99,
+    "trainer.stop_when.metric": "exact_match",
+    "trainer.stop_when.at_least": 1.0,
+    "trainer.stop_when.patience": 2,
+    "log.attention.every_n_validations": 0,
+}
+FILE = RESULTS / "solved.json"
+
+
+def run(name: str, seed: int) -> dict[str, Any]:
+    steps = yaml_files.read(name)["trainer"]["max_steps"]
+    own = {"run.folder": "runs/benchmark_solved", "run.seed": seed, "trainer.val_every_n_steps": steps // VALIDATIONS}
+    began = time.process_time()
+    found = train(name, STOP | own)
+    seconds = round(time.process_time() - began, 1)
+    kept = {key: found.get(key) for key in ("steps", "solved_at_step", "exact_match", "examples")}
+    return {
+        "config": name,
+        "seed": seed,
+        "max_steps": steps,
+        **kept,
+        "processor_seconds": seconds,
+        "machine": machine(),
+    }
+
+
+def section() -> str:
+    """The section of docs/results.md; empty before the first record."""
+    if not FILE.exists():
+        return ""
+    rows = json.loads(FILE.read_text(encoding="utf-8"))
+    lines, done, whole = [], 0, 0
+    for name in dict.fromkeys(row["config"] for row in rows):
+        mine = [row for row in rows if row["config"] == name]
+        done, whole = done + sum(row["steps"] for row in mine), whole + sum(row["max_steps"] for row in mine)
+        solved = [f"{row['solved_at_step']:,}" if row["solved_at_step"] else "not solved" for row in mine]
+        steps = [f"{row['steps']:,}" for row in mine]
+        exact, seconds = (
+            shown(key, Summary.of(row[where] for row in mine))
+            for key, where in (("exact_match", "exact_match"), ("seconds", "processor_seconds"))
+        )
+        lines.append([f"`{name}`", f"{mine[0]['max_steps']:,}", ", ".join(solved), ", ".join(steps), exact, seconds])
+    on = rows[-1]["machine"]
+    header = [
+        "config",
+        "max_steps",
+        "solved at step",
+        "stopped after step",
+        "exact match, held out",
+        "processor seconds",
+    ]
+    return "\n\n".join(
+        [
+            "## Stopped when solved",
+            "The same configs with `trainer.ema: 0.99` and `trainer.stop_when: {metric: exact_match, at_least: 1.0, "
+            f"patience: 2}}`, and {VALIDATIONS} validations in max_steps: the step of the first of two validations "
+            f"without an error, for the seeds 1 to {SEEDS}. Together these runs took {done:,} of {whole:,} steps, "
+            f"{1 - done / whole:.0%} fewer.",
+            table(header, lines),
+            f"({on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.solved`)",
+        ]
+    )
+
+
+def main() -> None:
+    from benchmarks import results
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", metavar="CONFIG", help=", ".join(CONFIGS))
+    torch.set_num_threads(1)
+    for name in parser.parse_args().configs or CONFIGS:
+        new = [run(name, seed) for seed in range(1, SEEDS + 1)]
+        before = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+        rows = [*(row for row in before if row["config"] != name), *new]
+        FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        (results.DOCS / "results.md").write_text(results.page(), encoding="utf-8")
+    print(section())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Averages of weights: an exponential moving average during training, and the mean of saved checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
+
+TRAINED = "trained_weights"
+"""Key of a checkpoint whose state_dict is an average: the weights that training continues from."""
+
+
+class AverageWeights(Callback):
+    """Exponential moving average of the weights, in fp32, which is validated and saved in their place.
+
+    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the initial weights are soon forgotten; a resumed
+    run has the same average. Maps and losses logged during training are those of the trained weights.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self._average: dict[Tensor, Tensor] = {}  # by parameter
+        self._trained: dict[Tensor, Tensor] = {}  # the parameters' own values during a validation
+        self._step = 0
+
+    def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
+        """Start from the initial weights; from now on the module's state_dict holds the average."""
+        self._average = {weight: _widened(weight).clone() for weight in module.parameters()}
+        module.register_state_dict_post_hook(lambda module, state, *_: state.update(_by_name(module, self._average)))
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        self._step = trainer.global_step
+        self._average = {weight: copy.to(weight.device) for weight, copy in self._average.items()}
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Update the average after an optimizer step."""
+        if (step := trainer.global_step) == self._step:
+            return
+        self._step = step
+        update = get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))
+        update([*self._average.values()], [*map(_widened, self._average)], None)
+
+    def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Put the average in the place of the weights."""
+        self._trained = {weight: weight.detach().clone() for weight in self._average}
+        _set(self._average)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Restore the weights."""
+        _set(self._trained)
+        self._trained = {}
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, contents: dict[str, Any]) -> None:
+        """Add the trained weights, to resume from."""
+        contents[TRAINED] = _by_name(module, {weight: weight.detach() for weight in self._average})
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, contents: dict[str, Any]) -> None:
+        """Restore both; a run that has had no average starts one from its weights."""
+        names = {weight: name for name, weight in module.named_parameters()}
+        self._average = {weight: _widened(contents["state_dict"][names[weight]]).clone() for weight in self._average}
+        if TRAINED in contents:
+            _set({weight: contents[TRAINED][names[weight]] for weight in self._average})
+
+
+def _widened(weight: Tensor) -> Tensor:
+    """A weight in fp32, or fp64 if it is: small changes of an average vanish in half precision."""
+    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
+
+
+def _by_name(module: Any, values: dict[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Values of parameters under all their names, of which tied ones have several."""
+    return {name: values[weight] for name, weight in module.named_parameters(remove_duplicate=False)}
+
+
+@torch.no_grad()
+def _set(values: dict[Tensor, Tensor]) -> None:
+    for weight, value in values.items():
+        weight.copy_(value)
+
+
+def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[Path, list[Path]]:
+    """Write the mean of the newest kept checkpoints of a run: its file, and the files that it is the mean of.
+
+    Args:
+        run: a run folder; trainer.keep_every_n_steps keeps its step_*.ckpt.
+        last: how many of them.
+        out: the checkpoint to write; by default average.ckpt in their folder.
+
+    Raises:
+        ConfigError: the run has kept fewer than two, or fewer than `last`.
+    """
+    folder = checkpoint.find(run, "last").parent
+    files = sorted(folder.glob("step_*.ckpt"))[-last:]
+    if last < 2 or len(files) < last:
+        raise ConfigError(
+            f"--last must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last} and "
+            f"{len(files)}; trainer.keep_every_n_steps keeps them"
+        )
+    contents = checkpoint.read(files[-1])
+    states = [checkpoint.read(file)["state_dict"] for file in files]
+    mean = {
+        name: (sum(state[name].double() for state in states) / len(states)).to(weight.dtype)
+        for name, weight in states[-1].items()
+    }
+    out = folder / "average.ckpt" if out is None else Path(out)
+    kept: dict[str, Any] = {key: contents[key] for key in ("minitx", "global_step", "precision") if key in contents}
+    checkpoint.write(kept | {"state_dict": mean, "averaged": [file.name for file in files]}, out)
+    return out, files

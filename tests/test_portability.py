@@ -1,0 +1,109 @@
+"""Systems without what only Unix has, and the file of the continuous integration."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted({*(ROOT / "minitx").rglob("*.py")} - {*(ROOT / "minitx/sweeps").rglob("*.py")})
+OPENS = {"open", "read_text", "write_text", "fdopen"}
+
+HIDDEN = """
+    import os, select, signal, sys
+
+    import datasets, lightning.pytorch, tensorboard.summary.writer.event_file_writer, torch  # they ask for the system
+
+    for module in ("fcntl", "resource", "pwd", "grp", "termios"):
+        sys.modules[module] = None  # its import fails
+    for owner, names in (
+        (signal, ("pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK", "SIGHUP", "SIGPIPE", "SIGXCPU", "SIGKILL")),
+        (select, ("poll",)),
+        (os, ("O_DIRECTORY", "sysconf", "sched_getaffinity")),
+    ):
+        for name in names:
+            if hasattr(owner, name):
+                delattr(owner, name)
+    opened = os.open
+
+    def refuse_folders(path, *arguments, **options):
+        if not isinstance(path, int) and os.path.isdir(path):
+            raise PermissionError(13, "a folder cannot be opened", str(path))
+        return opened(path, *arguments, **options)
+
+    os.open = refuse_folders
+
+    from minitx.cli.main import main
+
+    for words in sys.argv[1:]:
+        main(words.split())
+"""
+
+
+@pytest.mark.slow
+def test_a_run_without_anything_that_only_unix_has(tmp_path: Path) -> None:
+    """Train, resume, generate from words and from text: fcntl, SIGHUP, pthread_sigmask and more are hidden."""
+    small = "--model.d_model 16 --trainer.accelerator cpu --data.batch_size 4 --data.validation_size 8"
+    run = f"--run.folder {tmp_path} --trainer.val_every_n_steps 2 --log.every_n_steps 1 {small} --data.test_size 8"
+    (tmp_path / "text.txt").write_text("the cat sat on the mat.\n" * 200, encoding="utf-8")
+    commands = [
+        f"train --config reverse {run} --trainer.max_steps 2",
+        f"train --config reverse {run} --trainer.max_steps 4 --resume",
+        f"generate {tmp_path}/reverse 3",
+        f"train --config python_code --data.path {tmp_path}/text.txt --data.block 8 {run} --trainer.max_steps 2",
+    ]
+    script = tmp_path / "hidden.py"
+    script.write_text(textwrap.dedent(HIDDEN), encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MINITX_CACHE": str(tmp_path / "cache"), "PYTHONIOENCODING": "cp1252"}
+    env |= {"MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+    ran = subprocess.run([sys.executable, script, *commands], cwd=ROOT, env=env, capture_output=True, timeout=500)
+    output = ran.stdout.decode("cp1252")
+    assert ran.returncode == 0, output + ran.stderr.decode("cp1252")
+    assert output.count("cannot be locked on this system") == 2, "each folder once"
+    assert "--resume: continues after step 2" in output
+    assert (tmp_path / "reverse/v0/results.json").exists()
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_texts_are_read_and_written_as_utf_8(file: Path) -> None:
+    """The default encoding of Windows is another one."""
+    for call in (node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.Call)):
+        name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+        if name not in OPENS or ast.unparse(call.func) in ("os.open", "Image.open", "webbrowser.open"):
+            continue
+        binary = any(isinstance(word, ast.Constant) and "b" in str(word.value) for word in call.args)
+        assert binary or any(word.arg == "encoding" for word in call.keywords), f"line {call.lineno} names no encoding"
+
+
+def test_the_continuous_integration_runs_the_commands_that_there_are() -> None:
+    """Valid by the structure of a workflow: what runs where, and only make's targets and minitx's commands."""
+    from minitx.cli.main import COMMANDS
+
+    flow = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
+    assert flow.keys() <= {"name", "on", "concurrency", "permissions", "defaults", "env", "jobs"}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for job in flow["jobs"].values():
+        assert job.keys() == {"strategy", "runs-on", "timeout-minutes", "steps"}
+        assert {system.partition("-")[0] for system in job["strategy"]["matrix"]["os"]} == {
+            "ubuntu",
+            "macos",
+            "windows",
+        }
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+            assert step.keys() <= {"name", "uses", "with", "if", "run", "working-directory"}
+            for line in step.get("run", "").strip().splitlines():
+                tool, *words = line.split()
+                known = {"make": targets, "minitx": {*COMMANDS}, "python": {"-m"}}
+                assert words[0] in known[tool], line
+            for path in re.findall(r"(?:tests|configs)/[\w./]+", step.get("run", "")):
+                assert (ROOT / path).exists(), path
+    pythons = flow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert pythons == ["3.11", "3.12", "3.13", "3.14"]
+    assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,0 +1,104 @@
+"""The moving average of weights, and the mean of checkpoints: equal to sums written out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import minitx
+from minitx.cli.main import main
+from minitx.config.errors import ConfigError
+from minitx.training.api import train_config as train
+from minitx.training.callbacks.average_weights import average
+from minitx.training.module import TransformerModule
+from tests.training.interrupting import equal, state
+
+KEPT = {"keep_every_n_steps": 1}
+
+
+def weights(folder: Path, name: str) -> dict[str, Tensor]:
+    return state(folder, name)["state_dict"]
+
+
+def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    assert one.keys() == other.keys()
+    return all(torch.allclose(weight, other[name], atol=1e-6) for name, weight in one.items())
+
+
+def test_the_moving_average_is_its_definition_and_leaves_training_alone(small: Any, trained: Any) -> None:
+    plain, averaged = trained(trainer=KEPT), trained(trainer={**KEPT, "ema": 0.3})
+    initial = trained(trainer={**KEPT, "ema": 0.3})  # the same folder
+    assert initial == averaged
+    torch.manual_seed(1)
+    expected = {f"model.{name}": weight for name, weight in first_weights(small).items()}
+    for step in range(1, 7):
+        decay = min(0.3, (1 + step) / (10 + step))
+        now = weights(plain, f"step_{step:08d}")
+        expected = {name: decay * weight + (1 - decay) * now[name] for name, weight in expected.items()}
+        kept = state(averaged, f"step_{step:08d}")
+        assert close(kept["state_dict"], expected), f"step {step}"
+        assert equal(kept["trained_weights"], now), "training does not depend on the average"
+
+
+def first_weights(small: Any) -> dict[str, Tensor]:
+    from minitx.training.resolve import resolve
+
+    return resolve(small()).model.state_dict()
+
+
+def test_validation_best_and_results_are_of_the_average(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: dict[int, dict[str, Tensor]] = {}
+    original = TransformerModule.on_validation_epoch_end
+
+    def record(self: TransformerModule) -> None:
+        judged[self.global_step] = {name: weight.clone() for name, weight in self.model.state_dict().items()}
+        original(self)
+
+    monkeypatch.setattr(TransformerModule, "on_validation_epoch_end", record)
+    results = train(small(trainer={"ema": 0.9}))
+    folder = tmp_path / "runs/small/v0"
+    best = state(folder, "best")
+    assert close({f"model.{name}": weight for name, weight in judged[best["global_step"]].items()}, best["state_dict"])
+    assert not close(best["state_dict"], state(folder)["trained_weights"]), "not the trained weights"
+    assert results["weights"] == "moving average, trainer.ema 0.9"
+    loaded = minitx.load(folder, device="cpu").model.state_dict()
+    assert equal({f"model.{name}": weight for name, weight in loaded.items()}, best["state_dict"])
+
+
+@pytest.mark.parametrize("first", [0.0, 0.9])
+def test_the_average_begins_or_ends_when_a_run_is_resumed(small: Any, tmp_path: Path, first: float) -> None:
+    """Training continues from the trained weights, and an average that begins, from them."""
+    folder = tmp_path / "runs/small/v0"
+    train(small(trainer={"max_steps": 3, "ema": first}))
+    train(small(trainer={"max_steps": 4, "ema": 0.9 - first, "save_every_n_steps": 1}), resume=True)
+    resumed = state(folder)
+    trained_weights = resumed["state_dict"] if first else resumed["trained_weights"]
+    straight = small(run={"name": "straight", "folder": str(tmp_path / "runs")}, trainer={"max_steps": 3})
+    train(straight)
+    train(small(run={"name": "straight", "folder": str(tmp_path / "runs")}, trainer={"max_steps": 4}), resume=True)
+    assert equal(trained_weights, weights(tmp_path / "runs/straight/v0", "last"))
+
+
+def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = finished(trainer=KEPT)
+    main(["average", str(folder.parent), "--last", "3"])
+    assert "the mean of step_00000004.ckpt to step_00000006.ckpt, 3 files" in capsys.readouterr().out
+    parts = [weights(folder, f"step_{step:08d}") for step in (4, 5, 6)]
+    expected = {name: sum(part[name] for part in parts) / 3 for name in parts[0]}
+    assert close(weights(folder, "average"), expected)
+    assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
+    with pytest.raises(ConfigError, match=r"--last must be at least 2 and at most .* got 7 and 6; .*keep_every_n"):
+        average(folder, 7)
+
+
+def test_damaged_trained_weights_are_refused(finished: Any, small: Any) -> None:
+    folder = finished(trainer={"ema": 0.9})
+    contents = state(folder)
+    contents["trained_weights"]["model.embedding.table.weight"] = torch.zeros(3)
+    torch.save(contents, folder / "last.ckpt")
+    with pytest.raises(ConfigError, match=r"trained_weights must have the shapes of the weights"):
+        train(small(trainer={"ema": 0.9, "max_steps": 9}), resume=True)

@@ -1,0 +1,84 @@
+"""Training that ends before max_steps: at a figure of the validations, or once it improves no longer."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minitx.config.errors import ConfigError
+from minitx.config.schema import StopConfig
+from minitx.training.api import train_config as train
+from minitx.training.callbacks.stop_when import StopWhen
+from tests.training.interrupting import state
+
+EVERY_STEP = {"max_steps": 6, "val_every_n_steps": 1}
+
+
+def stopped_at(values: list[float], **settings: Any) -> tuple[int, dict[str, Any]]:
+    """The validation after which a run with these figures ends, counted from 1, and its outcome."""
+    callback = StopWhen(StopConfig(**settings))
+    loop = SimpleNamespace(max_steps=100)
+    for step, value in enumerate(values, start=1):
+        module = SimpleNamespace(validated={settings["metric"]: value})
+        trainer: Any = SimpleNamespace(
+            fit_loop=SimpleNamespace(epoch_loop=loop),
+            global_step=step, max_steps=100, accumulate_grad_batches=1, val_check_interval=1, is_global_zero=False,
+        )  # fmt: skip
+        callback.on_validation_end(trainer, module)
+        if loop.max_steps < 100:
+            return loop.max_steps, callback.outcome()[0]
+    return 0, callback.outcome()[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "expected"),
+    [
+        ([0.5, 1.0, 0.9, 1.0, 1.0], {"metric": "exact_match", "at_least": 1.0}, (5, {"solved_at_step": 4})),
+        ([0.5, 0.9], {"metric": "exact_match", "at_least": 0.9, "patience": 1}, (2, {"solved_at_step": 2})),
+        ([3.0, 2.0, 1.0], {"metric": "loss", "at_most": 2.0}, (3, {"solved_at_step": 2})),
+        ([3.0, 2.0, 2.0, 1.9, 1.9, 2.0], {"metric": "loss"}, (6, {"no_improvement_from_step": 5})),
+        ([1.0, 2.0, 3.0], {"metric": "bleu"}, (0, {})),
+        ([2.0, float("nan"), float("nan")], {"metric": "loss"}, (3, {"no_improvement_from_step": 2})),
+        ([float("nan")] * 3, {"metric": "loss", "at_most": 2.0}, (0, {})),
+    ],
+)
+def test_which_validation_is_the_last(
+    values: list[float], settings: dict[str, Any], expected: tuple[int, dict[str, Any]]
+) -> None:
+    assert stopped_at(values, **settings) == expected
+
+
+def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
+    small: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs/small/v0"
+    sections = {"trainer": {**EVERY_STEP, "stop_when": {"metric": "loss", "at_most": 100.0}}}
+    results = train(small(**sections))
+    assert (results["steps"], results["solved_at_step"]) == (2, 1)
+    assert "solved at step 1: loss at most 100.0 in 2 validations" in capsys.readouterr().out
+    assert json.loads((folder / "results.json").read_text()) == results
+    assert state(folder)["global_step"] == 2, "the last step is saved"
+    assert train(small(**sections), resume=True) | {"seconds": 0} == results | {"seconds": 0}
+    free = train(small(trainer=EVERY_STEP), resume=True)
+    assert free["steps"] == 6
+    assert "solved_at_step" not in free
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ({"metric": "perplexity"}, r"trainer\.stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
+        ({"metric": "bleu"}, r"trainer\.stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
+        ({"metric": "loss", "at_least": 1.0}, r"trainer\.stop_when\.at_most is for loss, got at_least 1\.0"),
+        ({"metric": "exact_match", "at_most": 1.0}, r"trainer\.stop_when\.at_least is for exact_match, got at_most"),
+    ],
+)
+def test_a_metric_that_the_task_does_not_have_is_refused(small: Any, stop: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(small(trainer={"stop_when": stop}))
+
+
+def test_running_text_has_no_exact_match(small: Any, cat: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be token_accuracy or loss for this task, got exact_match"):
+        train(small(data={"path": str(cat)}, trainer={"stop_when": {"metric": "exact_match"}}))
