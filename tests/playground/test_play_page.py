@@ -32,7 +32,9 @@ class PlayPage:
         self.page, self.address = page, address
 
     def open(self, **view: Any) -> None:
-        self.page.goto("about:blank")
+        if self.page.url.startswith(self.address):  # no new page
+            self.after(lambda: self.page.evaluate("view => { location.hash = view }", urlencode(view)))
+            return
         self.page.goto(f"{self.address}#{urlencode(view)}")
         if "prompt" in view:
             self.settled()
