@@ -271,7 +271,7 @@ def test_without_its_mirrored_heads_reversal_breaks(play: Any, tmp_path: Path) -
     assert page.page.locator(".chip.wrong").count() == 1
     page.press("Which heads can go?")
     page.page.locator(".ranking li").first.wait_for(timeout=PATIENCE_MS)
-    assert page.page.locator(".ranking li").count() == 12
+    assert page.page.locator(".ranking li").count() == 16
     page.after(lambda: page.press("All on"))
     assert page.text == "6 2 9 5 1 4 1 3"
     assert page.tokens[-1] == predictor.tokenizer.special.eos
