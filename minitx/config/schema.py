@@ -1,7 +1,8 @@
 """Every key of a run with its type, range and meaning, as frozen dataclasses. No torch: `--help` must answer at once.
 
-Three sections are open, because users may register more of them: `data`, `model.position` and `model.position_ids`
-hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
+Some sections are open, because users may register more of them: `data`, `model.position`, `model.window_position` and
+`model.position_ids` hold a registered `name` and that class's own options, which config/registry.py checks once the
+class is known.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Window = Annotated[int, Field(ge=1, lt=2**31)]
 
 Section = TypeVar("Section")
 
@@ -93,10 +96,19 @@ class ModelConfig:
     """The position scheme: a registered `name` (minitx list) and its own options."""
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
-    window: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Number of keys that a query of self-attention may see, itself included. Default: all."""
+    window: Window | Annotated[tuple[Window | None, ...], Field(min_length=1)] | None = Field(
+        default=None, examples=["128, or by layer [128, 128, 128, null]"]
+    )
+    """Number of keys that a query of self-attention may see, itself included; or a list of them by layer, which
+    repeats. Default: all."""
+    window_position: Options | None = None
+    """The position scheme of layers with a window, where it is another one (Gemma 3). Default: position."""
     norm_first: bool = True
     """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
+    sandwich_norm: bool = False
+    """With norm_first: normalize the output of each sublayer too, before it is added (Gemma 2)."""
+    parallel_residual: bool = False
+    """With norm_first: all sublayers read the input of the layer, instead of one after the other (GPT-NeoX, Phi)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalization: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
     norm_eps: Positive | None = None
@@ -112,6 +124,8 @@ class ModelConfig:
     """Normalize queries and keys by head before their product."""
     softcap: Positive | None = None
     """Bend attention scores into (-softcap, softcap) by a hyperbolic tangent (Gemma 2). Default: leave them."""
+    logit_softcap: Positive | None = None
+    """Bend the logits into (-logit_softcap, logit_softcap) in the same way (Gemma 2). Default: leave them."""
     prefix_lm: bool = False
     """decoder_only: read the question in both directions, write the answer causally (Raffel et al. 2020)."""
     embedding_norm: bool = False
@@ -150,11 +164,20 @@ class ModelConfig:
                 f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with model.window "
                 f"{self.window}"
             )
-        if self.architecture != "decoder_only" and self.window is not None and self.window % 2 == 0:
+        even = next((window for window in self.windows if window is not None and window % 2 == 0), None)
+        if self.architecture != "decoder_only" and even is not None:
             raise ValueError(
-                f"model.window must be odd where attention is bidirectional, got {self.window}: itself and the same "
-                "number on each side"
+                f"model.window must be odd where attention is bidirectional, got {even}: itself and the same number on "
+                "each side"
             )
+        for key in ("sandwich_norm", "parallel_residual"):
+            if getattr(self, key) and not self.norm_first:
+                raise ValueError(f"model.{key} needs model.norm_first true, got false")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows of the first layers, which those of the later ones repeat."""
+        return self.window if isinstance(self.window, tuple) else (self.window,)
 
     @property
     def decoder_layers(self) -> int:
@@ -317,7 +340,7 @@ class Config:
         return TypeAdapter(Config).dump_python(self, mode="json")
 
 
-OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
+OPEN_SECTIONS = ("data", "model.position", "model.position_ids", "model.window_position")
 """The sections that hold a registered name and the options of its class."""
 
 
