@@ -96,9 +96,9 @@ class ModelConfig:
     """The position scheme: a registered `name` (minitx list) and its own options."""
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
-    window: Window | Annotated[tuple[Window | None, ...], Field(min_length=1)] | None = Field(
-        default=None, examples=["128, or by layer [128, 128, 128, null]"]
-    )
+    window: Annotated[
+        Window | Annotated[tuple[Window | None, ...], Field(min_length=1)] | None, Field(examples=["[128, null]"])
+    ] = None
     """Number of keys that a query of self-attention may see, itself included; or a list of them by layer, which
     repeats. Default: all."""
     window_position: Options | None = None
@@ -108,7 +108,9 @@ class ModelConfig:
     sandwich_norm: bool = False
     """With norm_first: normalize the output of each sublayer too, before it is added (Gemma 2)."""
     parallel_residual: bool = False
-    """With norm_first: all sublayers read the input of the layer, instead of one after the other (GPT-NeoX, Phi)."""
+    """With norm_first: all sublayers read the input of the layer, instead of one after the other (GPT-NeoX)."""
+    shared_norm: bool = False
+    """With parallel_residual: one norm before all sublayers of a layer (Phi)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalization: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
     norm_eps: Positive | None = None
@@ -170,9 +172,12 @@ class ModelConfig:
                 f"model.window must be odd where attention is bidirectional, got {even}: itself and the same number on "
                 "each side"
             )
-        for key in ("sandwich_norm", "parallel_residual"):
-            if getattr(self, key) and not self.norm_first:
-                raise ValueError(f"model.{key} needs model.norm_first true, got false")
+        needs = {
+            "sandwich_norm": "norm_first", "parallel_residual": "norm_first", "shared_norm": "parallel_residual",
+        }  # fmt: skip
+        for key, needed in needs.items():
+            if getattr(self, key) and not getattr(self, needed):
+                raise ValueError(f"model.{key} needs model.{needed} true, got false")
 
     @property
     def windows(self) -> tuple[int | None, ...]:

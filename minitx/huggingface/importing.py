@@ -56,6 +56,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, 
     weights = read_weights(folder, family.base)
     check_stored(config, weights)
     config, tensors = _convert(family, config, weights)
+    family.fold(hf, tensors)
     tokenizer = read_tokenizer(folder, config.architecture, hf)
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
         raise ConfigError(
@@ -87,8 +88,8 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
         weights[other] = weights[other] + weights[name][0]
     tensors: dict[str, Tensor] = {}
     for hf_name, names, (from_hf, _) in links:
-        for name, part in zip(names, weights[hf_name].tensor_split(len(names), dim=-1), strict=True):
-            tensor, (shape, aliases) = from_hf(part), parameters[name]
+        for name, tensor in zip(names, from_hf(weights[hf_name], len(names)), strict=True):
+            shape, aliases = parameters[name]
             if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
                 raise ConfigError(f"{hf_name}: expected finite floating-point numbers, got {tensor.dtype} or NaN")
             if tensor.shape != shape:

@@ -79,7 +79,10 @@ def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[No
 
     def schemes(key: str) -> list[NoPositions]:
         """The scheme of each layer: one object for all, where it can be shared."""
-        built = [build(POSITIONS, getattr(config, key), f"model.{key}", **given) for _ in range(layers)]
+        try:
+            built = [build(POSITIONS, getattr(config, key), f"model.{key}", **given) for _ in range(layers)]
+        except OptionError as error:
+            raise OptionError(str(error).replace("model.position.", f"model.{key}.")) from None
         return [built[0]] * layers if built[0].shared else built
 
     usual = schemes("position")
@@ -119,7 +122,7 @@ def _layer_options(config: ModelConfig) -> dict[str, Any]:
     return {
         "d_model": config.d_model, "norm_first": config.norm_first, "dropout": config.dropout,
         "norm": config.norm, "norm_eps": config.norm_eps, "sandwich": config.sandwich_norm,
-        "parallel": config.parallel_residual,
+        "parallel": config.parallel_residual, "shared_norm": config.shared_norm,
     }  # fmt: skip
 
 

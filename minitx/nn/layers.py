@@ -18,7 +18,7 @@ class EncoderLayer(nn.Module):
     """Self-attention in both directions, then the feed-forward network (Vaswani et al. 2017, figure 1, left).
 
     ffn is None for attention alone. parallel: all sublayers read the layer's input, and their outputs are added to it
-    (Wang and Komatsuzaki 2021, GPT-J). Other arguments as for AddNorm.
+    (Wang and Komatsuzaki 2021, GPT-J); shared_norm: they have one norm. Other arguments as for AddNorm.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class EncoderLayer(nn.Module):
         norm_first: bool = True,
         dropout: float = 0.0,
         parallel: bool = False,
+        shared_norm: bool = False,
         **norm: Any,
     ) -> None:
         super().__init__()
@@ -36,6 +37,8 @@ class EncoderLayer(nn.Module):
         add_norm = partial(AddNorm, d_model, norm_first, dropout, **norm)
         self.add_norm_attn = add_norm()
         self.add_norm_ffn = add_norm() if ffn is not None else None
+        if shared_norm and self.add_norm_ffn is not None:
+            self.add_norm_ffn.norm = self.add_norm_attn.norm
 
     def forward(self, x: Tensor, prepared: Prepared | None = None) -> Tensor:
         """Apply the sublayers to x [B, T, D]; `prepared` is for consecutive positions without padding by default."""
@@ -60,6 +63,7 @@ class DecoderLayer(nn.Module):
         norm_first: bool = True,
         dropout: float = 0.0,
         parallel: bool = False,
+        shared_norm: bool = False,
         **norm: Any,
     ) -> None:
         super().__init__()
@@ -68,6 +72,9 @@ class DecoderLayer(nn.Module):
         self.add_norm_self = add_norm()
         self.add_norm_cross = add_norm() if cross_attn is not None else None
         self.add_norm_ffn = add_norm() if ffn is not None else None
+        for each in (self.add_norm_cross, self.add_norm_ffn):
+            if shared_norm and each is not None:
+                each.norm = self.add_norm_self.norm
 
     def forward(
         self,
