@@ -1,8 +1,7 @@
 """Every key of a run with its type, range and meaning, as frozen dataclasses. No torch: `--help` must answer at once.
 
-Some sections are open, because users may register more of them: `data`, `model.position`, `model.window_position` and
-`model.position_ids` hold a registered `name` and that class's own options, which config/registry.py checks once the
-class is known.
+Sections are open where users may register more: `data`, `model.position`, `model.window_position`, `model.position_ids`
+hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,8 +33,6 @@ Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-Window = Annotated[int, Field(ge=1, lt=2**31)]
 
 Section = TypeVar("Section")
 
@@ -72,6 +69,9 @@ class RunConfig:
     """A checkpoint file or run folder whose weights the run starts from, and for text its tokenizer: --init_from."""
 
 
+Window = Annotated[int, Field(ge=1, lt=2**31)] | None
+
+
 @section("model")
 class ModelConfig:
     """The Transformer to build."""
@@ -96,11 +96,10 @@ class ModelConfig:
     """The position scheme: a registered `name` (minitx list) and its own options."""
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
-    window: Annotated[
-        Window | Annotated[tuple[Window | None, ...], Field(min_length=1)] | None, Field(examples=["[128, null]"])
-    ] = None
-    """Number of keys that a query of self-attention may see, itself included; or a list of them by layer, which
-    repeats. Default: all."""
+    window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[128, null]"])] = (
+        None
+    )
+    """Keys that a query of self-attention may see, itself included; or a list by layer, which repeats. Default: all."""
     window_position: Options | None = None
     """The position scheme of layers with a window, where it is another one (Gemma 3). Default: position."""
     norm_first: bool = True
@@ -163,21 +162,14 @@ class ModelConfig:
             raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only")
         if self.prefix_lm and (self.architecture != "decoder_only" or self.window is not None):
             raise ValueError(
-                f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with model.window "
-                f"{self.window}"
+                f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with {self.window}"
             )
-        even = next((window for window in self.windows if window is not None and window % 2 == 0), None)
-        if self.architecture != "decoder_only" and even is not None:
-            raise ValueError(
-                f"model.window must be odd where attention is bidirectional, got {even}: itself and the same number on "
-                "each side"
-            )
-        needs = {
-            "sandwich_norm": "norm_first", "parallel_residual": "norm_first", "shared_norm": "parallel_residual",
-        }  # fmt: skip
-        for key, needed in needs.items():
-            if getattr(self, key) and not getattr(self, needed):
-                raise ValueError(f"model.{key} needs model.{needed} true, got false")
+        if self.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in self.windows):
+            raise ValueError(f"model.window must be odd where attention is bidirectional, got {self.window}")
+        if (self.sandwich_norm or self.parallel_residual) and not self.norm_first:
+            raise ValueError("model.sandwich_norm and model.parallel_residual need model.norm_first true, got false")
+        if self.shared_norm and not self.parallel_residual:
+            raise ValueError("model.shared_norm needs model.parallel_residual true, got false")
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -357,16 +349,3 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     """
     check_plain(values, "the config")
     return validate(Config, values)
-
-
-def merged(before: Any, after: Any, section: str = "") -> Any:
-    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
-    if section in (*OPEN_SECTIONS, "data.tokenizer"):
-        before, after = named(before), named(after)
-    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
-        return after
-    both = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
-    if both and before["name"] != after["name"]:
-        return dict(after)
-    changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
-    return {**before, **changed}

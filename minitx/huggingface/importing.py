@@ -19,13 +19,16 @@ from minitx.huggingface.hub_files import local_folder, read_json, read_weights
 from minitx.huggingface.tokenizer_files import read_tokenizer
 
 
-def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
+def import_model(source: str, out: str | Path, revision: str | None = None) -> tuple[str, ModelConfig, int]:
     """Read a Hugging Face model, from a folder or the hub, and write it as a checkpoint.
+
+    Args:
+        revision: of a name on the hub, or a folder in that of the source: Pythia has step0 to step143000.
 
     Returns:
         The model_type, the config and the number of parameters.
     """
-    folder = local_folder(source)
+    folder = local_folder(source, revision)
     try:
         hf, family, config, tensors, tokenizer = _read(folder)
     except ConfigError:
@@ -35,7 +38,8 @@ def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
         raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
     max_length = hf.get(family.length[0]) or family.length[1]
     data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
-    run = RunConfig(name=folder.resolve().name if Path(source).is_dir() else source)
+    name = Path(source).resolve().name if Path(source).is_dir() else source
+    run = RunConfig(name=f"{name}@{revision}" if revision else name)
     header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
     checkpoint.write({"minitx": header, "state_dict": state}, out)

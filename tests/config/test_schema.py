@@ -70,9 +70,9 @@ def test_help_lists_every_key_with_its_meaning() -> None:
         ({"window": [3, None, 4]}, "model.window must be odd"),
         ({"window": []}, "model.window: expected an integer of at least 1 or a list"),
         ({"window": [3, 0]}, "model.window: expected an integer of at least 1 or a list"),
-        ({"parallel_residual": True, "norm_first": False}, "model.parallel_residual needs model.norm_first true"),
+        ({"parallel_residual": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
         ({"shared_norm": True}, "model.shared_norm needs model.parallel_residual true"),
-        ({"sandwich_norm": True, "norm_first": False}, "model.sandwich_norm needs model.norm_first true"),
+        ({"sandwich_norm": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
         ({"n_layers": 0}, "model.n_layers: expected an integer of at least 1, got 0"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
 from huggingface.hf_models import CASES, TEXT, HFModel, check_logits, check_text, hf_logits, save, saved
@@ -199,6 +200,29 @@ def test_names_of_a_model_without_its_head(tmp_path: Path) -> None:
     hf.model.transformer.save_pretrained(tmp_path)
     assert not any(name.startswith("transformer.") for name in load_file(tmp_path / "model.safetensors"))
     check_logits(hf.model, imported(tmp_path))
+
+
+def test_revisions_are_steps_of_the_attention_tab(tmp_path: Path, refused: Callable) -> None:
+    log, steps = tmp_path / "log", (0, 1000, 143000)
+    for step in steps:
+        hf = saved("gpt_neox", tmp_path / f"pythia/step{step}")
+        with torch.no_grad():
+            hf.model.gpt_neox.layers[0].attention.query_key_value.weight.mul_(1 + step)
+        hf.model.save_pretrained(hf.folder)
+        file = tmp_path / f"{step}.ckpt"
+        main(["import", str(tmp_path / "pythia"), "--revision", f"step{step}", "--out", str(file)])
+        out = str(tmp_path / "maps.html")
+        main(["attend", str(file), PROMPTS[0], "--logdir", str(log), "--step", str(step), "--out", out])
+        ids = hf.tokenizer(PROMPTS[0], return_tensors="pt")["input_ids"]
+        check_logits(hf.model, minitx.load(file), ids, atol=1e-3)
+    assert minitx.load(file).config.run.name == "pythia@step143000"
+    events = EventAccumulator(str(log), size_guidance={"tensors": 0}).Reload()
+    (tag,) = events.Tags()["tensors"]
+    first, *others = events.Tensors(tag)
+    assert (first.step, *(event.step for event in others)) == steps
+    assert all(event.tensor_proto != first.tensor_proto for event in others)
+    missing = refused("import", str(tmp_path / "pythia"), "--revision", "step7", "--out", str(file))
+    assert "has no folder step7" in missing
 
 
 REFUSED_CONFIGS = [
