@@ -96,9 +96,7 @@ class ModelConfig:
     """The position scheme: a registered `name` (minitx list) and its own options."""
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
-    window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[128, null]"])] = (
-        None
-    )
+    window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[9, null]"])] = None
     """Keys that a query of self-attention may see, itself included; or a list by layer, which repeats. Default: all."""
     window_position: Options | None = None
     """The position scheme of layers with a window, where it is another one (Gemma 3). Default: position."""
