@@ -28,8 +28,8 @@ def attribute(
 ) -> dict[str, Tensor]:
     """What each part of the last stack adds to the logits of tokens [B, T], or to their difference to those of others.
 
-    The parts add up to the logit in every model, before model.logit_softcap. With pre-norm layers, only the scale of the
-    final norm is frozen; with sandwich norms also that of the norm of each part's output, and with post-norm layers
+    The parts add up to the logit in every model, before model.logit_softcap. With pre-norm layers, only the scale of
+    the final norm is frozen; with sandwich norms also that of the norm of each part's output, and with post-norm layers
     that of each later norm between a part and the head, so what a part adds is approximate.
 
     Args:

@@ -1,7 +1,6 @@
 """Build a model from its config, with its initial weights: the one file that imports both config and nn/."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,13 +22,12 @@ from minitx.nn.stacks import DecoderStack, EncoderStack
 
 def resolved_positions(config: ModelConfig) -> ModelConfig:
     """Fill in every option of the open sections of a model; a ConfigError has a line for each mistake."""
-    sections: dict[str, Any] = {"position": POSITIONS, "position_ids": POSITION_IDS}
-    if config.window_position is not None:
-        sections["window_position"] = POSITIONS
-    checks = [
-        partial(resolve, registry, getattr(config, key), f"model.{key}", GIVEN) for key, registry in sections.items()
-    ]
-    return replace(config, **dict(zip(sections, all_results(*checks), strict=True)))
+    position, position_ids, window_position = all_results(
+        lambda: resolve(POSITIONS, config.position, "model.position", GIVEN),
+        lambda: resolve(POSITION_IDS, config.position_ids, "model.position_ids", GIVEN),
+        lambda: config.window_position and resolve(POSITIONS, config.window_position, "model.window_position", GIVEN),
+    )
+    return replace(config, position=position, position_ids=position_ids, window_position=window_position)
 
 
 def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
@@ -64,10 +62,9 @@ def _encoder(config: ModelConfig) -> EncoderStack:
 
 def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
     (scheme, attentions), options = _self_attentions(config, True, config.decoder_layers), _layer_options(config)
-    crosses = [_attention(config) if cross else None for _ in attentions]
-    pairs = zip(attentions, crosses, strict=True)
     layers = [
-        DecoderLayer(self_attn, _ffn(config), cross_attn=cross_attn, **options) for self_attn, cross_attn in pairs
+        DecoderLayer(self_attn, _ffn(config), cross_attn=_attention(config) if cross else None, **options)
+        for self_attn in attentions
     ]
     return DecoderStack(layers, **_stack_options(config, scheme, True))
 
