@@ -89,7 +89,6 @@ def plan(
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
                 raise ConfigError(f"trainer.{key} must be 1 in a sweep, got {value}: {advice}")
-
         refuse_missing_loggers(config)
         measured = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)

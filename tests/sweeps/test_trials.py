@@ -106,12 +106,15 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
         assert results(processes[0]) == POINTS
 
 
-def test_two_processes_that_choose_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["new", "lost"])
+def test_two_processes_that_choose_the_same_run(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
+    if lost and (killed := one.take()):
+        killed.end(FAIL)
     seen = one.runs
     first = two.take()
     assert first is not None
-    monkeypatch.setattr(Trials, "runs", seen)  # what the first process saw before
+    monkeypatch.setattr(Trials, "runs", seen)  # as the other process saw them before
     ask = one.study.ask
     monkeypatch.setattr(one.study, "ask", lambda: (monkeypatch.undo(), ask())[1])
     assert one.take() is None
