@@ -15,14 +15,14 @@ from typing import Any
 from benchmarks.common import DOCS, record, table
 from minitx.cli.config_parser import config_parser
 from minitx.sweeps import grid
-from minitx.sweeps.plan import Search, plan
+from minitx.sweeps.plan import SearchOptions, plan
 from minitx.sweeps.sweep import sweep
 
 RANGES = ["optimizer.lr=1e-4..1e-1", "optimizer.weight_decay=1e-3..10"]
 SHOWN = (5, 10, 15, 20)  # trials
 
 
-def best_losses(words: list[str], search: Search, repeat: int, jobs: int) -> list[float]:
+def best_losses(words: list[str], search: SearchOptions, repeat: int, jobs: int) -> list[float]:
     """The held-out loss of the best trial so far, by the score in validations, after each trial."""
     values = config_parser().parse_args(words).values
     rows, failed = sweep(plan(values, grid.parse(RANGES), 1, None, repeat, search), jobs)
@@ -44,7 +44,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in ("random", "tpe"):
         for repeat in range(1, given.repeats + 1):
-            losses = best_losses(words, Search(name, given.trials), repeat, given.jobs)
+            losses = best_losses(words, SearchOptions(name, given.trials), repeat, given.jobs)
             rows.append({"search": name, "repeat": repeat, "losses": losses})
     lines = []
     for name in ("random", "tpe"):
