@@ -28,7 +28,7 @@ CORE = {
     "data": {
         "batch", "examples", "loader", "prompts", "splits", "tokenizers",
     },
-    "data/tasks": {"base", "questions", "sequences"},
+    "data/tasks": {"base", "question_tasks", "sequences"},
     "evaluation": {"metrics"},
     "generation": None,
     "hardware": {"devices"},
@@ -289,7 +289,7 @@ def test_light_modules_load_no_torch_and_a_task_loads_no_other() -> None:
     before, loaded = (line.split() for line in result.stdout.splitlines())
     assert not {"torch", "lightning", "datasets", "safetensors", "huggingface_hub"} & {*before}
     tasks = {name for name in loaded if in_part(name, "data.tasks")}
-    assert tasks == {f"{OURS}.data.tasks{name}" for name in ("", ".base", ".questions", ".sequences")}
+    assert tasks == {f"{OURS}.data.tasks{name}" for name in ("", ".base", ".question_tasks", ".sequences")}
     assert not {name for name in loaded if in_part(name, "data.text")}
 
 
