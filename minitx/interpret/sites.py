@@ -5,6 +5,7 @@ What flows between modules is reached by module hooks; what attention computes i
 """
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -70,14 +71,21 @@ def sites(model: nn.Module) -> dict[str, Site]:
     that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output.
     """
     found: dict[str, Site] = {}
-    for path, stack in model.named_modules():
-        if isinstance(stack, Stack):
-            prefix = f"{path}.".replace("_orig_mod.", "").lstrip(".")  # compiled parts keep their names
-            for index, layer in enumerate(stack.layers):
-                for name, (module, kind, shape) in _layer_sites(getattr(layer, "_orig_mod", layer)).items():
-                    found[f"{prefix}layers.{index}.{name}"] = Site(stack, module, kind, shape)
-            found[f"{prefix}out"] = Site(stack, stack, "output", "BTD")
+    for prefix, stack in _stacks(model):
+        for index, layer in enumerate(stack.layers):
+            for name, (module, kind, shape) in _layer_sites(getattr(layer, "_orig_mod", layer)).items():
+                found[f"{prefix}layers.{index}.{name}"] = Site(stack, module, kind, shape)
+        found[f"{prefix}out"] = Site(stack, stack, "output", "BTD")
     return found
+
+
+def _stacks(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Stack]]:
+    """Each stack with the beginning of its names, which compilation does not change."""
+    if isinstance(model, Stack):
+        yield prefix, model
+        return
+    for name, part in model.named_children():
+        yield from _stacks(part, prefix if name == "_orig_mod" else f"{prefix}{name}.")
 
 
 def _layer_sites(layer: Any) -> dict[str, tuple[nn.Module, str, str]]:
@@ -124,7 +132,9 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterato
     models and parts run without their compiled code, which has no hooks.
     """
     with ExitStack() as stack:
-        if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()):
+        if "torch._dynamo" in sys.modules and any(
+            "_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()
+        ):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for site, change in changes:
             stack.callback(_attach(site, change))

@@ -217,10 +217,15 @@ def test_blocks_nest(tiny) -> None:
             intervene(model, {name: lambda value: value + 1}), trace(model, name) as middle,
             intervene(model, {name: lambda value: 2 * value}), trace(model, name) as inner,
         ):  # fmt: skip
-            model(ids)
+            changed = model(ids)
         assert torch.equal(outer[name], plain[name])
         assert torch.equal(middle[name], plain[name] + 1)
         assert torch.equal(inner[name], 2 * (plain[name] + 1))
+        with (
+            intervene(model, {name: lambda value: value.add_(1)}),
+            intervene(model, {name: lambda value: value.mul_(2)}),
+        ):
+            assert torch.equal(model(ids), changed)
         assert untouched(model)
         assert torch.equal(model(ids), before)
     with (

@@ -118,6 +118,9 @@ def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, wind
         for key, value in step.items():
             if key.endswith("k"):
                 close(value[:, :-1], whole[key][:, -value.size(1) + 1 :])
+                before = value.clone()
+                cache.reorder(torch.tensor([1, 0]), 0)  # changes the buffers in place
+                assert torch.equal(value, before)
             else:
                 close(value.sum(-1), torch.ones(2, 4, 1))
 
@@ -152,15 +155,23 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
     with trace(model) as expected:
         model(ids)
     compiled: Any = model
+    programs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        programs.append(graph)
+        return graph.forward
+
     if how == "in place":
-        model.compile(backend="eager")
+        model.compile(backend=backend)
     elif how == "layer":
-        model.decoder.layers[0] = torch.compile(model.decoder.layers[0], backend="eager")
+        model.decoder.layers[0] = torch.compile(model.decoder.layers[0], backend=backend)
     else:
-        compiled = torch.compile(model, backend="eager")
+        compiled = torch.compile(model, backend=backend)
     compiled(ids)
+    count = len(programs)
     with trace(compiled) as t:
         compiled(ids)
+    assert len(programs) == count > 0
     assert [*t] == [*expected]
     for name, value in t.items():
         close(value, expected[name])
