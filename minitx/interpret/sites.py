@@ -20,6 +20,9 @@ from minitx.nn import MultiHeadAttention, Stack
 from minitx.nn.kernels import MaskAndBias, Operands, fold
 
 _STREAM = ("output", "BTD")
+_IN_ATTENTION = {
+    "q": "BTHK", "k": "BSGK", "v": "BSGK", "scores": "BHTS", "weights": "BHTS", "z": "BTHK", "result": "BTHD",
+}  # fmt: skip
 
 Change = Callable[[Tensor], Tensor]
 """From the value of an activation to the value that the model continues with: the same tensor for no change."""
@@ -104,8 +107,7 @@ def _layer_sites(layer: Any) -> dict[str, tuple[nn.Module, str, str]]:
 
 
 def _attention_sites(name: str, module: MultiHeadAttention) -> dict[str, tuple[nn.Module, str, str]]:
-    shapes = {"q": "BTHK", "k": "BSGK", "v": "BSGK", "scores": "BHTS", "weights": "BHTS", "z": "BTHK", "result": "BTHD"}
-    found = {f"{name}.{kind}": (module, kind, shape) for kind, shape in shapes.items()}
+    found = {f"{name}.{kind}": (module, kind, shape) for kind, shape in _IN_ATTENTION.items()}
     return {**found, f"{name}.out": (module, *_STREAM)}
 
 

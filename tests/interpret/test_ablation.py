@@ -141,7 +141,8 @@ def test_a_part_that_never_changes_is_its_own_mean_and_sample(architecture: str)
             assert (row.metrics["loss"] == pytest.approx(found.baseline["loss"], abs=1e-5)) == same
     losses = [ablate(predictor, examples=20, parts=f"{kind}.1.2", by=by).parts[0].metrics["loss"] for by in
               ("zero", "mean", "resample", "resample")]  # fmt: skip
-    assert len({*losses}) == 3
+    baseline = ablate(predictor, examples=20, parts=f"{kind}.1.2").baseline["loss"]
+    assert len({*losses, baseline}) == 4
     assert losses[2] == losses[3]
 
 
