@@ -45,7 +45,7 @@ def compositions(model: Transformer) -> list[Composition]:
     random matrices. Keys and values of cross-attention read the heads of the encoder.
 
     The gain of a pre-norm layer's norm, and a LayerNorm's subtraction of the mean, count as part of the reader.
-    Rotations, qk_norm and the norms of post-norm layers are left out.
+    Position schemes, qk_norm and norms of what a sublayer adds are left out.
     """
     maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
     found = []
