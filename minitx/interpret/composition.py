@@ -51,7 +51,7 @@ def compositions(model: Transformer) -> list[Composition]:
     found = []
     for reader in maps:
         for writer, through in product(maps, "qkv"):
-            if _reads(reader, writer, through):
+            if _reads(model, reader, writer, through):
                 scores = _scores(maps[reader], maps[writer], through)
                 found += [
                     Composition(one, other, through, float(scores[other.number - 1, one.number - 1]))
@@ -66,7 +66,7 @@ def _heads(path: str, maps: dict[str, HeadMaps]) -> Iterator[Part]:
         yield Part("cross" if name == "cross_attn" else stack, int(layer) + 1, head)
 
 
-def _reads(reader: str, writer: str, through: str) -> bool:
+def _reads(model: Any, reader: str, writer: str, through: str) -> bool:
     """Whether an attention reads what another one wrote."""
     if reader.endswith("cross_attn") and through != "q":
         return writer.startswith("encoder")
@@ -75,7 +75,9 @@ def _reads(reader: str, writer: str, through: str) -> bool:
         stack, _, layer, name = path.split(".")
         return stack, int(layer), name == "cross_attn"
 
-    return place(writer)[0] == place(reader)[0] and place(writer) < place(reader)
+    parallel = model.get_submodule(reader.rpartition(".")[0]).parallel  # then a layer's sublayers read its input alone
+    same_stack = place(writer)[0] == place(reader)[0]
+    return same_stack and (place(writer)[1] < place(reader)[1] if parallel else place(writer) < place(reader))
 
 
 def _maps(model: Any, path: str, module: Any) -> HeadMaps:

@@ -56,6 +56,8 @@ def test_scores_are_norms_of_products(architecture: str, norm: str) -> None:
     # memory, through k and v.
     layers = {"encoder_decoder": 3 + 3 + 3 + 3 + 1 + 8}.get(architecture, 3)
     assert len(found) == layers * 4 * 4
+    parallel = compositions(build_tiny(architecture, parallel_residual=True))  # no self to cross within a layer
+    assert len(parallel) == (layers - (2 if architecture == "encoder_decoder" else 0)) * 4 * 4
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ SCHEMES = [*POSITIONS, "all_hooks"]
 OPTIONS: list[dict[str, Any]] = [
     {"norm_first": False}, {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True},
     {"n_kv_heads": 1, "window": 3, "softcap": 2.0, "activation": "swiglu"}, {"d_ff": 0, "bias": False},
+    {"parallel_residual": True}, {"sandwich_norm": True},
     {"sandwich_norm": True, "parallel_residual": True, "window": (3, None)},
 ]  # fmt: skip
 CASES = [(name, {}) for name in SCHEMES] + [(name, options) for name in ("rope", "t5") for options in OPTIONS]
