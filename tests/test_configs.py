@@ -57,6 +57,6 @@ def test_a_preset_composes_with_a_task(preset: Path, tmp_path: Path) -> None:
     words = ["--config", "reverse", "--config", str(preset), "--data.length", "[3, 9]"]
     config = config_from_words([*words, *short(2), "--run.folder", str(tmp_path / "runs")])
     wanted = yaml.safe_load(preset.read_text())["model"]
-    assert {key: getattr(config.model, key) for key in wanted} == wanted
+    assert {key: config.to_dict()["model"][key] for key in wanted} == wanted
     assert (config.data["name"], config.model.d_model) == ("reverse", 64)
     assert math.isfinite(train(config)["loss"])

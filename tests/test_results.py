@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import common, lengths, results
+from benchmarks import common, fourier, lengths, results
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
 from minitx.config.registry import resolve
@@ -59,6 +60,18 @@ def test_kept_figures_are_of_the_row_as_it_stands(target: Target) -> None:
     for row in results.kept(target):
         for name in target.headline:
             assert results.described([row], name) in results.page()
+
+
+def test_frequencies_are_those_that_embeddings_and_neurons_are_made_of() -> None:
+    numbers = torch.arange(23)
+    wave = {w: torch.cos(2 * torch.pi * w * numbers / 23) for w in (3, 5)}
+    shares = fourier.embedding_shares(torch.stack((2 * wave[3], wave[5] + 7), dim=1))
+    assert shares.tolist() == pytest.approx([0.8 if w == 3 else 0.2 if w == 5 else 0 for w in range(1, 12)], abs=1e-6)
+    a, b = numbers[:, None], numbers[None]
+    product = 1 + wave[3][a] + wave[3][b] * 2 + wave[3][a] * wave[3][b]
+    power, total = fourier.neuron_power(torch.stack((product, wave[3][a] * wave[5][b], product + wave[5][a]), dim=2))
+    assert (power / total)[2].tolist() == pytest.approx([1, 0, 2.75 / 3.25], abs=1e-6)
+    assert (power / total)[4].tolist() == pytest.approx([0, 0, 0.5 / 3.25], abs=1e-6)
 
 
 def row(seed: int, exact: float) -> dict[str, Any]:

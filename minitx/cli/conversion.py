@@ -10,13 +10,16 @@ def import_arguments(parser: Parser) -> None:
     source = "a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
     parser.add_argument("source", help=source)
     parser.add_argument("--out", type=output(), required=True, help="the checkpoint to write")
+    parser.add_argument(
+        "--revision", help="of a name on the hub, such as step1000 of a Pythia; or a folder in a folder"
+    )
 
 
 def import_model(parsed: Namespace) -> None:
-    """Convert a Hugging Face model to a checkpoint: GPT-2, Llama, Mistral, Qwen2, BERT, T5, BART, Marian."""
+    """Convert a Hugging Face model to a checkpoint: GPT, Pythia, Llama, Qwen, Gemma, Phi, BERT, T5, BART, Marian."""
     from minitx.huggingface.importing import import_model
 
-    family, model, parameters = import_model(parsed.source, parsed.out)
+    family, model, parameters = import_model(parsed.source, parsed.out, parsed.revision)
     print(
         f"{parsed.out}: {family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
         f"{parameters:,} parameters, {model.vocab_size:,} tokens\n"

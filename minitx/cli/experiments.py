@@ -88,10 +88,10 @@ def sweep(parsed: Namespace) -> None:
     """Train many settings, each with several seeds: --set KEY=A,B."""
     _check(parsed)
     space = grid.parse(parsed.set or [])
-    from minitx.sweeps.plan import Search, plan
+    from minitx.sweeps.plan import SearchOptions, plan
     from minitx.sweeps.sweep import sweep
 
-    search = Search(parsed.search, parsed.trials, parsed.prune)
+    search = SearchOptions(parsed.search, parsed.trials, parsed.prune)
     planned = plan(parsed.values, space, parsed.seeds, parsed.lengths, search=search)
     _, failed = sweep(planned, parsed.jobs, parsed.out, parsed.study)
     if failed:

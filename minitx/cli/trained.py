@@ -150,6 +150,7 @@ def attend_arguments(parser: Parser) -> None:
     text = "an interactive .html page, or a .png, .pdf or .svg image; default attention.png"
     parser.add_argument("--out", type=output(".html", *FORMATS), default="attention.png", help=text)
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
+    parser.add_argument("--step", type=int, default=0, help="with --logdir: the step of the maps; default 0")
 
 
 def attend(parsed: Namespace) -> None:
@@ -173,8 +174,8 @@ def attend(parsed: Namespace) -> None:
         writer = EventFile(parsed.logdir)
         name = parsed.text[:60]  # part of a tag
         for kind, items in maps.encoded().items():
-            add_maps(writer, f"{kind}/{name}", items, step=0)
-        add_attention(writer, maps.pictures(), name, step=0)
+            add_maps(writer, f"{kind}/{name}", items, parsed.step)
+        add_attention(writer, maps.pictures(), name, parsed.step)
         try:
             writer.close()
         except OSError:

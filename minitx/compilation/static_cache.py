@@ -23,7 +23,7 @@ class StaticCache(Cache):
 
     def __init__(self, cache: Cache, capacity: int) -> None:
         assert cache.ids is not None  # the prompt's
-        if (window := cache.layers[0].window) is not None:
+        for window in {layer.window for layer in cache.layers.values()} - {None}:
             raise ConfigError(f"a model with model.window {window} cannot be compiled for generation: it drops tokens")
         super().__init__(cache.memory, cache.memory_keep)
         self.ids = cache.ids

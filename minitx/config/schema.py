@@ -1,6 +1,6 @@
 """Every key of a run with its type, range and meaning, as frozen dataclasses. No torch: `--help` must answer at once.
 
-Three sections are open, because users may register more of them: `data`, `model.position` and `model.position_ids`
+Sections are open where users may register more: `data`, `model.position`, `model.window_position`, `model.position_ids`
 hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
 """
 
@@ -40,6 +40,9 @@ class RunConfig:
     """A checkpoint file or run folder whose weights the run starts from, and for text its tokenizer: --init_from."""
 
 
+Window = Annotated[int, Field(ge=1, lt=2**31)] | None
+
+
 @section("model")
 class ModelConfig:
     """The Transformer to build."""
@@ -64,10 +67,18 @@ class ModelConfig:
     """The position scheme: a registered `name` (minitx list) and its own options."""
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
-    window: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Number of keys that a query of self-attention may see, itself included. Default: all."""
+    window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[9, null]"])] = None
+    """Keys that a query of self-attention may see, itself included; or a list by layer, which repeats. Default: all."""
+    window_position: Options | None = None
+    """The position scheme of layers with a window, where it is another one (Gemma 3). Default: position."""
     norm_first: bool = True
     """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
+    sandwich_norm: bool = False
+    """With norm_first: normalize the output of each sublayer too, before it is added (Gemma 2)."""
+    parallel_residual: bool = False
+    """With norm_first: all sublayers read the input of the layer, instead of one after the other (GPT-NeoX)."""
+    shared_norm: bool = False
+    """With parallel_residual: one norm before all sublayers of a layer (Phi)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalization: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
     norm_eps: Positive | None = None
@@ -83,6 +94,8 @@ class ModelConfig:
     """Normalize queries and keys by head before their product."""
     softcap: Positive | None = None
     """Bend attention scores into (-softcap, softcap) by a hyperbolic tangent (Gemma 2). Default: leave them."""
+    logit_softcap: Positive | None = None
+    """Bend the logits into (-logit_softcap, logit_softcap) in the same way (Gemma 2). Default: leave them."""
     prefix_lm: bool = False
     """decoder_only: read the question in both directions, write the answer causally (Raffel et al. 2020)."""
     embedding_norm: bool = False
@@ -118,14 +131,19 @@ class ModelConfig:
             raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only")
         if self.prefix_lm and (self.architecture != "decoder_only" or self.window is not None):
             raise ValueError(
-                f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with model.window "
-                f"{self.window}"
+                f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with {self.window}"
             )
-        if self.architecture != "decoder_only" and self.window is not None and self.window % 2 == 0:
-            raise ValueError(
-                f"model.window must be odd where attention is bidirectional, got {self.window}: itself and the same "
-                "number on each side"
-            )
+        if self.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in self.windows):
+            raise ValueError(f"model.window must be odd where attention is bidirectional, got {self.window}")
+        if (self.sandwich_norm or self.parallel_residual) and not self.norm_first:
+            raise ValueError("model.sandwich_norm and model.parallel_residual need model.norm_first true, got false")
+        if self.shared_norm and not self.parallel_residual:
+            raise ValueError("model.shared_norm needs model.parallel_residual true, got false")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows of the first layers, which those of the later ones repeat."""
+        return self.window if isinstance(self.window, tuple) else (self.window,)
 
     @property
     def decoder_layers(self) -> int:
@@ -209,7 +227,7 @@ class Config:
         return TypeAdapter(Config).dump_python(self, mode="json")
 
 
-OPEN_SECTIONS = ("data", "model.position", "model.position_ids")
+OPEN_SECTIONS = ("data", "model.position", "model.position_ids", "model.window_position")
 """The sections that hold a registered name and the options of its class."""
 
 
@@ -221,16 +239,3 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     """
     check_plain(values, "the config")
     return validate(Config, values)
-
-
-def merged(before: Any, after: Any, section: str = "") -> Any:
-    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
-    if section in (*OPEN_SECTIONS, "data.tokenizer"):
-        before, after = named(before), named(after)
-    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
-        return after
-    both = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
-    if both and before["name"] != after["name"]:
-        return dict(after)
-    changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
-    return {**before, **changed}

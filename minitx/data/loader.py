@@ -10,7 +10,7 @@ from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks.base import Task, generator
-from minitx.data.tasks.questions import QuestionTask
+from minitx.data.tasks.question_tasks import QuestionTask
 
 
 @dataclass(eq=False)

@@ -64,10 +64,8 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         max_length = max(positions(architecture, task.longest), MIN_TABLE_POSITIONS)
     name = "minitx"
     if to == "hf":
-        family, config, weights = choose(predictor, max_length)
-        name = family.model_type
-        settings = family.to_hf(config, max_length) | special_ids(tokenizer, architecture)
-        weights = _convert(family, config, weights)
+        name, settings, weights = choose(predictor, max_length)
+        settings |= special_ids(tokenizer, architecture)
     else:
         settings = {"minitx": checkpoint.FORMAT, **predictor.config.to_dict()}
         weights = {name: part.detach() for name, part in predictor.model.named_parameters()}
@@ -104,8 +102,8 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
         raise RunFailed(f"{folder} cannot be written ({reason})") from None
 
 
-def choose(predictor: Predictor, max_length: int) -> tuple[Family, ModelConfig, Weights]:
-    """The first family that can express a model, and the config and weights of the model rewritten for it."""
+def choose(predictor: Predictor, max_length: int) -> tuple[str, dict[str, Any], Weights]:
+    """The first family that can express a model: its model_type, config.json and tensors."""
     model = predictor.model
     config = resolved(dataclasses.replace(predictor.config.model, vocab_size=model.head.out_features))
     reasons = []
@@ -114,18 +112,16 @@ def choose(predictor: Predictor, max_length: int) -> tuple[Family, ModelConfig, 
             continue
         plain, weights = rewritten(model, config, family, max_length)
         try:
-            family.to_hf(plain, max_length)
+            return family.model_type, family.to_hf(plain, max_length), _convert(family, plain, weights)
         except ConfigError as lacking:
             reasons.append(f"{family.model_type} has no {lacking}")
-        else:
-            return family, plain, weights
     raise ConfigError(f"no Hugging Face family can express this model: {'; '.join(reasons)}")
 
 
 def _convert(family: Family, config: ModelConfig, weights: Weights) -> Weights:
     """The tensors by their Hugging Face names."""
     tensors = {
-        hf_name: torch.cat([to_hf(weights[name]) for name in names], dim=-1)
+        hf_name: to_hf([weights[name] for name in names])
         for hf_name, names, (_, to_hf) in family.links(weights, config)
     }
     if not config.tie_embeddings:  # otherwise transformers restores the copies

@@ -16,17 +16,20 @@ MAX_JSON_BYTES, MAX_VALUES = 2**26, 4_000_000  # tokenizer.json of Gemma has hal
 MAX_HEADER_BYTES = 2**22  # of a .safetensors file; that of a model with a thousand layers has a fifth
 
 
-def local_folder(source: str) -> Path:
-    """The folder of a path, or of a name on the hub after its download."""
+def local_folder(source: str, revision: str | None = None) -> Path:
+    """The folder of a path, or of a name on the hub after its download; a revision is a folder in that of a path."""
     path = Path(source)
     if path.is_dir():
-        return path
+        if revision is not None and not (path / revision).is_dir():
+            raise ConfigError(f"{source} has no folder {revision}: --revision names one, or a revision on the hub")
+        return path / (revision or "")
     if path.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source):
         raise ConfigError(f"there is no folder {source}: give one with config.json, *.safetensors and tokenizer.json")
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(source, allow_patterns=["*.json", "*.safetensors"]))
+        patterns = ["*.json", "*.safetensors"]
+        return Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:  # missing, private and unreachable models have no common class
         reason = next(iter(str(error).strip().splitlines()), "")
         raise ConfigError(

@@ -19,13 +19,16 @@ from minitx.huggingface.hub_files import local_folder, read_json, read_weights
 from minitx.huggingface.tokenizer_files import read_tokenizer
 
 
-def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
+def import_model(source: str, out: str | Path, revision: str | None = None) -> tuple[str, ModelConfig, int]:
     """Read a Hugging Face model, from a folder or the hub, and write it as a checkpoint.
+
+    Args:
+        revision: of a name on the hub, or a folder in that of the source: Pythia has step0 to step143000.
 
     Returns:
         The model_type, the config and the number of parameters.
     """
-    folder = local_folder(source)
+    folder = local_folder(source, revision)
     try:
         hf, family, config, tensors, tokenizer = _read(folder)
     except ConfigError:
@@ -35,7 +38,8 @@ def import_model(source: str, out: str | Path) -> tuple[str, ModelConfig, int]:
         raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
     max_length = hf.get(family.length[0]) or family.length[1]
     data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
-    run = RunConfig(name=folder.resolve().name if Path(source).is_dir() else source)
+    name = Path(source).resolve().name if Path(source).is_dir() else source
+    run = RunConfig(name=f"{name}@{revision}" if revision else name)
     header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
     checkpoint.write({"minitx": header, "state_dict": state}, out)
@@ -56,6 +60,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, 
     weights = read_weights(folder, family.base)
     check_stored(config, weights)
     config, tensors = _convert(family, config, weights)
+    family.fold(hf, tensors)
     tokenizer = read_tokenizer(folder, config.architecture, hf)
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
         raise ConfigError(
@@ -87,8 +92,8 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
         weights[other] = weights[other] + weights[name][0]
     tensors: dict[str, Tensor] = {}
     for hf_name, names, (from_hf, _) in links:
-        for name, part in zip(names, weights[hf_name].tensor_split(len(names), dim=-1), strict=True):
-            tensor, (shape, aliases) = from_hf(part), parameters[name]
+        for name, tensor in zip(names, from_hf(weights[hf_name], len(names)), strict=True):
+            shape, aliases = parameters[name]
             if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
                 raise ConfigError(f"{hf_name}: expected finite floating-point numbers, got {tensor.dtype} or NaN")
             if tensor.shape != shape:

@@ -40,10 +40,10 @@ def rewritten(model: Transformer, config: ModelConfig, family: Family, max_lengt
         weights["embedding.table.weight"] = table * math.sqrt(config.d_model)
         changes |= {"scale_embeddings": False, "tie_embeddings": False}
     if fixed["bias"] and not config.bias:
-        _add_zero_biases(weights, r".*_proj")
-        changes |= {"bias": True, "qkv_bias": True}
-    elif fixed.get("qkv_bias") and not config.qkv_bias:
-        _add_zero_biases(weights, r".*self_attn\.[qkv]_proj")
+        _add_zero_biases(weights, r".*(o|gate|up|down)_proj")
+        changes["bias"] = True
+    if fixed.get("qkv_bias", fixed["bias"]) and not config.qkv_bias:
+        _add_zero_biases(weights, r".*[qkv]_proj")
         changes["qkv_bias"] = True
     if fixed.get("head_bias") and not config.head_bias:
         weights["head.bias"] = torch.zeros_like(table[:, 0])

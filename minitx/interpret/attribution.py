@@ -28,8 +28,9 @@ def attribute(
 ) -> dict[str, Tensor]:
     """What each part of the last stack adds to the logits of tokens [B, T], or to their difference to those of others.
 
-    The parts add up to the logit in every model. With pre-norm layers, only the scale of the final norm is frozen; with
-    post-norm layers also that of each later norm between a part and the head, so what a part adds is approximate.
+    The parts add up to the logit in every model, before model.logit_softcap. With pre-norm layers, only the scale of
+    the final norm is frozen; with sandwich norms also that of the norm of each part's output, and with post-norm layers
+    that of each later norm between a part and the head, so what a part adds is approximate.
 
     Args:
         model: in evaluation mode.
@@ -69,22 +70,24 @@ def attribute(
             if not add_norm.norm_first:
                 direction, added = _through(add_norm.norm, stream + out, direction)
                 bias += added
+            own, added = _through(add_norm.output_norm, out, direction)
+            bias += added
             if part == "ffn":
-                found.append((f"{name}.{index + 1}.ffn", (out * direction).sum(dim=-1)))
+                found.append((f"{name}.{index + 1}.ffn", (out * own).sum(dim=-1)))
                 continue
             kind = "cross" if part == "cross_attn" else name
-            results = (values[f"{path}.{part}.result"] * direction[:, :, None]).sum(dim=-1)  # [B, T, H]
+            results = (values[f"{path}.{part}.result"] * own[:, :, None]).sum(dim=-1)  # [B, T, H]
             each = enumerate(results.unbind(dim=-1), start=1)
             found += reversed([(f"{kind}.{index + 1}.{number}", result) for number, result in each])
             if (constant := layer.get_submodule(part).o_proj.bias) is not None:
-                bias += direction @ constant
+                bias += own @ constant
     first = values[f"{name}.layers.0.resid_pre"]
     return {"embeddings": (first * direction).sum(dim=-1), **dict(reversed(found)), "biases": bias}
 
 
 def _through(norm: Any, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor | float]:
     """A direction [B, T, D] before a norm whose scale is that of x [B, T, D], and what the norm's bias adds to it."""
-    if isinstance(norm, nn.Identity):
+    if norm is None or isinstance(norm, nn.Identity):
         return direction, 0.0
     weight, bias = norm.weight, getattr(norm, "bias", None)
     before = direction if weight is None else direction * weight

@@ -94,7 +94,12 @@ def _maps(model: Any, path: str, module: Any) -> HeadMaps:
             weight = weight - weight.mean(dim=1, keepdim=True)
         split = weight.unflatten(0, (-1, module.d_head))
         maps[name] = split.repeat_interleave(module.n_heads // len(split), dim=0)  # of grouped heads
-    return HeadMaps(**maps, o=module.o_proj.weight.double().unflatten(1, (-1, module.d_head)).permute(1, 2, 0))
+    o = module.o_proj.weight.double()
+    if isinstance(add_norm.output_norm, nn.LayerNorm):
+        o = o - o.mean(dim=0)
+    if add_norm.output_norm is not None:
+        o = o * add_norm.output_norm.weight.double()[:, None]
+    return HeadMaps(**maps, o=o.unflatten(1, (-1, module.d_head)).permute(1, 2, 0))
 
 
 def _scores(reader: HeadMaps, writer: HeadMaps, through: str) -> Tensor:

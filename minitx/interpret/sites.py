@@ -67,7 +67,7 @@ def sites(model: nn.Module) -> dict[str, Site]:
     | ... .ffn.out                   | [B, T, D]    | what the feed-forward network adds                           |
 
     Each attention has all of its names in `self_attn` and in `cross_attn`. In post-norm layers the residual stream is
-    that after each norm.
+    that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output.
     """
     found: dict[str, Site] = {}
     for path, stack in model.named_modules():

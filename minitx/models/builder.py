@@ -22,11 +22,12 @@ from minitx.nn.stacks import DecoderStack, EncoderStack
 
 def resolved_positions(config: ModelConfig) -> ModelConfig:
     """Fill in every option of the open sections of a model; a ConfigError has a line for each mistake."""
-    position, position_ids = all_results(
+    position, position_ids, window_position = all_results(
         lambda: resolve(POSITIONS, config.position, "model.position", GIVEN),
         lambda: resolve(POSITION_IDS, config.position_ids, "model.position_ids", GIVEN),
+        lambda: config.window_position and resolve(POSITIONS, config.window_position, "model.window_position", GIVEN),
     )
-    return replace(config, position=position, position_ids=position_ids)
+    return replace(config, position=position, position_ids=position_ids, window_position=window_position)
 
 
 def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
@@ -54,35 +55,54 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
 
 
 def _encoder(config: ModelConfig) -> EncoderStack:
-    schemes, options = _schemes(config, False, config.n_layers), _layer_options(config)
-    layers = [EncoderLayer(_attention(config, scheme), _ffn(config), **options) for scheme in schemes]
-    return EncoderStack(layers, **_stack_options(config, schemes[0], False))
+    (scheme, attentions), options = _self_attentions(config, False, config.n_layers), _layer_options(config)
+    layers = [EncoderLayer(self_attn, _ffn(config), **options) for self_attn in attentions]
+    return EncoderStack(layers, **_stack_options(config, scheme, False))
 
 
 def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
-    schemes, options = _schemes(config, True, config.decoder_layers), _layer_options(config)
-    layers = []
-    for scheme in schemes:
-        self_attn, ffn = _attention(config, scheme), _ffn(config)
-        layers.append(DecoderLayer(self_attn, ffn, cross_attn=_attention(config) if cross else None, **options))
-    return DecoderStack(layers, **_stack_options(config, schemes[0], True))
+    (scheme, attentions), options = _self_attentions(config, True, config.decoder_layers), _layer_options(config)
+    layers = [
+        DecoderLayer(self_attn, _ffn(config), cross_attn=_attention(config) if cross else None, **options)
+        for self_attn in attentions
+    ]
+    return DecoderStack(layers, **_stack_options(config, scheme, True))
 
 
-def _schemes(config: ModelConfig, causal: bool, layers: int) -> list[NoPositions]:
-    """The position scheme of each layer of a stack: one object for all, where it can be shared."""
+def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[MultiHeadAttention]]:
+    """The position scheme of a stack, and the self-attention of each layer."""
     d_head = config.d_model // config.n_heads if config.d_head is None else config.d_head
     given = {"d_model": config.d_model, "n_heads": config.n_heads, "d_head": d_head, "causal": causal}
-    schemes = [build(POSITIONS, config.position, "model.position", **given) for _ in range(layers)]
-    return [schemes[0]] * layers if schemes[0].shared else schemes
+
+    def schemes(key: str) -> list[NoPositions]:
+        """The scheme of each layer: one object for all, where it can be shared."""
+        try:
+            built = [build(POSITIONS, getattr(config, key), f"model.{key}", **given) for _ in range(layers)]
+        except OptionError as error:
+            raise OptionError(str(error).replace("model.position.", f"model.{key}.")) from None
+        return [built[0]] * layers if built[0].shared else built
+
+    usual = schemes("position")
+    local = usual if config.window_position is None else schemes("window_position")
+    require(
+        local is usual or type(local[0]).embed is NoPositions.embed,
+        "model.window_position must be a scheme that leaves the embeddings as they are, which all layers share, got "
+        f"{(config.window_position or {}).get('name')}",
+    )
+    windows = [config.windows[layer % len(config.windows)] for layer in range(layers)]
+    return usual[0], [
+        _attention(config, (usual if window is None else local)[layer], window) for layer, window in enumerate(windows)
+    ]
 
 
-def _attention(config: ModelConfig, position: NoPositions | None = None) -> MultiHeadAttention:
+def _attention(
+    config: ModelConfig, position: NoPositions | None = None, window: int | None = None
+) -> MultiHeadAttention:
     """Self-attention with a position scheme, or cross-attention, which has neither positions nor a window."""
-    window = None if position is None else config.window
     heads = (config.n_heads, config.n_kv_heads, config.d_head)
     return MultiHeadAttention(
-        config.d_model, *heads, position, window, config.attention_dropout,
-        qk_norm=config.qk_norm, bias=config.bias, softcap=config.softcap, qkv_bias=config.qkv_bias,
+        config.d_model, *heads, position, window, config.attention_dropout, config.qk_norm, config.bias,
+        config.softcap, config.qkv_bias, config.norm_eps,
     )  # fmt: skip
 
 
@@ -98,7 +118,8 @@ def _norm(config: ModelConfig) -> nn.Module:
 def _layer_options(config: ModelConfig) -> dict[str, Any]:
     return {
         "d_model": config.d_model, "norm_first": config.norm_first, "dropout": config.dropout,
-        "norm": config.norm, "norm_eps": config.norm_eps,
+        "norm": config.norm, "norm_eps": config.norm_eps, "sandwich": config.sandwich_norm,
+        "parallel": config.parallel_residual, "shared_norm": config.shared_norm,
     }  # fmt: skip
 
 
@@ -124,7 +145,7 @@ def _head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
     """Scores over the vocabulary, with the embedding's table or a table of its own."""
     transform = HeadTransform(config.d_model, config.activation, _norm(config)) if config.head_transform else None
     tied = embedding if config.tie_embeddings else None
-    return Head(embedding.table.num_embeddings, config.d_model, tied, config.head_bias, transform)
+    return Head(embedding.table.num_embeddings, config.d_model, tied, config.head_bias, transform, config.logit_softcap)
 
 
 def init_weights(model: nn.Module, config: ModelConfig) -> None:

@@ -53,11 +53,12 @@ class Cache:
 
     def steps_alike(self) -> tuple[int, tuple[Any, ...]]:
         """Count the next tokens that the layers take by one rule, one token a step; and tell this rule from others."""
-        first = self.layers[0]
-        edges = [first.window + near for near in (-1, 0, 1)] if first.window is not None else []
-        alike = min(edge - first.used for edge in (first.buffers[0].size(2), *edges) if edge >= first.used)
-        passed = [edge <= first.used for edge in edges]
-        return alike, (first.dropped, first.buffers[0].shape[:2], first.buffers[0].dtype, self.keep is None, *passed)
+        ahead, rule = [], [self.keep is None, self.layers[0].buffers[0].shape[:2], self.layers[0].buffers[0].dtype]
+        for window, layer in {layer.window: layer for layer in self.layers.values()}.items():
+            edges = [window + near for near in (-1, 0, 1)] if window is not None else []
+            ahead += [edge - layer.used for edge in (layer.buffers[0].size(2), *edges) if edge >= layer.used]
+            rule += [layer.dropped, *(edge <= layer.used for edge in edges)]
+        return min(ahead), tuple(rule)
 
     def tensors(self) -> list[Tensor | None]:
         """The tensors that a step of one token reads or changes in place."""

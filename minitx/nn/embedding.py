@@ -49,7 +49,7 @@ class Head(nn.Linear):
     """Scores over the vocabulary, [B, T, D] to [B, T, V]; may share its table with the embedding.
 
     tied is the embedding whose table to use (Press and Wolf 2017), None for a table of its own; transform is applied to
-    the vectors first.
+    the vectors first; softcap is c, for scores c tanh(score / c) in (-c, c) (Gemma 2).
     """
 
     def __init__(
@@ -59,12 +59,14 @@ class Head(nn.Linear):
         tied: TokenEmbedding | None = None,
         bias: bool = False,
         transform: HeadTransform | None = None,
+        softcap: float | None = None,
     ) -> None:
         super().__init__(d_model, vocab_size, bias=bias)
-        self.transform = transform
+        self.transform, self.softcap = transform, softcap
         if tied is not None:
             self.weight = tied.table.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] to [B, T, V]."""
-        return super().forward(x if self.transform is None else self.transform(x))
+        scores = super().forward(x if self.transform is None else self.transform(x))
+        return scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()

@@ -133,11 +133,13 @@ def fold(
     mask, bias, causal, window = masking
     if kernel == "flex":
         return masking
+    if causal and window is not None and keys <= window:
+        window = None  # it hides nothing
     at_most_causal = mask is None and bias is None and window is None and not rules
     if kernel == "fused" and at_most_causal and (not causal or queries == keys):
-        return masking
-    if causal and queries == 1 and (window is None or keys <= window):
-        causal, window = False, None  # the last query may attend to all of these keys
+        return MaskAndBias(causal=causal)
+    if causal and queries == 1 and window is None:
+        causal = False  # the last query may attend to all of these keys
     rules = [*masks.rules(causal, window), *rules]
     if mask is not None and mask.is_floating_point() and (kernel == "explicit" or rules or bias is not None):
         allowed = mask > -math.inf

@@ -43,6 +43,7 @@ class MultiHeadAttention(nn.Module):
         bias: whether the four projections have biases.
         softcap: c, for scores in (-c, c), see explicit_attention; None for no cap.
         qkv_bias: whether q_proj, k_proj and v_proj have biases, where they differ from o_proj (Qwen2).
+        norm_eps: of the norms of qk_norm, see build_norm.
 
     Raises:
         OptionError: numbers that do not fit together.
@@ -61,6 +62,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         softcap: float | None = None,
         qkv_bias: bool | None = None,
+        norm_eps: float | None = None,
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -82,8 +84,8 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=qkv_bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=qkv_bias)
         self.o_proj = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
-        self.q_norm = RMSNorm(self.d_head) if qk_norm else None
-        self.k_norm = RMSNorm(self.d_head) if qk_norm else None
+        self.q_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
+        self.k_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
         self.attention: AttentionFunction = scaled_dot_product_attention  # record_attention replaces it
 

@@ -42,18 +42,27 @@ class AddNorm(nn.Module):
 
     Post-norm, norm(x + f(x)), is the original (Vaswani et al. 2017); pre-norm, x + f(norm(x)), trains without a long
     warm-up (Xiong et al. 2020). norm_first selects pre-norm; dropout applies to f(x) in training; norm and norm_eps are
-    those of build_norm.
+    those of build_norm. sandwich adds a norm of f's output, x + norm'(f(norm(x))) (Ding et al. 2021; Gemma 2).
     """
 
     def __init__(
-        self, d_model: int, norm_first: bool, dropout: float, norm: str = "layernorm", norm_eps: float | None = None
+        self,
+        d_model: int,
+        norm_first: bool,
+        dropout: float,
+        norm: str = "layernorm",
+        norm_eps: float | None = None,
+        sandwich: bool = False,
     ) -> None:
         super().__init__()
         self.norm = build_norm(norm, d_model, norm_eps)
+        self.output_norm = build_norm(norm, d_model, norm_eps) if sandwich else None
         self.norm_first, self.dropout = norm_first, dropout
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x [B, T, D] to [B, T, D]; the sublayer keeps the shape."""
-        if self.norm_first:
-            return x + dropped(sublayer(self.norm(x)), self.dropout, self.training)
-        return self.norm(x + dropped(sublayer(x), self.dropout, self.training))
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], residual: Tensor | None = None) -> Tensor:
+        """x [B, T, D] to [B, T, D]; the sublayer keeps the shape; its output is added to residual, by default x."""
+        out = sublayer(self.norm(x) if self.norm_first else x)
+        if self.output_norm is not None:
+            out = self.output_norm(out)
+        out = (x if residual is None else residual) + dropped(out, self.dropout, self.training)
+        return out if self.norm_first else self.norm(out)

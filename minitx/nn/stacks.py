@@ -1,7 +1,7 @@
 """Stacks of layers: positions are added to the input, a norm is applied to the output.
 
 Legend: B batch, T queries, S keys, M memory tokens, D d_model.
-A stack prepares once per forward what its layers have in common: angles, distances, mask and bias.
+A stack prepares once per forward what layers with the same window have in common: angles, distances, mask and bias.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from minitx.nn.positions import NoPositions
 
 
 class Stack(nn.Module):
-    """Layers in their order, lowest first. Their self-attentions have one window.
+    """Layers in their order, lowest first.
 
     Args:
-        layers: their position schemes differ in weights at most.
-        position: the scheme of this stack, the same object that its attentions hold.
+        layers: the position schemes of those with the same window differ in weights at most.
+        position: the scheme that adds positions to the embeddings; the attentions hold the same object, if they can.
         norm: applied to the result: a LayerNorm for pre-norm layers, None for post-norm ones.
         dropout: of the embeddings in training.
         position_ids: how a model numbers the tokens of this stack; consecutively by default.
@@ -76,12 +76,16 @@ class Stack(nn.Module):
         """
         x = self.embed(x, pos)
         causal = self.causal if causal is None else causal
-        first: Any = self.layers[0]
-        options = {"prepared": first.self_attn.prepare(x, None, masks.key_padding(keep), causal, pos, cache, rules)}
+        layers: list[Any] = [*self.layers]
+        kinds = {layer.self_attn.window: layer.self_attn for layer in layers}
+        common = (x, None, masks.key_padding(keep), causal, pos, cache, rules)
+        prepared = {window: attention.prepare(*common) for window, attention in kinds.items()}
+        options: dict[str, Any] = {}
         if memory is not None:
-            cross_prepared = first.cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
+            cross_prepared = layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
             options |= {"memory": memory, "cross_prepared": cross_prepared}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(layers):
+            options["prepared"] = prepared[layer.self_attn.window]
             if cache is not None:
                 options["cache"] = cache.layers[index]
             if self.recompute and self.training and torch.is_grad_enabled():

@@ -17,7 +17,7 @@ MEAN_EXAMPLES = 64
 
 
 def parts(model: Transformer) -> dict[str, Part]:
-    """Every head and feed-forward network by its name."""
+    """Every head and feed-forward network by its name, such as cross.2.1 and decoder.1.ffn."""
     return {str(part): part for several in all_parts(model).values() for part in several}
 
 

@@ -155,7 +155,8 @@ class Ablate:
 
     def answer(self, session: Session) -> Iterator[dict[str, Any]]:
         """One line."""
-        yield ablate(session.predictor, examples=min(self.examples, MAX_ABLATION_EXAMPLES)).to_dict()
+        examples = min(self.examples, MAX_ABLATION_EXAMPLES)
+        yield ablate(session.predictor, examples=examples, parts="heads,ffn").to_dict()
 
 
 REQUESTS: dict[str, Any] = {"write": Write, "beams": Search, "look": Look, "explain": Explain, "ablate": Ablate}

@@ -20,7 +20,7 @@ from minitx.training.resolve import ResolvedRun
 SEED = "run.seed"
 
 
-class Search(NamedTuple):
+class SearchOptions(NamedTuple):
     """Which settings are tried."""
 
     name: Literal["grid", "random", "tpe"] = "grid"
@@ -28,7 +28,7 @@ class Search(NamedTuple):
     prune: bool = False  # whether trials are stopped that are worse than the median of the others
 
 
-GRID = Search()
+GRID = SearchOptions()
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Plan:
     values: Mapping[str, Any]  # the config without the settings
     space: Space
     seeds: range
-    search: Search
+    search: SearchOptions
     lengths: range | None
     trained: tuple[int, int] | None  # the lengths of training, where all settings share them
     warmup_steps: int  # before which no trial is pruned
@@ -68,7 +68,7 @@ def plan(
     seeds: int,
     lengths: str | None = None,
     first_seed: int = 1,
-    search: Search = GRID,
+    search: SearchOptions = GRID,
 ) -> Plan:
     """Check a sweep with the seeds first_seed, first_seed + 1, ...; each run is also measured at the lengths "from:to".
 
@@ -89,7 +89,6 @@ def plan(
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
                 raise ConfigError(f"trainer.{key} must be 1 in a sweep, got {value}: {advice}")
-
         refuse_missing_loggers(config)
         measured = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
@@ -108,7 +107,7 @@ def plan(
     )
 
 
-def _check(search: Search, space: Space) -> None:
+def _check(search: SearchOptions, space: Space) -> None:
     ranges = [key for key, values in space.items() if isinstance(values, Range)]
     if search.name == "grid":
         if ranges:

@@ -83,11 +83,14 @@ def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
     dtype = MIXED_DTYPES.get(precision)
     with training_kernel(kernel), torch.autocast(device, dtype, enabled=dtype is not None):
         names = attention_kernels(model, batch.to(device).model_inputs())
-    lines: dict[str, str] = {}
+    lines: dict[str, dict[str, None]] = {}
     for path, name in names.items():
         stack, _, kind = path.partition(".layers.")
-        lines.setdefault(f"{stack} {kind.partition('.')[2]}", name)
-    return [f"attention ({device}, {precision})", *(f"  {place:<32} {name}" for place, name in lines.items())]
+        lines.setdefault(f"{stack} {kind.partition('.')[2]}", {})[name] = None
+    return [
+        f"attention ({device}, {precision})",
+        *(f"  {place:<32} {'; '.join(each)}" for place, each in lines.items()),
+    ]
 
 
 def learning_rate_curve(config: Config) -> list[str]:

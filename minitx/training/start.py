@@ -18,10 +18,10 @@ from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
 from minitx.training.folder import is_first_process, old_folder, print_line, run_root
 
-RESHAPABLE = tuple(
-    f"model.{key}"
-    for key in ("dropout", "attention_dropout", "window", "softcap", "prefix_lm", "position_ids", "position.base")
-)
+RESHAPABLE = tuple(f"model.{key}" for key in (
+    "dropout", "attention_dropout", "window", "softcap", "logit_softcap", "prefix_lm", "position_ids", "position.base",
+    "window_position.base",
+))  # fmt: skip
 """Keys of `model` that may change in a run initialized from weights, because no weight's shape depends on them."""
 RESUMABLE = ("data.batch_size", "data.validation_size", "data.test_size", "data.path", "data.streaming")
 """Keys of `data` that may change on resume, because neither tokens nor the held-out set depend on them. Of the other

@@ -212,6 +212,19 @@ def test_attend_writes_image_page_and_log(run: Path, tmp_path: Path, capsys: pyt
     assert "1 encoder, 1 decoder and 1 cross layers" in capsys.readouterr().out
     main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.png"), "--logdir", str(tmp_path / "log")])
     assert Image.open(tmp_path / "maps.png").width > 50
+    main(
+        [
+            "attend",
+            str(run),
+            "3 1 4",
+            "--out",
+            str(tmp_path / "a.png"),
+            "--logdir",
+            str(tmp_path / "log"),
+            "--step",
+            "7",
+        ]
+    )
     assert list((tmp_path / "log").glob("events.*"))
 
 

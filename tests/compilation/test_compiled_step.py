@@ -66,7 +66,7 @@ def test_the_growing_cache_is_left_as_it_was(tiny) -> None:
 
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 def test_a_window_is_refused(architecture: str, tiny) -> None:
-    model = tiny(architecture, "rope", window=3)
+    model = tiny(architecture, "rope", window=(None, 3))
     cache = model.start(*([draw(1, 4)] if architecture == "encoder_decoder" else []))
     model.step(draw(1, 2), cache)
     with pytest.raises(ValueError, match=r"model\.window"):

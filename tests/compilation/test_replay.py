@@ -56,15 +56,20 @@ def test_equal_to_the_step(architecture: str, position: str, numbering: str, pad
 
 
 @pytest.mark.parametrize("position", sorted(POSITIONS))
-@pytest.mark.parametrize("window", [2, 20, 40])
-def test_equal_with_a_window(position: str, window: int) -> None:
+@pytest.mark.parametrize("window", [2, 20, 40, (None, 20), (40, 3)])
+def test_equal_with_a_window(position: str, window: Any) -> None:
     model = build_tiny("decoder_only", position, window=window)
     check_equal(model, steps=120)
     assert any(programs(model))
 
 
 @pytest.mark.parametrize(
-    "changes", [{"norm": "rmsnorm", "activation": "swiglu", "n_kv_heads": 2, "qk_norm": True}, {"softcap": 3.0}]
+    "changes",
+    [
+        {"norm": "rmsnorm", "activation": "swiglu", "n_kv_heads": 2, "qk_norm": True},
+        {"softcap": 3.0, "logit_softcap": 2.0, "sandwich_norm": True, "parallel_residual": True},
+        {"window": (30, None), "window_position": "alibi"},
+    ],
 )
 def test_equal_with_other_parts(changes: dict[str, Any]) -> None:
     model = build_tiny("decoder_only", "rope", **changes)

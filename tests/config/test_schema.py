@@ -67,6 +67,12 @@ def test_help_lists_every_key_with_its_meaning() -> None:
         ({"architecture": "decoder_only", "n_decoder_layers": 2}, "model.n_decoder_layers is for encoder_decoder"),
         ({"prefix_lm": True}, "model.prefix_lm is for decoder_only"),
         ({"window": 4}, "model.window must be odd"),
+        ({"window": [3, None, 4]}, "model.window must be odd"),
+        ({"window": []}, "model.window: expected an integer of at least 1 or a list"),
+        ({"window": [3, 0]}, "model.window: expected an integer of at least 1 or a list"),
+        ({"parallel_residual": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
+        ({"shared_norm": True}, "model.shared_norm needs model.parallel_residual true"),
+        ({"sandwich_norm": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
         ({"n_layers": 0}, "model.n_layers: expected an integer of at least 1, got 0"),
     ],
 )
@@ -80,8 +86,9 @@ FULL = Config(
     run=RunConfig(name="all", seed=0, folder="/elsewhere"),
     data={"name": "text", "path": "x.txt", "tokenizer": {"name": "char"}, "pair": (1, (2, 3)), "share": float("inf")},
     model=ModelConfig(
-        architecture="decoder_only", n_kv_heads=2, d_head=8, d_ff=100, window=5, vocab_size=99,
+        architecture="decoder_only", n_kv_heads=2, d_head=8, d_ff=100, window=(5, None), vocab_size=99,
         position={"name": "learned", "max_len": 12}, norm_first=False, tie_embeddings=False, dropout=0.25,
+        window_position={"name": "rope"},
     ),
     optimizer=OptimizerConfig(lr=1e-5, betas=(0.5, 0.75)),
     trainer=TrainerConfig(devices=2, strategy="ddp", precision="bf16-mixed"),

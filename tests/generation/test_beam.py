@@ -374,8 +374,10 @@ def test_a_real_model_finds_the_best_of_all(
         assert log == pytest.approx(log_probability(text), abs=1e-4)
 
 
-@pytest.mark.parametrize(("position", "window"), [("sinusoidal", None), ("rope", 4), ("alibi", 4), ("t5", None)])
-def test_the_cache_of_a_search_follows_its_beams(position: str, window: int | None, tiny: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("position", "window"), [("sinusoidal", None), ("rope", (4, None)), ("alibi", 4), ("t5", None)]
+)
+def test_the_cache_of_a_search_follows_its_beams(position: str, window: Any, tiny: Callable[..., Any]) -> None:
     """Long texts, ragged prompts, prompts that leave, windows that forget: log-probabilities of a forward without."""
     model = tiny("decoder_only", position, window=window, vocab_size=9)
     lengths = [7, 2, 5, 1, 3, 4, 6, 2, 3]

@@ -115,6 +115,26 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+GPT_NEOX = {
+    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
+    "max_position_embeddings": LONGEST,
+}  # fmt: skip
+GPT_NEO = {
+    "hidden_size": D, "num_heads": H, "num_layers": 3, "intermediate_size": FF, "window_size": 5,
+    "attention_types": [[["global", "local"], 1], [["global"], 1]], "max_position_embeddings": LONGEST,
+}  # fmt: skip
+GEMMA = {"head_dim": 12, "num_attention_heads": H}
+GEMMA2 = LLAMA | GEMMA | {
+    "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
+}  # fmt: skip
+GEMMA3 = GEMMA2 | {
+    "layer_types": [*2 * ["sliding_attention"], "full_attention", "sliding_attention"], "attn_logit_softcapping": None,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
+    }
+}  # fmt: skip
 BERT = {
     "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
     "max_position_embeddings": LONGEST,
@@ -135,6 +155,9 @@ T5_TOKENS = tokenizer_of(unigram, "<pad> </s> <unk>", "$A </s>")
 BART_TOKENS = tokenizer_of(byte_level, "<s> <pad> </s> <unk> <mask>", "<s> $A </s>")
 MARIAN_TOKENS = tokenizer_of(unigram, "</s> <unk> <pad>", "$A </s>")
 
+GEMMA_TOKENS = tokenizer_of(metaspace, "<pad> <eos> <bos> <unk>", "<bos> $A")
+
+GEMMA_SPECIAL = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>", "unk_token": "<unk>"}
 GPT2_SPECIAL = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
 LLAMA_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 LLAMA3_SPECIAL = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
@@ -168,6 +191,24 @@ CASES = {
         "Qwen2 ForCausalLM", LLAMA | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
         GPT2_TOKENS, GPT2_SPECIAL, IDS,
     ),
+    "qwen2-mixed": Case(
+        "Qwen2 ForCausalLM", LLAMA | {
+            "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "num_hidden_layers": 3,
+        }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
+    ),
+    "qwen3": Case("Qwen3 ForCausalLM", LLAMA | {"head_dim": 12}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "gpt_neox": Case("GPTNeoX ForCausalLM", GPT_NEOX, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "gpt_neox-serial": Case(
+        "GPTNeoX ForCausalLM", GPT_NEOX | {
+            "use_parallel_residual": False, "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
+    ),
+    "gpt_neo": Case("GPTNeo ForCausalLM", GPT_NEO, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "phi": Case("Phi ForCausalLM", GPT_NEOX | {"num_key_value_heads": 2}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "gemma": Case("Gemma ForCausalLM", LLAMA | GEMMA, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
+    "gemma2": Case("Gemma2 ForCausalLM", GEMMA2, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
+    "gemma3_text": Case("Gemma3 ForCausalLM", GEMMA3, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
     "bert": Case("Bert ForMaskedLM", BERT, BERT_TOKENS, BERT_SPECIAL, PAD),
     "bert-pretraining": Case("Bert ForPreTraining", BERT | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
     "t5": Case("T5 ForConditionalGeneration", T5, T5_TOKENS, T5_SPECIAL, PAD_START),
@@ -207,7 +248,8 @@ def _built(name: str) -> tuple[Any, Any]:
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **case.special)
     ids = {key: backend.token_to_id(case.special[token]) for key, token in case.ids.items()}
     # More rows than tokens, as in many models whose table is padded for the GPU.
-    config = getattr(transformers, f"{case.model.split()[0]}Config")(
+    kind = case.model.split()[0]
+    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")(
         vocab_size=len(fast) + 3, **{**ids, **case.options}
     )
     config._attn_implementation = "eager"

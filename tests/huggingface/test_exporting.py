@@ -26,6 +26,8 @@ SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 56,
 GPT: dict[str, Any] = {"architecture": "decoder_only"}
 LEARNED = {"position": {"name": "learned", "max_len": 40}}
 LLAMA = GPT | {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "position": {"name": "rope", "base": 500.0}}
+ROTARY = {"position": {"name": "rope", "base": 500.0, "fraction": 0.5}}
+GEMMA = LLAMA | {"activation": "geglu_tanh", "sandwich_norm": True, "n_kv_heads": 2, "d_head": 12}
 BERT = LEARNED | {
     "architecture": "encoder_only", "norm_first": False, "embedding_norm": True, "head_transform": True,
 }  # fmt: skip
@@ -53,6 +55,17 @@ EXPORTED = {
     "mistral": (LLAMA | {"window": 5}, "mistral"),
     "qwen2": (LLAMA | {"qkv_bias": True}, "qwen2"),
     "qwen2-window": (LLAMA | {"qkv_bias": True, "window": 4}, "qwen2"),
+    "qwen2-mixed": (LLAMA | {"qkv_bias": True, "window": (None, 4)}, "qwen2"),
+    "qwen2-no-bias": (LLAMA | {"window": (4, None)}, "qwen2"),
+    "qwen3": (LLAMA | {"qk_norm": True, "n_kv_heads": 2, "norm_eps": 1e-3}, "qwen3"),
+    "gpt_neo": (GPT | LEARNED | {"qkv_bias": False, "window": (None, 4), "tie_embeddings": False}, "gpt_neo"),
+    "gpt_neo-no-bias": (GPT | {"bias": False, "window": (3, None), "scale_embeddings": False}, "gpt_neo"),
+    "gpt_neox": (GPT | ROTARY | {"parallel_residual": True}, "gpt_neox"),
+    "gpt_neox-serial": (GPT | ROTARY | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
+    "phi": (GPT | ROTARY | {"parallel_residual": True, "shared_norm": True, "n_kv_heads": 2}, "phi"),
+    "gemma2": (GEMMA | {"logit_softcap": 2.0, "softcap": 1.5, "window": (None, 4)}, "gemma2"),
+    "gemma3": (GEMMA | {"qk_norm": True, "window": (4, None), "window_position": {"name": "rope", "base": 60.0}},
+               "gemma3_text"),
     "bert": (BERT, "bert"),
     "bert-own-head": (BERT | {"tie_embeddings": False, "head_bias": True, "activation": "relu"}, "bert"),
     "t5": (T5, "t5"),
@@ -133,6 +146,9 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
         (GPT | {"activation": "relu2"}, ["gpt2 has no model.activation relu2"]),
         (LLAMA | {"position": {"name": "rope", "fraction": 0.5}}, ["llama has no model.position.fraction 0.5"]),
         (LLAMA | {"position": {"name": "rope", "scaling": "ntk"}}, ["llama has no model.position.scaling ntk"]),
+        (LLAMA | {"window": (3, 4)}, ["mistral has no model.window [3, 4]", "qwen2 has no model.window [3, 4] with"]),
+        (GEMMA | {"qk_norm": True, "window_position": {"name": "alibi"}},
+         ["gemma2 has no", "model.qk_norm true", "gemma3_text has no model.window_position.name alibi"]),
         (BERT | {"embedding_norm": False}, ["bert has no model.embedding_norm false"]),
         ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
         (T5 | {"activation": "geglu"}, ["t5 has no model.activation geglu"]),

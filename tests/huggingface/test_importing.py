@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
 from huggingface.hf_models import CASES, TEXT, HFModel, check_logits, check_text, hf_logits, save, saved
@@ -84,7 +85,7 @@ def test_activations_add_up_and_their_own_values_change_nothing(both: tuple[HFMo
             heads = t[f"{path}.{attention}.result"].sum(dim=2) + (0.0 if bias is None else bias)
             torch.testing.assert_close(heads, t[f"{path}.{attention}.out"], atol=1e-5, rtol=1e-5)
         added = [t[name] for name in t if name.startswith(f"{path}.") and name.endswith("n.out")]
-        if both[1].config.model.norm_first:
+        if both[1].config.model.norm_first and not both[1].config.model.sandwich_norm:
             torch.testing.assert_close(
                 sum(added, t[f"{path}.resid_pre"]), t[f"{path}.resid_post"], atol=1e-5, rtol=1e-5
             )
@@ -201,6 +202,29 @@ def test_names_of_a_model_without_its_head(tmp_path: Path) -> None:
     check_logits(hf.model, imported(tmp_path))
 
 
+def test_revisions_are_steps_of_the_attention_tab(tmp_path: Path, refused: Callable) -> None:
+    log, steps = tmp_path / "log", (0, 1000, 143000)
+    for step in steps:
+        hf = saved("gpt_neox", tmp_path / f"pythia/step{step}")
+        with torch.no_grad():
+            hf.model.gpt_neox.layers[0].attention.query_key_value.weight.mul_(1 + step)
+        hf.model.save_pretrained(hf.folder)
+        file = tmp_path / f"{step}.ckpt"
+        main(["import", str(tmp_path / "pythia"), "--revision", f"step{step}", "--out", str(file)])
+        out = str(tmp_path / "maps.html")
+        main(["attend", str(file), PROMPTS[0], "--logdir", str(log), "--step", str(step), "--out", out])
+        ids = hf.tokenizer(PROMPTS[0], return_tensors="pt")["input_ids"]
+        check_logits(hf.model, minitx.load(file), ids, atol=1e-3)
+    assert minitx.load(file).config.run.name == "pythia@step143000"
+    events = EventAccumulator(str(log), size_guidance={"tensors": 0}).Reload()
+    (tag,) = events.Tags()["tensors"]
+    first, *others = events.Tensors(tag)
+    assert (first.step, *(event.step for event in others)) == steps
+    assert all(event.tensor_proto != first.tensor_proto for event in others)
+    missing = refused("import", str(tmp_path / "pythia"), "--revision", "step7", "--out", str(file))
+    assert "has no folder step7" in missing
+
+
 REFUSED_CONFIGS = [
     ("gpt2", {"model_type": "mamba"}, "model_type mamba is not supported"),
     *((name, {key: "another"}, f"{key} another is not supported")
@@ -212,10 +236,11 @@ REFUSED_CONFIGS = [
     ("llama", {"rope_scaling": {"type": "dynamic"}, "rope_parameters": None}, "rope_scaling of type dynamic"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
     ("llama", {"num_attention_heads": 5}, "model.n_heads must be divisible by model.n_kv_heads"),
-    (
-        "qwen2-window", {"max_window_layers": 1, "layer_types": None},
-        "layer_types: a window in some layers only",
-    ),
+    ("qwen2-window", {"layer_types": ["chunked_attention"] * 2}, "layers of type chunked_attention are not supported"),
+    ("qwen2-window", {"num_hidden_layers": 10**9}, "the number of layers must be at most 4,096"),
+    ("gpt_neo", {"attention_types": [[["local"], 4]]}, "attention_types must have the kind of each of 3 layers"),
+    ("gpt_neo", {"attention_types": [[["local", "sparse", "local"], 1]]}, "layers of type sparse are not supported"),
+    ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "rope_scaling of type yarn"),
     ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
     ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'"),
     ("gpt2", {"vocab_size": 100}, "transformer.wte.weight: expected [100, 32]"),

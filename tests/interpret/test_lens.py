@@ -23,6 +23,7 @@ SCHEMES = [*POSITIONS, "all_hooks"]
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {"norm_first": index % 2 == 0}) for index, name in enumerate(SCHEMES)),
     ("rope", {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2}), ("t5", {"d_ff": 0, "bias": False}),
+    ("rope", {"sandwich_norm": True}), ("t5", {"sandwich_norm": True, "norm": "rmsnorm", "parallel_residual": True}),
 ]  # fmt: skip
 every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 

@@ -17,6 +17,7 @@ SCHEMES = [*POSITIONS, "all_hooks"]
 OPTIONS: list[dict[str, Any]] = [
     {"norm_first": False}, {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True},
     {"n_kv_heads": 1, "window": 3, "softcap": 2.0, "activation": "swiglu"}, {"d_ff": 0, "bias": False},
+    {"sandwich_norm": True, "parallel_residual": True, "window": (3, None)},
 ]  # fmt: skip
 CASES = [(name, {}) for name in SCHEMES] + [(name, options) for name in ("rope", "t5") for options in OPTIONS]
 every_case = pytest.mark.parametrize(("position", "options"), CASES, ids=str)
@@ -57,7 +58,7 @@ def test_activations_add_up(architecture: str, position: str, options: dict[str,
             sublayers += [("ffn", layer.add_norm_ffn)] if layer.ffn else []
             mids = [*["resid_mid", "resid_mid_cross"][: len(sublayers) - 1], "resid_post"]
             for (name, add_norm), after in zip(sublayers, mids, strict=True):
-                total = x + t[f"{path}.{name}.out"]
+                total = x + (add_norm.output_norm or nn.Identity())(t[f"{path}.{name}.out"])
                 x = t[f"{path}.{after}"]
                 close(x, total if add_norm.norm_first else add_norm.norm(total))
             for name, part in (("self_attn", layer.self_attn), ("cross_attn", getattr(layer, "cross_attn", None))):

@@ -35,18 +35,29 @@ packing = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only
 
 @every_architecture
 @every_scheme
-@pytest.mark.parametrize("options", [{}, {"window": 3, "norm_first": False, "n_kv_heads": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"window": 3, "norm_first": False, "n_kv_heads": 1},
+        {"window": (1, 5), "parallel_residual": True},
+        {"window": (5, None)},
+    ],
+    ids=str,
+)
 def test_logits_depend_on_what_the_masks_of_all_layers_allow(options: dict, name: str, architecture: str) -> None:
-    """Two layers: a decoder depends on the past within two windows, an encoder on both sides."""
+    """Two layers: a decoder depends on the past within the sum of their windows, an encoder on both sides."""
     ids, source = draw(2, 7), draw(2, 5)
     arguments = (source, ids) if architecture == "encoder_decoder" else (ids,)
     found, *of_source = reach(build_tiny(architecture, name, **options), *arguments)
     distance = torch.arange(7)[:, None] - torch.arange(7)
     window = options.get("window")
+    windows = window if isinstance(window, tuple) else (window, window)
+    before = sum(7 if each is None else each - 1 for each in windows)
     if architecture == "encoder_only":
-        allowed = distance.abs() <= (2 * (window // 2) if window else 7)
+        allowed = distance.abs() <= before // 2 if all(windows) else distance < 7
     else:
-        allowed = (distance >= 0) & (distance <= (2 * (window - 1) if window else 7))
+        allowed = (distance >= 0) & (distance <= before)
     assert torch.equal(found, allowed.expand(2, -1, -1))
     assert all(part.all() for part in of_source)
 
@@ -153,7 +164,7 @@ def test_each_numbering_has_the_direction_of_its_stack(architecture: str) -> Non
 @every_scheme
 @pytest.mark.parametrize(
     "options",
-    [{"window": 3}, {"n_kv_heads": 1, "softcap": 2.0, "position_ids": "offset"}, {"position_ids": "coupled"}],
+    [{"window": (3, None)}, {"n_kv_heads": 1, "softcap": 2.0, "position_ids": "offset"}, {"position_ids": "coupled"}],
     ids=str,  # randomized is left out: its documents share a sample
 )
 def test_each_document_as_if_alone(options: dict, name: str, architecture: str) -> None:

@@ -104,6 +104,8 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architectur
         ({"n_kv_heads": 3}, "model.n_kv_heads", "3"),
         ({"window": 4}, "model.window", "4"),
         ({"window": 10**40}, "model.window", "below 2,147,483,648"),
+        ({"window": [3], "window_position": {"name": "learned"}}, "model.window_position", "learned"),
+        ({"window_position": {"name": "rope", "base": 0.5}}, "model.window_position.base", "0.5"),
         ({"position": {"name": "sinusoid"}}, "model.position.name", "sinusoidal"),
         ({"position": {}}, "model.position.name", "sinusoidal"),
         ({"position": {"name": "sinusoidal", "bas": 2.0}}, "model.position.bas", "model.position.base"),
@@ -153,8 +155,9 @@ def test_dropout_only_in_training(key: str, architecture: str, tiny) -> None:
 
 def test_the_config_reaches_every_part() -> None:
     model = fresh(
-        n_layers=3, n_kv_heads=2, d_head=6, d_ff=None, window=3, dropout=0.1, attention_dropout=0.2,
-        qk_norm=True, bias=False, norm_first=False, activation="relu", norm="rmsnorm", softcap=0.3,
+        n_layers=3, n_kv_heads=2, d_head=6, d_ff=None, window=(3, None), dropout=0.1, attention_dropout=0.2,
+        qk_norm=True, bias=False, norm_first=False, activation="relu", norm="rmsnorm", softcap=0.3, norm_eps=0.2,
+        window_position={"name": "rope"}, logit_softcap=0.4,
     )  # fmt: skip
     layers = [*model.encoder.layers, *model.decoder.layers]
     assert len(layers) == 6
@@ -163,10 +166,15 @@ def test_the_config_reaches_every_part() -> None:
     for part in (*own, *cross):
         assert (part.n_heads, part.n_kv_heads, part.d_head, part.dropout, part.softcap) == (4, 2, 6, 0.2, 0.3)
         assert part.q_norm.weight.numel() == 6
-    assert {part.window for part in own} == {3}
+        assert part.q_norm.eps == part.k_norm.eps == 0.2
+    assert [part.window for part in own] == 2 * [3, None, 3]
+    assert model.head.softcap == 0.4
     assert {part.window for part in cross} == {None}  # places in the source are not near places in the target
-    assert all(layer.self_attn.position is model.encoder.position for layer in model.encoder.layers)
-    assert all(layer.self_attn.position is model.decoder.position for layer in model.decoder.layers)
+    for stack in (model.encoder, model.decoder):
+        first, second, third = [layer.self_attn.position for layer in stack.layers]
+        assert second is stack.position
+        assert first is third
+        assert isinstance(first, POSITIONS["rope"])
     for layer in layers:
         assert layer.ffn.up_proj.out_features == 4 * D
         assert isinstance(layer.ffn.activation, nn.ReLU)

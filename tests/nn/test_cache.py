@@ -18,6 +18,9 @@ every_variant = pytest.mark.parametrize(
         {"position": "learned", "n_kv_heads": 1},
         {"position": "learned", "n_kv_heads": 2, "qk_norm": True, "d_head": 6},
         {"position": "learned", "norm_first": False},
+        {"position": "learned", "window": (None, 3)},
+        {"position": "rope", "window": (3, 5, None), "n_layers": 4, "window_position": "alibi"},
+        {"position": "rope", "parallel_residual": True, "sandwich_norm": True, "logit_softcap": 1.0},
     ],
     ids=str,
 )

@@ -14,6 +14,7 @@ from minitx.nn import POSITIONS, DecoderLayer, EncoderLayer, Stack
 from small_models import draw, every_architecture, every_decoder, every_scheme, keep_of, run
 
 LENGTH, LAYERS = 7, 3
+BY_LAYER = {"window": (3, None)}  # three layers: 3, all, 3
 REBUILDING = {"cos", "sin", "arange", "le", "lt", "ge", "gt", "eq", "ne", "logical_and", "where", "embedding"}
 """Operations that make angles, indices, masks and bias tables."""
 
@@ -64,20 +65,23 @@ def counting(prepare: Callable[..., Any], calls: Counter[int], key: int) -> Call
 
 @every_architecture
 @every_scheme
-@pytest.mark.parametrize("options", [{}, {"window": 3, "n_kv_heads": 1, "qk_norm": True}, {"softcap": 5.0}], ids=str)
-def test_a_forward_prepares_once_per_stack(options: dict, name: str, architecture: str, tiny) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 3, "n_kv_heads": 1, "qk_norm": True}, {"softcap": 5.0}, BY_LAYER], ids=str
+)
+def test_a_forward_prepares_once_per_stack_and_window(options: dict, name: str, architecture: str, tiny) -> None:
     model, ids = tiny(architecture, name, n_layers=LAYERS, **options), draw(2, LENGTH)
     keep = None if "softcap" in options else keep_of(LENGTH, LENGTH - 2, left=True)
     with counted(model) as (operations, prepared):
         run(model, ids, ids, keep, keep)
-    assert [*prepared.values()] == [1] * sum(isinstance(part, Stack) for part in model.modules())
+    windows = 2 if options is BY_LAYER else 1
+    assert [*prepared.values()] == [windows] * sum(isinstance(part, Stack) for part in model.modules())
     rebuilt = {kind: count for kind, count in operations.counts.items() if kind in REBUILDING}
     per_layer = POSITIONS[name].bias_per_layer if name in POSITIONS else False
     assert set(rebuilt) <= ({"where"} if per_layer else set()), rebuilt
 
 
 @every_scheme
-@pytest.mark.parametrize("options", [{}, {"window": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 3}, BY_LAYER], ids=str)
 @every_decoder
 def test_a_step_prepares_once_for_the_new_tokens_and_all_keys(
     architecture: str, options: dict, name: str, tiny
@@ -89,6 +93,6 @@ def test_a_step_prepares_once_for_the_new_tokens_and_all_keys(
         for tokens in (1, 2):
             with counted(model.decoder) as (operations, prepared):
                 model.step(ids[:, :tokens], cache)
-            assert [*prepared.values()] == [1]
+            assert [*prepared.values()] == [2 if options is BY_LAYER else 1]
             rebuilt = REBUILDING - ({"where"} if name == "transformer_xl" else set())
             assert not rebuilt & set(operations.counts)

@@ -27,6 +27,13 @@ CHOICES: list[dict[str, Any]] = [
     {"head_transform": True, "tie_embeddings": False},
     {"position": {"name": "sinusoidal", "halves": True}},
     {"position": {"name": "rope", "scaling": "llama3", "factor": 8.0, "original_max_len": 16}},
+    {"sandwich_norm": True},
+    {"parallel_residual": True},
+    {"parallel_residual": True, "shared_norm": True},
+    {"logit_softcap": 0.5},
+    {"qk_norm": True, "norm_eps": 0.5},
+    {"window": (None, 3)},
+    {"window": (5, 3), "window_position": {"name": "t5"}},
 ]
 
 

@@ -2,6 +2,9 @@
 
 import http.client
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from werkzeug.test import Client
 
+from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.playground.server import LOOPBACK, MAX_WAITING, Playground, serve
-from predictors import built
+from predictors import built, trained
 
 ASK = json.dumps({"prompt": "1 2 3"}).encode()
 JSON = {"Content-Type": "application/json"}
@@ -128,15 +133,26 @@ def test_many_requests_at_once_do_not_change_one_another(address: Any) -> None:
 def test_a_page_that_goes_away_frees_the_model() -> None:
     app = Playground(built("encoder_decoder"))
     app.hosts = {"localhost"}
-    from werkzeug.test import Client
-
     client = Client(app)
     for _ in range(2 * MAX_WAITING):
         response = client.post(f"/{app.token}/write", data=ASK, headers=JSON, buffered=False)
         next(iter(response.response))
         assert app._model.locked()
         response.close()
-    assert not app._model.locked()
+        assert not app._model.locked()
+
+
+@pytest.mark.slow
+def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    checkpoint.write(trained("encoder_decoder"), tmp_path / "model.ckpt")
+    command = [sys.executable, "-m", "minitx", "play", str(tmp_path / "model.ckpt"), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline().strip())
+        assert send(address, "write", ASK, **JSON_)[0] == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
 
 
 def test_every_file_of_the_page_is_served(address: Any) -> None:

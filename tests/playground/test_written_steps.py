@@ -76,7 +76,7 @@ def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, 4, 16])
 def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int) -> None:
     predictor, prompt = writer(name)
     options = GenerationOptions(num_beams=count, num_return_sequences=count)
@@ -94,6 +94,7 @@ def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int)
         assert tree["nodes"][beam["node"]]["log_probability"] == pytest.approx(one.log_probability, abs=1e-3)
     depths = [-1] * len(tree["nodes"])
     for index, node in enumerate(tree["nodes"]):
+        assert node["parent"] < 0 or tree["nodes"][node["parent"]]["id"] != predictor.tokenizer.special.eos
         depths[index] = depths[node["parent"]] + 1 if node["parent"] >= 0 else 0
     assert max(depths.count(depth) for depth in depths) <= 2 * count  # running and finished ones
 

@@ -20,7 +20,7 @@ from minitx.cli.config_parser import config_parser
 from minitx.config.errors import ConfigError
 from minitx.sweeps import grid, trials, worker
 from minitx.sweeps import sweep as sweeping
-from minitx.sweeps.plan import GRID, Plan, Search, plan
+from minitx.sweeps.plan import GRID, Plan, SearchOptions, plan
 from minitx.sweeps.sweep import sweep
 from minitx.sweeps.trials import Taken, Trials
 from minitx.training.module import TransformerModule
@@ -35,7 +35,9 @@ SMALL = [
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Any:
-    def make(*words: str, grid: Any = None, seeds: int = 1, lengths: str | None = None, search: Search = GRID) -> Plan:
+    def make(
+        *words: str, grid: Any = None, seeds: int = 1, lengths: str | None = None, search: SearchOptions = GRID
+    ) -> Plan:
         values = config_parser().parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
         return plan(values, grid or {}, seeds, lengths, search=search)
 
@@ -123,7 +125,7 @@ def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
 def test_a_search_trains_every_seed_of_its_settings_and_prunes(
     planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    plan = planned(grid={"optimizer.lr": grid.Range("1e-4", "1e-2")}, seeds=2, search=Search("tpe", 2, True))
+    plan = planned(grid={"optimizer.lr": grid.Range("1e-4", "1e-2")}, seeds=2, search=SearchOptions("tpe", 2, True))
     place = f"sqlite:///{tmp_path / 'study.db'}"
     pruned = iter([False, False, True])
     monkeypatch.setattr(optuna.Trial, "should_prune", lambda trial: next(pruned))

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from minitx.config.errors import ConfigError
 from minitx.sweeps import grid, trials
 from minitx.sweeps.plan import GRID as SEARCH_GRID
-from minitx.sweeps.plan import SEED, Plan, Search
+from minitx.sweeps.plan import SEED, Plan, SearchOptions
 from minitx.sweeps.trials import COMPLETE, FAIL, Taken, Trials, final
 
 
-def planned(*texts: str, search: Search = SEARCH_GRID, seeds: int = 1) -> Plan:
+def planned(*texts: str, search: SearchOptions = SEARCH_GRID, seeds: int = 1) -> Plan:
     space, numbers = grid.parse(texts), range(1, seeds + 1)
     settings = grid.combinations(space) if search.name == "grid" else []
     points: Any = [{**each, SEED: seed} for each in settings for seed in numbers]
@@ -57,7 +57,7 @@ def test_processes_share_the_points_of_a_grid(tmp_path: Path) -> None:
 def test_a_trial_without_a_sign_of_life_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
-    plan = planned("a=1..9", search=Search("tpe", 1), seeds=2)
+    plan = planned("a=1..9", search=SearchOptions("tpe", 1), seeds=2)
     lost, other = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
     killed = lost.take()
     assert killed is not None
@@ -106,12 +106,15 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
         assert results(processes[0]) == POINTS
 
 
-def test_two_processes_that_choose_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["new", "lost"])
+def test_two_processes_that_choose_the_same_run(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
+    if lost and (killed := one.take()):
+        killed.end(FAIL)
     seen = one.runs
     first = two.take()
     assert first is not None
-    monkeypatch.setattr(Trials, "runs", seen)  # what the first process saw before
+    monkeypatch.setattr(Trials, "runs", seen)  # as the other process saw them before
     ask = one.study.ask
     monkeypatch.setattr(one.study, "ask", lambda: (monkeypatch.undo(), ask())[1])
     assert one.take() is None
@@ -135,7 +138,7 @@ def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, tmp_path: Path) -> None:
-    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=Search(search, 8), seeds=1)
+    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=SearchOptions(search, 8), seeds=1)
     found = []
     for name in ("one", "two"):
         process = Trials(plan, str(tmp_path / name))
@@ -153,7 +156,7 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
 
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     for prune in (True, False):
-        process = Trials(planned("a=1..99", search=Search("random", 9, prune)), str(tmp_path / str(prune)))
+        process = Trials(planned("a=1..99", search=SearchOptions("random", 9, prune)), str(tmp_path / str(prune)))
         for _ in range(6):
             taken = process.take()
             assert taken is not None

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from minitx.data.tasks.base import TASKS, Task, generator, hash_seed, register
-from minitx.data.tasks.questions import LengthTask, QuestionTask, SequenceTask
+from minitx.data.tasks.question_tasks import LengthTask, QuestionTask, SequenceTask
 from minitx.data.tasks.sequences import Copy, Reverse
 
 __all__ = [

@@ -16,7 +16,7 @@ from minitx.data.examples import Pairs
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, register
-from minitx.data.tasks.questions import QuestionTask
+from minitx.data.tasks.question_tasks import QuestionTask
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 

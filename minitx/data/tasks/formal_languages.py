@@ -14,7 +14,7 @@ from torch import Tensor
 from minitx.config.schema import Size
 from minitx.data import tokenizers
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, numbered, register
-from minitx.data.tasks.questions import LengthTask
+from minitx.data.tasks.question_tasks import LengthTask
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import check_range, register
-from minitx.data.tasks.questions import QuestionTask
+from minitx.data.tasks.question_tasks import QuestionTask
 from minitx.data.text.tokenizer_training import CharTokenizer, lookup, unit
 from minitx.data.tokenizers import Tokenizer
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Size
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, numbered, register
-from minitx.data.tasks.questions import LengthTask, SequenceTask
+from minitx.data.tasks.question_tasks import LengthTask, SequenceTask
 from minitx.data.tokenizers import Tokenizer
 
 

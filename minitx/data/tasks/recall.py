@@ -17,7 +17,7 @@ from minitx.data.batch import IGNORE
 from minitx.data.examples import Pairs
 from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, register
-from minitx.data.tasks.questions import LengthTask, QuestionTask
+from minitx.data.tasks.question_tasks import LengthTask, QuestionTask
 from minitx.data.tokenizers import Tokenizer
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitx.data.tasks.base import register
-from minitx.data.tasks.questions import SequenceTask
+from minitx.data.tasks.question_tasks import SequenceTask
 
 
 @register("copy")

@@ -72,9 +72,11 @@ class Bart(Family):
 
     def _conversion(self, name: str, config: ModelConfig) -> Conversion:
         if name == "head.bias":
-            return Conversion(lambda bias: bias[0], lambda bias: bias[None])
+            return Conversion(lambda bias, _: [bias[0]], lambda parts: parts[0][None])
         if name.endswith("position.table.weight"):
-            return Conversion(lambda table: table[UNUSED_ROWS:], lambda table: pad(table, (0, 0, UNUSED_ROWS, 0)))
+            return Conversion(
+                lambda table, _: [table[UNUSED_ROWS:]], lambda parts: pad(parts[0], (0, 0, UNUSED_ROWS, 0))
+            )
         return UNCHANGED
 
 

@@ -1,8 +1,9 @@
 """The base class of model families: tables of settings and of weights in both formats, for import and export."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -16,13 +17,18 @@ ANY_VALUE = {"dropout", "attention_dropout", "scale_residual", "vocab_size"}
 
 
 class Conversion(NamedTuple):
-    """The change of a tensor from Hugging Face's format to that of minitx, and back."""
+    """The change of a tensor of Hugging Face to the weights of minitx that it holds, and back."""
 
-    from_hf: Callable[[Tensor], Tensor]
-    to_hf: Callable[[Tensor], Tensor]
+    from_hf: Callable[[Tensor, int], Sequence[Tensor]]  # of the tensor and the number of weights
+    to_hf: Callable[[Sequence[Tensor]], Tensor]
 
 
-UNCHANGED = Conversion(lambda tensor: tensor, lambda tensor: tensor)
+UNCHANGED = Conversion(lambda tensor, _: [tensor], lambda parts: parts[0])
+
+
+def scaled(factor: float) -> Conversion:
+    """Multiply one tensor by a factor."""
+    return Conversion(lambda tensor, _: [tensor * factor], lambda parts: parts[0] / factor)
 
 
 def in_layers(name: str, hf_name: str, modules: Mapping[str, str]) -> dict[str, str]:
@@ -52,11 +58,12 @@ class Family:
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
+    layer_windows: ClassVar[bool] = False  # whether layers may differ in their window
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
         """The ModelConfig of a config.json; raises ConfigError with the name of an unsupported setting."""
         for key, value in self.required.items():
-            if hf.get(key, value) != value:
+            if (hf.get(key, value) or None) != (value or None):
                 raise ConfigError(f"{key} {hf[key]} is not supported; minitx imports {self.model_type} with {value}")
         activation = hf.get(*self.activation)
         if activation not in self.activations:
@@ -91,10 +98,18 @@ class Family:
             lacking.append("activation")
         if config.d_ff == 0:
             lacking.append("d_ff")
+        if isinstance(config.window, tuple) and not self.layer_windows:
+            lacking = sorted({*lacking, "window"})
         sentences = [f"model.{name} {_shown(getattr(config, name))}" for name in lacking]
-        if config.position["name"] != self.position:
-            return [*sentences, f"model.position.name {config.position['name']}"]
-        return sentences + self._unsupported_position(config.position)
+        if len({*config.windows} - {None}) > 1 and self.layer_windows:
+            sentences.append(f"model.window {_shown(config.window)} with several sizes")
+        return sentences + self._unsupported_scheme(config.position)
+
+    def _unsupported_scheme(self, position: Mapping[str, Any]) -> list[str]:
+        """`key value` of a position scheme, or of each of its options, that the family lacks."""
+        if position["name"] != self.position:
+            return [f"model.position.name {position['name']}"]
+        return self._unsupported_position(position)
 
     def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         """model.position, by default a learned table."""
@@ -124,8 +139,11 @@ class Family:
         """How a weight is converted."""
         return UNCHANGED
 
+    def fold(self, hf: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Change weights of minitx to the effect of a setting of config.json that minitx does not have."""
+
     def links(self, names: Iterable[str], config: ModelConfig) -> list[tuple[str, list[str], Conversion]]:
-        """Each tensor of Hugging Face with the weights of a resolved config that it holds, as columns in this order."""
+        """Each tensor of Hugging Face with the weights of a resolved config that it holds, in this order."""
         groups: dict[str, list[str]] = {}
         for name in names:
             groups.setdefault(self.hf_name(name, config), []).append(name)
@@ -145,4 +163,4 @@ def resolved(config: ModelConfig) -> ModelConfig:
 
 
 def _shown(value: Any) -> str:
-    return str(value["name"]) if isinstance(value, dict) else str(value).lower()
+    return str(value["name"]) if isinstance(value, dict) else value if isinstance(value, str) else json.dumps(value)

@@ -7,6 +7,12 @@ import torch
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in_layers
 
+COLUMNS = Conversion(
+    lambda tensor, count: [torch.t(part) for part in tensor.tensor_split(count, dim=-1)],
+    lambda parts: torch.cat([torch.t(part) for part in parts], dim=-1),
+)
+"""Weights side by side, each stored as [in, out]; biases [out] are the same either way."""
+
 
 class GPT2(Family):
     """GPT2LMHeadModel."""
@@ -37,4 +43,4 @@ class GPT2(Family):
         return {"embd_pdrop": config.dropout}
 
     def _conversion(self, name: str, config: ModelConfig) -> Conversion:
-        return Conversion(torch.t, torch.t) if name.endswith("_proj.weight") else UNCHANGED
+        return COLUMNS if "_proj." in name else UNCHANGED

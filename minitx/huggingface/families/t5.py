@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in_layers
+from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in_layers, scaled
 
 _FFN = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
 
@@ -77,9 +77,7 @@ class T5(Family):
 
     def _conversion(self, name: str, config: ModelConfig) -> Conversion:
         if name.endswith("q_proj.weight"):
-            factor = math.sqrt(config.d_head or 0)  # resolved
-        elif name in ("embedding.table.weight", "head.weight") and config.scale_embeddings:
-            factor = 1.0 / math.sqrt(config.d_model)
-        else:
-            return UNCHANGED
-        return Conversion(lambda tensor: tensor * factor, lambda tensor: tensor / factor)
+            return scaled(math.sqrt(config.d_head or 0))  # resolved
+        if name in ("embedding.table.weight", "head.weight") and config.scale_embeddings:
+            return scaled(1.0 / math.sqrt(config.d_model))
+        return UNCHANGED

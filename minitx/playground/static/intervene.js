@@ -71,16 +71,16 @@ export class Intervene {
   }
 
   /** The ablation: the parts without which least is lost come first. */
-  rank({ whole, heads, examples, split }) {
+  rank({ whole, parts, examples, split }) {
     const metric = "exact_match" in whole ? "exact_match" : "loss";
     const value = (found) => (metric === "loss" ? found.loss.toFixed(3) : `${(100 * found.exact_match).toFixed(1)} %`);
     const damage = (found) => (metric === "loss" ? found.loss - whole.loss : whole.exact_match - found.exact_match);
-    const worst = Math.max(...heads.map(damage), 1e-9);
-    const rows = [...heads].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
+    const worst = Math.max(...parts.map(damage), 1e-9);
+    const rows = [...parts].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
     const line = (found) => {
       const bar = make("span", { className: "bar", "aria-hidden": "true" });
       bar.style.setProperty("--after", Math.max(0, damage(found)) / worst);
-      const name = found.heads.join(" ");
+      const name = found.parts.join(" ");
       return make(
         "li",
         { "data-part": name },

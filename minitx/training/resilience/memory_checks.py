@@ -48,7 +48,7 @@ def check_memory(config: ModelConfig) -> None:
     if available is None:
         return
     # Position schemes may build lists with an entry per head, so they are counted once the rest is known to fit.
-    for candidate in (dataclasses.replace(config, position={"name": "none"}), config):
+    for candidate in (dataclasses.replace(config, position={"name": "none"}, window_position=None), config):
         counts = parameters(candidate)
         needed = WEIGHT_BYTES * sum(counts.values())
         if needed > available:

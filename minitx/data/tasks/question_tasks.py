@@ -23,6 +23,7 @@ from minitx.data.tokenizers import Tokenizer
 
 MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
 FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
+MAX_SHUFFLED = 2**22  # symbols that are shuffled at a time
 MIN_SAMPLE = 256  # questions, of which small batches rarely need a second sample
 
 
@@ -211,5 +212,7 @@ class SequenceTask(LengthTask):
         if not self.distinct:
             return self.sample_strings(generator, rows, self.symbols)
         lengths = self.sample_lengths(generator, rows)
-        ids = torch.rand(rows, self.symbols, generator=generator).argsort(dim=1)
-        return self.padded(FIRST_SYMBOL_ID + ids[:, : self.length[1]], lengths)
+        parts = torch.arange(rows).split(max(1, MAX_SHUFFLED // self.symbols))
+        shuffled = (torch.rand(len(part), self.symbols, generator=generator).argsort(dim=1) for part in parts)
+        ids = torch.cat([part[:, : self.length[1]] for part in shuffled])
+        return self.padded(FIRST_SYMBOL_ID + ids, lengths)

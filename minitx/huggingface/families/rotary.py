@@ -1,0 +1,67 @@
+"""Base of families with rotary positions.
+
+minitx and Hugging Face rotate the same pairs (j, j + R / 2) of each head, so rows of q and k keep their order.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from minitx.config.errors import ConfigError
+from minitx.config.schema import ModelConfig
+from minitx.huggingface.families.family import Family
+
+SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
+"""Scalings of the frequencies, Hugging Face to minitx."""
+SCALING_OPTIONS = {
+    "factor": ("factor", 1.0), "low_freq_factor": ("low_freq_factor", 1.0),
+    "high_freq_factor": ("high_freq_factor", 4.0), "original_max_position_embeddings": ("original_max_len", 8192),
+}  # fmt: skip
+"""Options of a scaling, Hugging Face to minitx, with the defaults of minitx."""
+
+
+class Rotary(Family):
+    """A family with rotary positions."""
+
+    position = "rope"
+    base_key: ClassVar[tuple[str, float]] = ("rope_theta", 10000.0)  # older names of two options, their defaults
+    fraction_key: ClassVar[tuple[str, float]] = ("partial_rotary_factor", 1.0)
+    partial: ClassVar[bool] = False  # whether a part of each head may be rotated
+    ignored = r".*rotary_emb\.inv_freq"
+
+    def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
+        # Versions of transformers differ in where they store these options.
+        return self._rope({**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}, hf)
+
+    def _rope(self, options: Mapping[str, Any], hf: Mapping[str, Any]) -> dict[str, Any]:
+        """model.position of rope_parameters; hf may have base and fraction instead."""
+        kind = options.get("rope_type", options.get("type", "default"))
+        if kind not in SCALINGS:
+            raise ConfigError(f"rope_scaling of type {kind} is not supported; minitx imports {', '.join(SCALINGS)}")
+        fraction = options.get("partial_rotary_factor", hf.get(*self.fraction_key))
+        if fraction != 1.0 and not self.partial:
+            raise ConfigError(f"partial_rotary_factor {fraction} is not supported; minitx imports 1.0")
+        position = {"name": "rope", "base": float(options.get("rope_theta", hf.get(*self.base_key)))}
+        position |= {} if fraction == 1.0 else {"fraction": fraction}
+        if kind == "default":
+            return position
+        used = SCALING_OPTIONS if kind == "llama3" else ["factor"]
+        scaling = {SCALING_OPTIONS[key][0]: options[key] for key in used if options.get(key) is not None}
+        return position | {"scaling": SCALINGS[kind]} | scaling
+
+    def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
+        scaling, fraction = position.get("scaling", "none"), position.get("fraction", 1.0)
+        wrong = [] if scaling in SCALINGS.values() else [f"model.position.scaling {scaling}"]
+        return wrong + ([] if fraction == 1.0 or self.partial else [f"model.position.fraction {fraction}"])
+
+    def _rope_parameters(self, position: Mapping[str, Any]) -> dict[str, Any]:
+        """rope_parameters of model.position."""
+        kind = {name: hf_name for hf_name, name in SCALINGS.items()}[position.get("scaling", "none")]
+        options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0)}
+        if self.partial:
+            options["partial_rotary_factor"] = position.get("fraction", 1.0)
+        if kind != "default":
+            options |= {key: position.get(name, default) for key, (name, default) in SCALING_OPTIONS.items()}
+        return options
+
+    def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
+        return {"rope_parameters": self._rope_parameters(config.position)}
