@@ -6,7 +6,6 @@ Path patching is limited to what one head passes directly to the queries, keys o
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed
 from minitx.interpret.attention_maps import kind_of
 from minitx.interpret.intervene import intervene
-from minitx.interpret.lens import layer_names
+from minitx.interpret.lens import layer_names, without_padding
 from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.recording import attention_modules
 from minitx.interpret.trace import trace
@@ -303,10 +302,8 @@ def patched_inputs(
     if task.kind == "pairs" and not isinstance(model, EncoderOnly):  # an answer follows its question, and ends
         first, second = rows[0] if rows else map(encode, predictor.generate([clean, corrupted]))
         index, chosen = _first_difference([*first, tokenizer.special.eos], [*second, tokenizer.special.eos])
-        both = batches(first[:index])
+        both = [*map(without_padding, batches(first[:index]))]
         position = int((both[0].labels[0] != IGNORE).nonzero()[-1])  # of <eos>, after the beginning
-        if both[0].src is not None:  # an empty beginning is padded
-            both = [replace(batch, tgt=batch.tgt[:, : position + 1]) for batch in both if batch.tgt is not None]
         return PatchedInputs(both[0].model_inputs(), both[1].model_inputs(), position, chosen)
     inputs, other = (batch.model_inputs() for batch in batches(None))
     first, second = rows[0] if rows else (_best(model, each) for each in (inputs, other))

@@ -144,6 +144,7 @@ def test_a_target_is_the_answer() -> None:
     assert predictor.tokenizer.tokens(found.answers.tolist()) == ["4", "4", "<eos>"]
     assert found.known.all()
     close(found.answer_probabilities("decoder")[-1].log().sum(), torch.tensor(predictor.score("3 1 4", "4 4")))
+    assert predictor.lens("3 1 4", "").tokens == ["<bos>"]
 
 
 def test_bad_input_is_one_sentence() -> None:
