@@ -14,7 +14,7 @@ from minitx.models.transformers import EncoderOnly
 from minitx.playground import interventions
 from minitx.playground.beam_tree import beam_tree
 from minitx.playground.inspection import explained, recorded_maps
-from minitx.playground.questions import Questions
+from minitx.playground.known_answers import Questions
 from minitx.playground.written_steps import filled, written
 
 MAX_ABLATION_EXAMPLES = 500
@@ -102,7 +102,7 @@ class Write(Prompted):
 
 
 @dataclass(kw_only=True)
-class Search(Prompted):
+class DrawTree(Prompted):
     """The tree of beam search."""
 
     options: GenerationOptions
@@ -159,5 +159,5 @@ class Ablate:
         yield ablate(session.predictor, examples=examples, parts="heads,ffn").to_dict()
 
 
-REQUESTS: dict[str, Any] = {"write": Write, "beams": Search, "look": Look, "explain": Explain, "ablate": Ablate}
+REQUESTS: dict[str, Any] = {"write": Write, "beams": DrawTree, "look": Look, "explain": Explain, "ablate": Ablate}
 """By the last part of their address."""
