@@ -184,6 +184,15 @@ def test_the_config_reaches_every_part() -> None:
     assert not biased
 
 
+@every_architecture
+def test_a_shared_norm_is_that_of_every_sublayer_of_a_layer(architecture: str) -> None:
+    model = fresh(architecture, parallel_residual=True, shared_norm=True)
+    for layer in (part for part in model.modules() if hasattr(part, "self_attn")):
+        norms = [part.norm for part in layer.children() if isinstance(part, AddNorm)]
+        assert len(norms) > 1
+        assert len({id(norm) for norm in norms}) == 1
+
+
 # --- first weights --------------------------------------------------------------------------------------------------
 
 
