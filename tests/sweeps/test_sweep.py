@@ -122,6 +122,7 @@ def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_search_trains_every_seed_of_its_settings_and_prunes(
     planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
