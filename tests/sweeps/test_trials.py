@@ -1,6 +1,7 @@
 """Trials of a study that several processes share: each run has one result, whatever happens to the processes."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
         assert int(layers) in range(2, 6)
         assert position in ("rope", "none")
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
+    longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))
+    assert [claimed is None for claimed in (longer.claim(), longer.claim(), longer.claim())] == [False, False, True]
 
 
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
