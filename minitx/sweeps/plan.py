@@ -36,7 +36,7 @@ class Plan:
     """A sweep. A trial of a grid is one run; one of another search trains its settings with every seed."""
 
     name: str
-    study: str  # the same for all processes that work on the same sweep
+    study: str  # the same in all processes that join the same sweep
     folder: Path
     values: Mapping[str, Any]  # the config without the settings
     space: Space

@@ -1,4 +1,4 @@
-"""A process for each trial of a sweep: one that dies fails only its own trial. No torch.
+"""A process for each trial of a sweep: one that is killed fails only its own trial. No torch.
 
 Its output is appended to a log. It has its own session, so Ctrl-C in a terminal reaches the parent only, which sends
 SIGTERM to each process once; a process whose parent was killed ends itself in the same way.
@@ -18,7 +18,7 @@ STOP_SECONDS = 60.0  # time for a process to finish its step and save after SIGT
 
 
 def start(trial: Any, log: Path, environment: Mapping[str, str]) -> BaseProcess:
-    """Start the process of a trial (trials.Taken), with additional environment variables."""
+    """Start the process of a trial (trials.ClaimedTrial), with additional environment variables."""
     log.parent.mkdir(parents=True, exist_ok=True)
     process = multiprocessing.get_context("spawn").Process(target=_main, args=(log, pickle.dumps(trial)))
     before = dict(os.environ)

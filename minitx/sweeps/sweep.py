@@ -17,16 +17,16 @@ from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps import grid, tables
 from minitx.sweeps.plan import Plan
 from minitx.sweeps.processes import environments, start, stop
-from minitx.sweeps.trials import COMPLETE, ERROR, FAIL, PRUNED, ROWS, SIGN_SECONDS, Taken, Trials, final
+from minitx.sweeps.trials import COMPLETE, ERROR, FAIL, HEARTBEAT_SECONDS, PRUNED, ROWS, ClaimedTrial, Trials, final
 from minitx.training.folder import print_line
 
-POLL_SECONDS = 1.0  # between two looks at the trials of other processes
+POLL_SECONDS = 1.0  # between two reads of the study
 
 
 def sweep(
     plan: Plan, jobs: int = 1, out: Path | None = None, study: str | None = None
 ) -> tuple[list[tables.Row], list[str]]:
-    """Execute a plan, or resume it, or help other processes that execute it: finished trials are not repeated.
+    """Execute a plan, resume it, or join other processes that execute it: finished trials are not repeated.
 
     As many runs as `jobs` are parallel, each in its own process; the tables and the plot land in `out`, by default the
     sweep's own folder, and the trials in `study`, a journal file or the URL of a database, by default in that folder.
@@ -70,30 +70,30 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
 
     There are at most as many processes as `free`, their environment variables.
     """
-    running: list[tuple[Taken, BaseProcess, dict[str, str]]] = []
-    known, signed = trials.ended(), time.monotonic()
+    running: list[tuple[ClaimedTrial, BaseProcess, dict[str, str]]] = []
+    known, renewed = trials.ended(), time.monotonic()
     try:
         while known < trials.plan.trials:
-            while free and (taken := trials.take()) is not None:
-                running.append((taken, start(taken, taken.log, free[0]), free.pop(0)))
+            while free and (claimed := trials.claim()) is not None:
+                running.append((claimed, start(claimed, claimed.log, free[0]), free.pop(0)))
             wait([process.sentinel for _, process, _ in running], POLL_SECONDS)
             if not running:
-                time.sleep(POLL_SECONDS)  # other commands work on the last trials
-            due = time.monotonic() - signed > SIGN_SECONDS
-            signed = time.monotonic() if due else signed
-            for taken, process, environment in [*running]:
-                if process.is_alive() and (not due or taken.renew()):
+                time.sleep(POLL_SECONDS)  # the last trials run elsewhere
+            due = time.monotonic() - renewed > HEARTBEAT_SECONDS
+            renewed = time.monotonic() if due else renewed
+            for claimed, process, environment in [*running]:
+                if process.is_alive() and (not due or claimed.renew()):
                     continue
                 stop([process])
-                taken.end(FAIL, f"its process exited with {process.exitcode}")
-                running.remove((taken, process, environment))
+                claimed.end(FAIL, f"its process exited with {process.exitcode}")
+                running.remove((claimed, process, environment))
                 free.append(environment)
             before, known = known, trials.ended()
             yield known - before
     finally:
         stop(process for _, process, _ in running)
-        for taken, _, _ in running:
-            taken.end(FAIL)
+        for claimed, _, _ in running:
+            claimed.end(FAIL)
 
 
 def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:

@@ -1,8 +1,8 @@
 """The trials of a sweep: an Optuna study in a journal file or a database, which several processes may share. No torch.
 
-A trial that runs has a sign of life, an attribute that its process renews. A trial without a new one is given back:
-Optuna sees it fail, and another process repeats its parameters in a new trial with the same number of the run. Nothing
-is locked; where two processes choose the same run at the same moment, the later trial fails without being run.
+The process of a running trial renews its heartbeat, an attribute of the trial, because journals have none of Optuna's.
+A trial with a stale heartbeat fails, and its run is repeated with the same parameters in another trial. Nothing is
+locked; where two processes choose the same run at the same moment, the later trial fails before it is run.
 """
 
 import itertools
@@ -27,9 +27,9 @@ from minitx.sweeps.grid import Range, Settings
 from minitx.sweeps.plan import SEED, Plan
 from minitx.sweeps.tables import Row
 
-SIGN_SECONDS, STALE_SECONDS = 15.0, 90.0  # between two signs of life, and after which a trial without one is given back
+HEARTBEAT_SECONDS, STALE_SECONDS = 15.0, 90.0  # between two heartbeats, and until the last one is stale
 
-RUN, SIGN, ROWS, ERROR = "run", "sign_of_life", "rows", "error"  # attributes of trials
+RUN, HEARTBEAT, ROWS, ERROR = "run", "heartbeat", "rows", "error"  # attributes of trials
 RUNNING, COMPLETE, PRUNED, FAIL = TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
 
 
@@ -84,8 +84,8 @@ def by_run(trials: list[FrozenTrial]) -> dict[int, list[FrozenTrial]]:
     return runs
 
 
-class Taken:
-    """A trial that this process works on."""
+class ClaimedTrial:
+    """A trial that runs in a process of this command."""
 
     def __init__(self, trial: optuna.Trial, plan: Plan) -> None:
         self.trial, self.plan = trial, plan
@@ -100,9 +100,9 @@ class Taken:
         return self.plan.run_folder(self.settings) / f"seed{self.seeds[0]}.log"
 
     def renew(self) -> bool:
-        """Give a sign of life; False if it is too late, and another process repeats the trial."""
+        """Renew the heartbeat; False if it was stale, and another process repeats the run."""
         with suppress(UpdateFinishedTrialError):
-            self.trial.set_user_attr(SIGN, time.time())
+            self.trial.set_user_attr(HEARTBEAT, time.time())
             return True
         return False
 
@@ -118,8 +118,8 @@ class Taken:
             raise TrialPruned
 
     def end(self, state: TrialState, error: str | None = None) -> None:
-        """End the trial: with all its rows, pruned, failed, or given back, which is a failure without an error."""
-        with suppress(UpdateFinishedTrialError):  # it was given back, and another process repeats it
+        """End the trial: with all its rows, pruned, failed, or to be repeated, which is a failure without an error."""
+        with suppress(UpdateFinishedTrialError):  # its heartbeat was stale
             if error is not None:
                 self.trial.set_user_attr(ERROR, f"{error} (see {self.log})")
             score = statistics.fmean(row["score"] for row in self.rows) if state == COMPLETE else None
@@ -144,7 +144,9 @@ class Trials:
         self.study = optuna.create_study(
             storage=stored, pruner=pruner, study_name=plan.study, direction="maximize", load_if_exists=True
         )
-        self.signs: dict[int, tuple[float | None, float]] = {}  # of running trials, and since when they are the same
+        self.heartbeats: dict[
+            int, tuple[float | None, float]
+        ] = {}  # of running trials, and since when they are unchanged
 
     @property
     def runs(self) -> list[list[FrozenTrial]]:
@@ -157,16 +159,16 @@ class Trials:
         return sum(map(has_ended, self.runs))
 
     def retry_failed(self) -> None:
-        """Repeat the runs that have failed, unless a process is at work."""
+        """Queue the runs that have failed again, unless a trial is running."""
         runs = self.runs
         if not any(trial.state == RUNNING for attempts in runs for trial in attempts):
             for run, attempts in enumerate(runs):
                 if has_ended(attempts) and final(attempts).state == FAIL:
                     self._repeat(run, attempts)
 
-    def take(self) -> Taken | None:
-        """Start a trial; None if there is none to start now."""
-        self._give_back()
+    def claim(self) -> ClaimedTrial | None:
+        """Start the next trial; None if there is none to start now."""
+        self._fail_stale()
         for run, attempts in enumerate(self.runs):
             if attempts and (has_ended(attempts) or final(attempts).state == RUNNING):
                 continue
@@ -178,9 +180,9 @@ class Trials:
             earlier = [attempt.state for attempt in attempts if attempt.number < trial.number]
             if run < self.plan.trials and not {RUNNING, COMPLETE, PRUNED} & {*earlier}:
                 self.study.sampler = self._sampler(run, trial.number)
-                return Taken(trial, self.plan)
+                return ClaimedTrial(trial, self.plan)
             self.study.tell(trial, state=FAIL)  # another process was faster
-            return self.take()
+            return self.claim()
         return None
 
     def _sampler(self, run: int, number: int) -> BaseSampler:
@@ -193,20 +195,20 @@ class Trials:
     def _repeat(self, run: int, attempts: list[FrozenTrial]) -> None:
         self.study.enqueue_trial(attempts[-1].params, {RUN: run, ROWS: attempts[-1].user_attrs.get(ROWS, [])})
 
-    def _give_back(self) -> None:
-        """Let trials fail that have had no sign of life for STALE_SECONDS, on the clock of this process."""
+    def _fail_stale(self) -> None:
+        """Fail trials whose heartbeat has not changed for STALE_SECONDS on this machine's clock."""
         now = time.monotonic()
         for trial in self.study.get_trials(states=(RUNNING,)):
-            sign = trial.user_attrs.get(SIGN)
-            if self.signs.setdefault(trial.number, (sign, now))[0] != sign:
-                self.signs[trial.number] = sign, now
-            elif now - self.signs[trial.number][1] > STALE_SECONDS:
+            beat = trial.user_attrs.get(HEARTBEAT)
+            if self.heartbeats.setdefault(trial.number, (beat, now))[0] != beat:
+                self.heartbeats[trial.number] = beat, now
+            elif now - self.heartbeats[trial.number][1] > STALE_SECONDS:
                 with suppress(UpdateFinishedTrialError):
                     self.study.tell(trial.number, state=FAIL, skip_if_finished=True)
 
 
 def final(attempts: list[FrozenTrial]) -> FrozenTrial:
-    """The attempt that counts: one that has succeeded or is at work, otherwise the last."""
+    """The attempt that counts: one that has succeeded or is running, otherwise the last."""
     order = {COMPLETE: 0, PRUNED: 0, RUNNING: 1}
     return min(reversed(attempts), key=lambda trial: order.get(trial.state, 2))
 

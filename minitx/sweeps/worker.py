@@ -15,7 +15,7 @@ from minitx.hardware.machine import machine
 from minitx.inference.predictor import load
 from minitx.sweeps.plan import fingerprint
 from minitx.sweeps.tables import Row
-from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, Taken, TrialPruned
+from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
 from minitx.training.choices.timing import first_batch
 from minitx.training.describe import cost
@@ -26,7 +26,7 @@ NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
 
 
-def work(trial: Taken) -> None:
+def work(trial: ClaimedTrial) -> None:
     """Run the remaining seeds of a trial and end it; after an error with a sentence, and a traceback in the log."""
     try:
         for seed in trial.seeds[len(trial.rows) :]:
@@ -42,7 +42,7 @@ def work(trial: Taken) -> None:
 
 
 class _ReportValidations(RunCallback):
-    def __init__(self, trial: Taken) -> None:
+    def __init__(self, trial: ClaimedTrial) -> None:
         self.trial = trial
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -53,14 +53,14 @@ class _ReportValidations(RunCallback):
 class _SweepExtras(AllExtras):
     """All callbacks, and one that reports the score of each validation."""
 
-    def __init__(self, trial: Taken) -> None:
+    def __init__(self, trial: ClaimedTrial) -> None:
         self.trial = trial
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         return [*super().callbacks(config, files), _ReportValidations(self.trial)]
 
 
-def run(trial: Taken, seed: int) -> Row:
+def run(trial: ClaimedTrial, seed: int) -> Row:
     """Train, resume or read a run, and measure it by length if the sweep has lengths.
 
     Returns a row of the table as plain JSON types: figures on the held-out split, and as "score" the best validation's
@@ -86,7 +86,7 @@ def run(trial: Taken, seed: int) -> Row:
     }
 
 
-def trained(config: Config, trial: Taken) -> Path:
+def trained(config: Config, trial: ClaimedTrial) -> Path:
     """The folder of the finished run with this config, trained or resumed if there is none."""
     root, wanted = Path(config.run.folder) / config.run.name, fingerprint(config.to_dict())
 

@@ -22,7 +22,7 @@ from minitx.sweeps import grid, trials, worker
 from minitx.sweeps import sweep as sweeping
 from minitx.sweeps.plan import GRID, Plan, SearchOptions, plan
 from minitx.sweeps.sweep import sweep
-from minitx.sweeps.trials import Taken, Trials
+from minitx.sweeps.trials import ClaimedTrial, Trials
 from minitx.training.module import TransformerModule
 
 ROOT = Path(__file__).parents[2]
@@ -53,13 +53,13 @@ class InProcess:
         self.runs: list[tuple[str, int]] = []
         self.fail = self.stop = False
 
-    def __call__(self, taken: Taken, log: Path, environment: dict[str, str]) -> "InProcess":
-        self.runs.append(("".join(taken.settings.values()), taken.seeds[0]))
+    def __call__(self, claimed: ClaimedTrial, log: Path, environment: dict[str, str]) -> "InProcess":
+        self.runs.append(("".join(claimed.settings.values()), claimed.seeds[0]))
         if self.runs[-1] == ("none", 2) and self.stop:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(10)
         if self.runs[-1] != ("rope", 2) or not self.fail:  # otherwise it exits without ending its trial
-            worker.work(taken)
+            worker.work(claimed)
         return self
 
     def is_alive(self) -> bool:
@@ -122,6 +122,7 @@ def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_search_trains_every_seed_of_its_settings_and_prunes(
     planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -141,9 +142,9 @@ def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
     planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run(*words: str) -> dict[str, Any]:
-        taken = Trials(planned(*words), str(tmp_path / words[0])).take()
-        assert taken is not None
-        return worker.run(taken, 1)
+        claimed = Trials(planned(*words), str(tmp_path / words[0])).claim()
+        assert claimed is not None
+        return worker.run(claimed, 1)
 
     steps: list[int] = []
     original = TransformerModule.training_step
@@ -177,11 +178,11 @@ def test_an_error_is_a_sentence_and_a_traceback_in_the_log(
         raise error
 
     monkeypatch.setattr(worker, "run", run)
-    taken = Trials(planned(), str(tmp_path / "study.journal")).take()
-    assert taken is not None
-    worker.work(taken)
-    (trial,) = taken.trial.study.trials
-    assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {taken.log})")
+    claimed = Trials(planned(), str(tmp_path / "study.journal")).claim()
+    assert claimed is not None
+    worker.work(claimed)
+    (trial,) = claimed.trial.study.trials
+    assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {claimed.log})")
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -236,9 +237,9 @@ def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> N
 
 
 def started(*words: str, folder: Path = ROOT) -> subprocess.Popen[str]:
-    """`minitx sweep` in a process, with short times between signs of life."""
+    """`minitx sweep` in a process, with frequent heartbeats."""
     code = (
-        "import sys; from minitx.sweeps import sweep, trials; sweep.SIGN_SECONDS, trials.STALE_SECONDS = 0.5, 8.0; "
+        "import sys; from minitx.sweeps import sweep, trials; sweep.HEARTBEAT_SECONDS = 0.5; trials.STALE_SECONDS = 8; "
         "from minitx.cli.main import main; main(['sweep', *sys.argv[1:]])"
     )
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

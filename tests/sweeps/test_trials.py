@@ -1,6 +1,7 @@
 """Trials of a study that several processes share: each run has one result, whatever happens to the processes."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from minitx.config.errors import ConfigError
 from minitx.sweeps import grid, trials
 from minitx.sweeps.plan import GRID as SEARCH_GRID
 from minitx.sweeps.plan import SEED, Plan, SearchOptions
-from minitx.sweeps.trials import COMPLETE, FAIL, Taken, Trials, final
+from minitx.sweeps.trials import COMPLETE, FAIL, ClaimedTrial, Trials, final
 
 
 def planned(*texts: str, search: SearchOptions = SEARCH_GRID, seeds: int = 1) -> Plan:
@@ -27,10 +28,10 @@ GRID = planned("a=x,y", seeds=2)
 POINTS = [({"a": "x"}, [1]), ({"a": "x"}, [2]), ({"a": "y"}, [1]), ({"a": "y"}, [2])]
 
 
-def finish(taken: Taken) -> None:
-    for seed in taken.seeds[len(taken.rows) :]:
-        taken.add({"settings": taken.settings, "seed": seed, "score": 0.5})
-    taken.end(COMPLETE)
+def finish(claimed: ClaimedTrial) -> None:
+    for seed in claimed.seeds[len(claimed.rows) :]:
+        claimed.add({"settings": claimed.settings, "seed": seed, "score": 0.5})
+    claimed.end(COMPLETE)
 
 
 def results(process: Trials) -> list[tuple[Any, Any]]:
@@ -44,64 +45,64 @@ def results(process: Trials) -> list[tuple[Any, Any]]:
 
 def test_processes_share_the_points_of_a_grid(tmp_path: Path) -> None:
     one, two = (Trials(GRID, str(tmp_path / "deep/study.journal")) for _ in range(2))
-    taken = [process.take() for process in (one, two, two, one)]
-    assert [(each.settings, each.seeds) for each in taken if each] == POINTS
-    assert one.take() is None
+    claimed = [process.claim() for process in (one, two, two, one)]
+    assert [(each.settings, each.seeds) for each in claimed if each] == POINTS
+    assert one.claim() is None
     assert one.ended() == 0
-    for each in taken:
+    for each in claimed:
         assert each is not None
         finish(each)
-    assert (one.take(), one.ended(), results(two)) == (None, 4, POINTS)
+    assert (one.claim(), one.ended(), results(two)) == (None, 4, POINTS)
 
 
-def test_a_trial_without_a_sign_of_life_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
     plan = planned("a=1..9", search=SearchOptions("tpe", 1), seeds=2)
     lost, other = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
-    killed = lost.take()
+    killed = lost.claim()
     assert killed is not None
     killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
     for seconds in (0, trials.STALE_SECONDS - 1, 1):
         now[0] += seconds
-        assert other.take() is None
+        assert other.claim() is None
         assert killed.renew()
     now[0] += trials.STALE_SECONDS
-    assert other.take() is None, "the sign was renewed"
+    assert other.claim() is None, "the heartbeat was renewed"
     now[0] += trials.STALE_SECONDS + 1
-    taken = other.take()
-    assert taken is not None
-    assert (taken.settings, taken.rows) == (killed.settings, killed.rows), "with the seed that was finished"
+    claimed = other.claim()
+    assert claimed is not None
+    assert (claimed.settings, claimed.rows) == (killed.settings, killed.rows), "with the seed that was finished"
     assert not killed.renew()
     killed.rows.append({"score": 9.0})
     killed.end(COMPLETE)
-    finish(taken)
-    assert results(other) == [(taken.settings, [1, 2])]
+    finish(claimed)
+    assert results(other) == [(claimed.settings, [1, 2])]
     assert other.study.best_value == 0.375, "the mean over seeds"
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32))
 def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Processes take, finish, give back, die, are replaced, and are wrongly considered dead, in any order."""
+    """Processes claim, finish and interrupt trials, are killed and replaced, or are slow to renew, in any order."""
     chance, now = random.Random(seed), [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trials.time, "monotonic", lambda: now[0])
         place = str(tmp_path_factory.mktemp("study") / "study.journal")
         processes = [Trials(GRID, place) for _ in range(3)]
-        working: list[Taken] = []
+        working: list[ClaimedTrial] = []
         while processes[0].ended() < 4:
             now[0] += chance.choice([1, 1, 1, trials.STALE_SECONDS])
             action, process = chance.random(), chance.choice(processes)
-            if action < 0.5 and len(working) < 3 and (taken := process.take()):
-                working.append(taken)
+            if action < 0.5 and len(working) < 3 and (claimed := process.claim()):
+                working.append(claimed)
             elif working:
-                taken = working.pop(chance.randrange(len(working)))
+                claimed = working.pop(chance.randrange(len(working)))
                 if action < 0.8:
-                    finish(taken) if taken.renew() else None
+                    finish(claimed) if claimed.renew() else None
                 elif action < 0.9:
-                    taken.end(FAIL)
-                else:  # it dies with its process
+                    claimed.end(FAIL)
+                else:  # its process is killed
                     processes[chance.randrange(3)] = Trials(GRID, place)
         assert results(processes[0]) == POINTS
 
@@ -109,28 +110,28 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
 @pytest.mark.parametrize("lost", [False, True], ids=["new", "lost"])
 def test_two_processes_that_choose_the_same_run(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
-    if lost and (killed := one.take()):
+    if lost and (killed := one.claim()):
         killed.end(FAIL)
     seen = one.runs
-    first = two.take()
+    first = two.claim()
     assert first is not None
     monkeypatch.setattr(Trials, "runs", seen)  # as the other process saw them before
     ask = one.study.ask
     monkeypatch.setattr(one.study, "ask", lambda: (monkeypatch.undo(), ask())[1])
-    assert one.take() is None
+    assert one.claim() is None
     finish(first)
     assert results(one) == [({"a": "x"}, [1])]
 
 
 def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> None:
     process = Trials(planned("a=x"), str(tmp_path / "study.journal"))
-    taken = process.take()
-    assert taken is not None
-    taken.end(FAIL, "out of memory")
-    assert (process.take(), process.ended()) == (None, 1)
+    claimed = process.claim()
+    assert claimed is not None
+    claimed.end(FAIL, "out of memory")
+    assert (process.claim(), process.ended()) == (None, 1)
     assert "out of memory (see runs/a=x/seed1.log)" in final(process.runs[0]).user_attrs["error"]
     process.retry_failed()
-    again = process.take()
+    again = process.claim()
     assert again is not None
     finish(again)
     assert results(process) == [({"a": "x"}, [1])]
@@ -138,31 +139,33 @@ def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, tmp_path: Path) -> None:
-    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=SearchOptions(search, 8), seeds=1)
+    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=SearchOptions(search, 5), seeds=1)
     found = []
     for name in ("one", "two"):
         process = Trials(plan, str(tmp_path / name))
-        while taken := process.take():
-            finish(taken)
-            found.append(tuple(taken.settings.items()))
-    assert found[:8] == found[8:]
-    assert len({*found}) == 8
+        while claimed := process.claim():
+            finish(claimed)
+            found.append(tuple(claimed.settings.items()))
+    assert found[:5] == found[5:]
+    assert len({*found}) == 5
     for (_, rate), (_, layers), (_, position) in found:
         assert 1e-4 <= float(rate) <= 1e-2
         assert int(layers) in range(2, 6)
         assert position in ("rope", "none")
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
+    longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))
+    assert [claimed is None for claimed in (longer.claim(), longer.claim(), longer.claim())] == [False, False, True]
 
 
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     for prune in (True, False):
         process = Trials(planned("a=1..99", search=SearchOptions("random", 9, prune)), str(tmp_path / str(prune)))
         for _ in range(6):
-            taken = process.take()
-            assert taken is not None
-            taken.report(4, 0.9)
-            finish(taken)
-        bad = process.take()
+            claimed = process.claim()
+            assert claimed is not None
+            claimed.report(4, 0.9)
+            finish(claimed)
+        bad = process.claim()
         assert bad is not None
         bad.report(2, 0.1)  # in the first steps, before plan.warmup_steps
         if prune:
@@ -175,10 +178,10 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "study.journal"
     process = Trials(GRID, str(file))
-    taken = process.take()
-    assert taken is not None
+    claimed = process.claim()
+    assert claimed is not None
     file.write_bytes(file.read_bytes() + b'{"op_code": 8, "trial_id"')
-    finish(taken)
+    finish(claimed)
     assert Trials(GRID, str(file)).ended() == 1
 
 
