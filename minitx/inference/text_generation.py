@@ -20,7 +20,6 @@ from minitx.data.prompts import padded
 from minitx.data.tasks.base import Task, generator, hash_seed
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation import decode
-from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep
 from minitx.generation.logits_processors import combine_processors
 from minitx.generation.options import GenerationOptions
@@ -192,6 +191,8 @@ class TextGenerator:
         tensors, arguments = self.arguments(prompts, generators, limit, options)
         count = options.num_return_sequences
         if options.num_beams > 1:
+            from minitx.generation.beam import beam_search
+
             ids, _, logs, lengths = (part[:, :count] for part in beam_search(self.model, *tensors, **arguments))
             if not bool(lengths[:, 0].all()):
                 raise ConfigError(IMPOSSIBLE)
