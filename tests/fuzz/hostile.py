@@ -259,8 +259,9 @@ TOKENIZERS: dict[str, Callable[[Chance], dict[str, Any]]] = {
     "merges of nothing": lambda chance: {
         "model": {**json.loads(_vocabulary().to_str())["model"], "merges": [["q", "zz"]] * 5}
     },
-    "a unigram of nothing": lambda chance: {
-        "model": {"type": "Unigram", "unk_id": chance.choice([None, 99]), "vocab": [["<unk>", 0.0]]}
+    "a unigram of nothing": lambda chance: {"model": {"type": "Unigram", "unk_id": 99, "vocab": [["<unk>", 0.0]]}},
+    "a unigram that knows no unknown": lambda chance: {
+        "model": {"type": "Unigram", "unk_id": None, "vocab": [[token, 0.0] for token in SPECIAL]}
     },
     "a template of everything": lambda chance: {"post_processor": {
         "type": "TemplateProcessing", "pair": [], "special_tokens": {},
