@@ -23,7 +23,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 OURS = "minitx"
 
 CORE = {
-    "checkpoints": None,
+    "checkpoints": {"atomic_files", "format", "model_weights", "safe_load"},
     "config": {"errors", "registry", "schema", "training_sections", "validation"},
     "data": {
         "batch", "examples", "loader", "prompts", "splits", "tokenizers",
