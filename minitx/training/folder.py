@@ -75,6 +75,6 @@ class RunFiles:
     def check_saved(self) -> None:
         """Check that the end of training was saved."""
 
-    def writing(self, name: str, fallback: str) -> AbstractContextManager[None]:
-        """Return a context for any other write; after a failure, a message with the file's name and the fallback."""
+    def writing(self, name: str, fallback: str = "") -> AbstractContextManager[None]:
+        """Return a context for any other write, by default of a checkpoint; `fallback` says what a failure costs."""
         return nullcontext()
