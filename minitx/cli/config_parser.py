@@ -17,9 +17,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.config.schema import Config
+from minitx.config.schema import Config, merged
 from minitx.config.validation import expected, keys, shown
-from minitx.config.yaml_files import Values, merged, overridden
+from minitx.config.yaml_files import Values, overridden
 
 
 class Parser(argparse.ArgumentParser):

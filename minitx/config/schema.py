@@ -239,3 +239,16 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     """
     check_plain(values, "the config")
     return validate(Config, values)
+
+
+def merged(before: Any, after: Any, section: str = "") -> Any:
+    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
+    if section in (*OPEN_SECTIONS, "data.tokenizer"):
+        before, after = named(before), named(after)
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        return after
+    both = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
+    if both and before["name"] != after["name"]:
+        return dict(after)
+    changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
+    return {**before, **changed}

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import yaml
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
-from minitx.config.schema import OPEN_SECTIONS, Config, named
+from minitx.config.schema import Config, merged
 from minitx.config.validation import MAX_VALUES, check_plain, keys
 
 Values = dict[str, Any]
@@ -139,16 +139,3 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values
 def _texts() -> frozenset[str]:
     """The keys whose values are texts, which `--run.name 2024` may set as well."""
     return frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))
-
-
-def merged(before: Any, after: Any, section: str = "") -> Any:
-    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
-    if section in (*OPEN_SECTIONS, "data.tokenizer"):
-        before, after = named(before), named(after)
-    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
-        return after
-    both = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
-    if both and before["name"] != after["name"]:
-        return dict(after)
-    changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
-    return {**before, **changed}

@@ -96,6 +96,13 @@ class AllExtras(run.RunExtras):
 
         return [create(name, files, purge_step) for name in config.log.to]
 
+    def strategy(self, name: str) -> Any:
+        if name != "fsdp2":
+            return name  # which Lightning has
+        from minitx.training.sharding import ShardedStrategy
+
+        return ShardedStrategy()
+
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         self.numerics, reason = choose_numerics(run)
         return self.numerics.precision, reason
@@ -124,7 +131,7 @@ class AllExtras(run.RunExtras):
             *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
         ]
         if settings.strategy == "fsdp2":
-            from minitx.training.sharding import GatherForValidation  # and the strategy is registered
+            from minitx.training.sharding import GatherForValidation
 
             wanted.append(GatherForValidation())
         if settings.profile:

@@ -9,8 +9,7 @@ import torch
 from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as resolve_section
-from minitx.config.schema import Config, config_from_dict
-from minitx.config.yaml_files import merged
+from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task

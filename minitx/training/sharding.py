@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from minitx.nn import Stack
 
 
-@StrategyRegistry.register("fsdp2")
 class ShardedStrategy(ModelParallelStrategy):
     """Lightning's FSDP2 over all processes, without tensor parallelism."""
 
