@@ -1,4 +1,4 @@
-"""Atomic writes: a file is complete, or unchanged. Locks of folders."""
+"""Atomic writes: a file is complete, or unchanged."""
 
 import os
 import re
@@ -6,13 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from typing import IO
 
 UNFINISHED = ".part"
 """Suffix of a file that is being written."""
@@ -45,27 +39,3 @@ def remove_unfinished(folder: str | Path) -> None:
     for path in Path(folder).iterdir():
         if re.fullmatch(rf"\..+\.\w{{8}}{re.escape(UNFINISHED)}", path.name) and path.is_file():
             path.unlink(missing_ok=True)
-
-
-@contextmanager
-def locked(folder: Path, shared: bool = False) -> Iterator[bool]:
-    """Lock a folder, or raise a BlockingIOError; False on a system or a filesystem without locks.
-
-    Several processes may have a shared lock, which waits for the end of another. A lock ends with its process, however
-    that ends, and leaves no file.
-    """
-    if fcntl is None:
-        yield False
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            works = True
-        except BlockingIOError:
-            raise
-        except OSError:
-            works = False
-        yield works
-    finally:
-        os.close(descriptor)

@@ -66,9 +66,6 @@ class GenerationOptions:
         ):
             if not valid:
                 raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
                 f"min_new_tokens must be at most max_new_tokens, got {self.min_new_tokens} and {self.max_new_tokens}"

@@ -106,30 +106,21 @@ class AttentionMaps:
         Raises:
             ConfigError: no maps, or two of the same name.
         """
-        from minitx.interpret import html
+        from minitx.interpret import encoded_maps, html
 
         if beside and self.name in beside:
             raise ConfigError(f"beside: {self.name!r} is the name of these maps themselves, choose another")
         runs = {self.name: self, **(beside or {})}
-        page = html.page({name: maps._by_tag() for name, maps in runs.items()})
+        page = html.page({name: encoded_maps.by_tag(maps) for name, maps in runs.items()})
         with written_whole(path) as file:
             file.write(page.encode())
 
     def _repr_html_(self) -> str:
         """The same page for a notebook."""
-        from minitx.interpret import html
+        from minitx.interpret import encoded_maps, html
 
-        tags = self._by_tag()
+        tags = encoded_maps.by_tag(self)
         return html.frame(html.page({self.name: tags})) if tags else "<p>no attention maps</p>"
-
-    def _by_tag(self) -> dict[str, list[bytes]]:
-        """The encoded maps of every example, by tag."""
-        batch = max(map(len, self.tokens.values()), default=0)
-        return {
-            f"{kind}/example_{example + 1}": items
-            for example in range(batch)
-            for kind, items in self.encoded(example).items()
-        }
 
 
 def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:

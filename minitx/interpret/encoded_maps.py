@@ -47,3 +47,13 @@ def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray]) -> lis
     layers = max(values.shape[1] for values in shares.values())
     padded = {name: np.pad(values, ((0, 0), (0, layers - values.shape[1]))) for name, values in shares.items()}
     return encode("lens", tokens, [*map(str, range(layers))], [], extras=padded)
+
+
+def by_tag(maps: "AttentionMaps") -> dict[str, list[bytes]]:
+    """The encoded maps of every example, by tag."""
+    batch = max(map(len, maps.tokens.values()), default=0)
+    return {
+        f"{kind}/example_{example + 1}": items
+        for example in range(batch)
+        for kind, items in encoded(maps, example).items()
+    }

@@ -1,6 +1,7 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from minitx.training.choices.numerics import Numerics, choose_numerics
 from minitx.training.folder import RunFiles
 from minitx.training.lightning_messages import silence_lightning
 from minitx.training.resilience.disk import TolerantFiles
+from minitx.training.resilience.folder_lock import locked_new_folder, locked_old_folder
 from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
+from minitx.training.start import Start
 
 
 def train(
@@ -84,6 +87,9 @@ class AllExtras(run.RunExtras):
     files = TolerantFiles
     numerics: Numerics
     stop: Any = None  # the callback StopWhen, if the config asks for it
+
+    def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
+        return locked_new_folder(config) if start is None else locked_old_folder(start.file.parent)
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
         from minitx.training.callbacks.loggers import create

@@ -19,19 +19,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Atomic writes; Lightning's own leaves half a file when the process is killed."""
 
     def __init__(self, files: RunFiles, start: Start | None) -> None:
-        super().__init__()
         self.files, self.start = files, start  # start: the checkpoint of a run to resume, already read
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write a checkpoint; a failed write keeps the previous file."""
-        path, files = Path(path), self.files
-        kept = f"the one of step {files.saved:,} is kept" if files.saved is not None else "there is none yet"
-        if path != files.last:
-            kept = "the previous one, if there is one, is kept"
-        with files.writing(path.name, f"{kept}, training continues, and the next save tries again"):
+        with self.files.writing(Path(path).name):
             checkpoint.write(contents, path)
-            if path == files.last:
-                files.saved = contents["global_step"]
+            if Path(path) == self.files.last:
+                self.files.saved = contents["global_step"]
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None

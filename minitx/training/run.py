@@ -2,7 +2,8 @@
 
 import json
 import os
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,7 +16,7 @@ from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.hardware.devices import TRUE_DTYPES, resolve_precision, training_device
 from minitx.inference.predictor import Predictor, load
 from minitx.nn import Stack
-from minitx.training.folder import RunFiles, is_first_process, new_folder, old_folder, print_line, refuse_unwritable
+from minitx.training.folder import RunFiles, is_first_process, new_folder, print_line, refuse_unwritable
 from minitx.training.resolve import ResolvedRun
 from minitx.training.start import Start, data_digest
 
@@ -24,6 +25,10 @@ class RunExtras:
     """Parts of a run that a subclass may replace; these log the losses and protect nothing."""
 
     files: type[RunFiles] = RunFiles
+
+    def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
+        """Return the folder of a new run, or of the one to resume, in a context around the run."""
+        return nullcontext(new_folder(config) if start is None else start.file.parent)
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
         """Create Lightning's loggers; of a resumed run, earlier events from purge_step on are hidden."""
@@ -80,7 +85,7 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
     start = run.start if run.start is not None and run.start.resumes else None
     if start is not None and (figures := start.finished(run.config, run.changes)) is not None:
         return figures
-    with old_folder(start.file.parent) if start is not None else new_folder(run.config) as folder:
+    with extras.folder(run.config, start) as folder:
         if start is not None:
             start.check_current()
         return _train(run, start, validation, extras.files(folder), extras)

@@ -16,7 +16,7 @@ from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
-from minitx.training.folder import is_first_process, old_folder, print_line, run_root
+from minitx.training.folder import is_first_process, print_line, run_root
 
 RESHAPABLE = tuple(f"model.{key}" for key in (
     "dropout", "attention_dropout", "window", "softcap", "logit_softcap", "prefix_lm", "position_ids", "position.base",
@@ -141,12 +141,11 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
             file = checkpoint.find(root, "last")
         except ConfigError:
             raise ConfigError(f"--resume: there is no {root}/vN/last.ckpt to resume from") from None
-        with old_folder(file.parent):
-            try:
-                return _read(file, True, str(root))
-            except ConfigError as error:
-                message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
-                raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
+        try:
+            return _read(file, True, str(root))
+        except ConfigError as error:
+            message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
+            raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
     if path := init_from or config.run.init_from:
         try:
             return _read(checkpoint.find(path), False, path)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import types
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as start_at
 from hypothesis import strategies as st
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, LogConfig, ModelConfig, OptimizerConfig, TrainerConfig, config_from_dict
+from minitx.config.yaml_files import read
 from minitx.data.tasks import TASKS, Text, Translation
 from minitx.data.tasks.base import generator
 from minitx.nn import POSITION_IDS, POSITIONS
@@ -75,6 +78,14 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         "\n".join(["a: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 25))]),
         "must be YAML, got line 13: more than 20,000 values",
     ),
+    "a wide merge": (
+        f"a: &a {{{','.join(f'k{n}: 1' for n in range(2000))}}}\nb: {{<<: [{','.join(['*a'] * 1000)}]}}",
+        "more than 20,000 values",
+    ),
+    "many anchors": (f"data: [{','.join(f'&a{n} x, *a{n}' for n in range(10**4))}]", "more than 20,000 values"),
+    "many values": ("data: [" + "1," * 10**5 + "]", "more than 20,000 values"),
+    "deep sections": ("\n".join(" " * level + "a:" for level in range(300)), "nested too deeply"),
+    "deep dashes": ("data:\n" + "- " * 10**4 + "x", "nested too deeply"),
     "an alias as a key": (laughing("data") + "\n  ? *i\n  : 1", "more than 20,000 values"),
     "a tag that does not fit": ("data: !!bool x", "must be YAML, got"),
     "a sexagesimal integer": ("data: {name: reverse, symbols: 1" + ":01" * 10**5 + "}", "a number of more than 100"),
@@ -129,6 +140,25 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, monkeypatch: pytest
     assert sentence in message
     assert max(map(len, message.split("\n"))) < 1000
     assert not Path("canary").exists()
+
+
+@pytest.mark.parametrize(
+    "tag", ["int", "float", "bool", "null", "timestamp", "omap", "pairs", "set", "map", "seq", "merge"]
+)
+@pytest.mark.parametrize("value", ["x", "''", "[1]", "{a: b}", "1:2:99", "2001-99-99"])
+def test_a_tag_on_any_value_is_read_or_refused(tmp_path: Path, tag: str, value: str) -> None:
+    read_or_refuse(tmp_path / "case.yaml", f"data: !!{tag} {value}".encode())
+
+
+@given(st.text("ab: -[]{}&*!|>'\"%@`#\n?,.0<~=", max_size=60).map(str.encode) | st.binary(max_size=60))
+def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    read_or_refuse(tmp_path_factory.getbasetemp() / "any.yaml", content)
+
+
+def read_or_refuse(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with suppress(ConfigError):
+        assert isinstance(read(str(path)), dict)
 
 
 def test_the_command_line_calls_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

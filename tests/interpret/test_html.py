@@ -17,6 +17,7 @@ from torch import Tensor
 from decoded_maps import decode
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.encoded_maps import by_tag
 from minitx.interpret.html import page
 from minitx.interpret.recording import KINDS
 from minitx.tensorboard import map_format
@@ -150,7 +151,7 @@ def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> 
     attributes = dict(shown.attributes)
     assert attributes["sandbox"] == "allow-scripts allow-downloads"
     assert attributes["title"]
-    assert attributes["srcdoc"] == page({"maps": maps._by_tag()})
+    assert attributes["srcdoc"] == page({"maps": by_tag(maps)})
 
 
 @pytest.mark.parametrize("file", sorted(STATIC.iterdir()), ids=lambda file: file.name)

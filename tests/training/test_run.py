@@ -195,12 +195,6 @@ def test_a_folder_that_cannot_be_written(small: Any, tmp_path: Path) -> None:
             train(small(run={"folder": str(folder)}))
 
 
-def test_launched_processes_must_fit(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="2 processes were launched"):
-        train(small(trainer={"devices": 1}))
-
-
 def test_resolve_fills_in_every_default(small: Any) -> None:
     config, task, model, *_ = resolve(small())
     assert config.data["name"] == "reverse"
@@ -214,6 +208,7 @@ def test_resolve_fills_in_every_default(small: Any) -> None:
     [
         ("LOCAL_RANK", "1", "RANK or LOCAL_RANK must be 0 or unset for a single process"),
         ("RANK", "x", "RANK or LOCAL_RANK must be 0 or unset for a single process"),
+        ("WORLD_SIZE", "2", "2 processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
         ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
         ("SLURM_NTASKS", "2", "trainer: You set `--ntasks=2` in your SLURM bash script"),
     ],

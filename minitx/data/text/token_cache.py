@@ -14,7 +14,8 @@ from typing import IO
 
 import numpy as np
 
-from minitx.checkpoints.atomic_files import locked, remove_unfinished, written_whole
+from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
+from minitx.checkpoints.locks import locked
 from minitx.config.errors import ConfigError, expanded
 from minitx.config.registry import build, resolve
 from minitx.config.schema import Options

@@ -76,6 +76,8 @@ def check(backend: dict[str, Any]) -> None:
                     growth <= MAX_GROWTH, f"replacements that make a text at most {MAX_GROWTH} times longer", "more"
                 )
             unknown.add(str(rule.get("type", "Sequence")))
+    if model["type"] == "Unigram":  # without it, a character outside the vocabulary is an error of the library's own
+        _require(isinstance(model.get("unk_id"), int), "an unk_id", model.get("unk_id"))
     longest = model.get("max_input_chars_per_word", 0)
     _require(longest <= MAX_WORD, f"max_input_chars_per_word of at most {MAX_WORD:,}", longest)
     characters = sum(len(token["content"]) for token in added)

@@ -33,8 +33,12 @@ class TolerantFiles(RunFiles):
             )
 
     @contextmanager
-    def writing(self, name: str, fallback: str) -> Iterator[None]:
+    def writing(self, name: str, fallback: str = "") -> Iterator[None]:
         """Report the first OSError of a file, and suppress all."""
+        kept = f"the one of step {self.saved:,} is kept" if self.saved is not None else "there is none yet"
+        if name != self.last.name:
+            kept = "the previous one, if there is one, is kept"
+        fallback = fallback or f"{kept}, training continues, and the next save tries again"
         removed = not self.folder.is_dir()
         try:
             with suppress(OSError):  # which the write below meets as well

@@ -158,8 +158,9 @@ def test_results_that_cannot_be_written_are_printed(
 
 
 def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worse = {"lr": 5.0}  # than the validation before
     with acting({5: lambda: shutil.rmtree(folder.parents[1])}):
-        train(small(trainer=STEPS, log={"every_n_steps": 1}))
+        train(small(trainer=STEPS, log={"every_n_steps": 1}, optimizer=worse))
     assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is created again") == 1
     assert saved(folder) == 8
     assert saved(folder, "best") == 8, "a removed file is not the best"

@@ -1,0 +1,37 @@
+"""Locks of folders, where the system has them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+@contextmanager
+def locked(folder: Path, shared: bool = False) -> Iterator[bool]:
+    """Lock a folder, or raise a BlockingIOError; False on a system or a filesystem without locks.
+
+    Several processes may have a shared lock, which waits for the end of another. A lock ends with its process, however
+    that ends, and leaves no file.
+    """
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            works = True
+        except BlockingIOError:
+            raise
+        except OSError:
+            works = False
+        yield works
+    finally:
+        os.close(descriptor)
