@@ -132,8 +132,8 @@ def test_another_experiment_is_another_row(
 
 def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def swept(plan: Any, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
-        assert [job["seed"] for job in plan.jobs] == [1, 2]
-        assert plan.jobs[0]["config"]["data"]["symbols"] == 5
+        assert [*plan.seeds] == [1, 2]
+        assert plan.resolved({}).config.data["symbols"] == 5
         assert plan.lengths == range(1, 4)
         return [{**row(seed, 0.5), "folder": f"v{seed}", "config": {}} for seed in (1, 2)], []
 
