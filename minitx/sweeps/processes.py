@@ -64,7 +64,7 @@ def _main(log: Path, trial: bytes) -> None:
     """Work on a trial, which is unpickled here because that imports torch."""
     if hasattr(os, "setsid"):
         os.setsid()
-    with log.open("a") as file:
+    with log.open("a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -69,7 +69,7 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     config, task, model, *_ = trial.plan.resolved(trial.settings, seed)
     parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
     folder = trained(config, trial)
-    results = json.loads((folder / "results.json").read_text())
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     lengths, by_length = trial.plan.lengths, {}
     if lengths is not None:
         by_length = length_report(load(folder), lengths, results["split"])
@@ -95,7 +95,7 @@ def trained(config: Config, trial: ClaimedTrial) -> Path:
 
     def same_config(folder: Path) -> bool:
         file = folder / "config.yaml"
-        return file.exists() and fingerprint(yaml.safe_load(file.read_text())) == wanted
+        return file.exists() and fingerprint(yaml.safe_load(file.read_text(encoding="utf-8"))) == wanted
 
     if finished := [folder for folder in versions("results.json") if same_config(folder)]:
         return finished[-1]

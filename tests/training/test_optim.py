@@ -13,7 +13,7 @@ from minitx.training.optim import build_optimizer, place_step_counters, schedule
 from minitx.training.optimizers.muon import CombinedOptimizer
 from minitx.training.resilience.training_state import regrouped
 
-NAMES = ("constant", "linear", "cosine", "noam")
+NAMES = ("constant", "linear", "cosine", "noam", "wsd")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -187,3 +187,14 @@ def test_a_schedule_reaches_both_and_their_state_survives() -> None:
     step(other, copy, 3)
     for one, another in zip(layer.parameters(), copy.parameters(), strict=True):
         assert torch.equal(one, another)
+
+
+def test_wsd_is_stable_until_its_last_share_of_the_steps() -> None:
+    """Warm-up, the peak, then a straight line to final_ratio at the end of the run."""
+    ratio = schedule(ScheduleConfig(name="wsd", warmup_steps=10, decay_share=0.25, final_ratio=0.2), 100)
+    assert [ratio(step) for step in (4, 9, 10, 74)] == [0.5, 1.0, 1.0, 1.0]
+    assert ratio(86) == pytest.approx(1.0 - 0.8 * 12 / 25)
+    assert ratio(99) == pytest.approx(0.2)
+    assert ratio(500) == pytest.approx(0.2)
+    short = schedule(ScheduleConfig(name="wsd", warmup_steps=10, decay_share=1.0, final_ratio=0.0), 20)
+    assert (short(9), short(14), short(19)) == (1.0, 0.5, 0.0)

@@ -28,7 +28,7 @@ class CsvLogger(Logger):
         self.files, file = files, files.folder / "metrics.csv"
         self.rows: list[dict[str, Any]] = []
         if purge_step is not None and file.exists():
-            with file.open(newline="") as lines:
+            with file.open(newline="", encoding="utf-8") as lines:
                 self.rows = [row for row in csv.DictReader(lines) if int(row["step"]) < purge_step]
 
     @rank_zero_only
@@ -58,7 +58,7 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
     if name == "csv":
         return CsvLogger(files, purge_step)
     ids, title = files.folder / IDS, f"{files.folder.parent.name}/{files.folder.name}"
-    known = json.loads(ids.read_text()) if purge_step is not None and ids.exists() else {}
+    known = json.loads(ids.read_text(encoding="utf-8")) if purge_step is not None and ids.exists() else {}
     logger: WandbLogger | MLFlowLogger
     try:
         if name == "wandb":
@@ -77,7 +77,7 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
             raise
         raise ConfigError(f"log.to: {name} cannot start ({str(error).strip().splitlines()[0]})") from None
     if is_first_process():
-        saved = json.loads(ids.read_text()) if ids.exists() else {}
+        saved = json.loads(ids.read_text(encoding="utf-8")) if ids.exists() else {}
         files.write(IDS, json.dumps({**saved, name: identity}).encode())
     return logger
 
