@@ -114,9 +114,9 @@ for name in ("decoder.layers.0.cross_attn.out", "decoder.layers.0.self_attn.out"
 
 # %% [markdown]
 # Unchanged, both heads attend to symbol 9, the last one. With the first cross-attention of the shorter question they
-# attend further left, but not to its last symbol 5: the length enters through the first cross-attention of the decoder,
-# *and* through the keys, because the encoder has seen it too. The first self-attention, which sees `<bos>` alone,
-# changes nothing.
+# attend further left, but not to its last symbol 5: the first cross-attention of the decoder carries a part of the
+# length. The keys, which the encoder computes from the whole source, may carry the rest; this is not tested here. The
+# first self-attention, which reads `<bos>` alone, changes nothing.
 
 # %%
 assert max(read["decoder.layers.0.cross_attn.out"]) < 9
