@@ -47,7 +47,7 @@ def test_chapters_have_their_numbers(site: Path) -> None:
     """The navigation and the list of chapters in the guide's first page number them alike."""
     html = (site / "guide" / "index.html").read_text()
     listed = re.findall(r"^(\d+)\. \[.*?\]\((\w+)\.md\)", (DOCS / "guide" / "index.md").read_text(), re.MULTILINE)
-    assert [number for number, _ in listed] == [str(number + 1) for number in range(14)]
+    assert [number for number, _ in listed] == [str(number + 1) for number in range(15)]
     for number, name in listed:
         assert re.search(rf'href="{name}\.html"[^>]*>\s*<span class="md-ellipsis">\s*{number}\. ', html), name
 

@@ -74,8 +74,6 @@ class TrainerConfig:
     """Batches whose gradients make one optimizer step."""
     gradient_clip_val: NonNegative = 1.0
     """Largest norm of the gradient over all weights; 0 does not clip."""
-    stop_when: StopConfig = StopConfig()
-    """When to end before max_steps. The schedule of the learning rate is that of max_steps."""
     ema: Fraction = 0.0
     """Decay of a moving average of the weights, which is validated and saved in their place; 0 keeps none."""
     skip_nonfinite_steps: bool = False
@@ -100,6 +98,8 @@ class TrainerConfig:
     """For several devices: auto, ddp, fsdp2 (weights sharded over them), or another of Lightning's."""
     num_nodes: Count = 1
     """How many machines."""
+    stop_when: StopConfig = StopConfig()
+    """When to end before max_steps. The schedule of the learning rate is that of max_steps."""
 
     def __post_init__(self) -> None:
         if self.compile_mode != "default" and self.compile is not True:

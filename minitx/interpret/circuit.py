@@ -65,7 +65,8 @@ class InductionCircuit:
             return f"loss {metrics['loss']:.4f}, token accuracy {100 * metrics['token_accuracy']:.2f} %"
 
         lines = [
-            f"induction circuit, on {self.examples:,} examples held out for {self.split}: {line('whole')}",
+            f"induction circuit, on {self.examples:,} examples held out for {self.split}:",
+            line("whole"),
             "",
             f"  {self.previous_token}  previous_token {self.values['previous_token']:.2f}",
             f"      |     without this head:            {line('no_previous_token')}",

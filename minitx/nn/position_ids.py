@@ -176,7 +176,7 @@ class CoupledIds(ConsecutiveIds):
     Args:
         after: ids of the tokens that are 0, the next token 1. Empty in a config: those that the task names.
         mirrored: count down from such a token instead, which gets its distance from the last one or from the start:
-            1 2 3 4 3 2 1 for a question of three tokens, <sep> and the reversed question.
+            1 2 3 4 3 2 1 for a question of three tokens, a separator and the reversed question.
     """
 
     def __init__(self, causal: bool, after: tuple[int, ...] = (), mirrored: bool = False) -> None:

@@ -6,7 +6,6 @@ SIGTERM to each process once; a process whose parent was killed ends itself in t
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ STOP_SECONDS = 60.0  # time for a process to finish its step and save after SIGT
 def start(trial: Any, log: Path, environment: Mapping[str, str]) -> BaseProcess:
     """Start the process of a trial (trials.ClaimedTrial), with additional environment variables."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    process = multiprocessing.get_context("spawn").Process(target=_main, args=(log, pickle.dumps(trial)))
+    process = multiprocessing.get_context("spawn").Process(target=_main, args=(log, trial))
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -60,8 +59,7 @@ def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": str(max(1, cores // jobs))}] * jobs
 
 
-def _main(log: Path, trial: bytes) -> None:
-    """Work on a trial, which is unpickled here because that imports torch."""
+def _main(log: Path, trial: Any) -> None:
     if hasattr(os, "setsid"):
         os.setsid()
     with log.open("a", encoding="utf-8") as file:
@@ -70,7 +68,7 @@ def _main(log: Path, trial: bytes) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from minitx.sweeps.worker import work
 
-    work(pickle.loads(trial))
+    work(trial)
 
 
 def _end_with_parent() -> None:

@@ -39,9 +39,9 @@ class QuestionTask(Task):
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
 
     add_bos: bool = False
-    """Put <bos> before each question."""
+    """Put `<bos>` before each question."""
     add_eos: bool = False
-    """Put <eos> after each question: an end marker, which the end of an answer can be copied from."""
+    """Put `<eos>` after each question: an end marker, which the end of an answer can be copied from."""
     stages: tuple[dict[str, Any], ...] = ()
     """A curriculum: other options of the task for the first steps of training, [{steps: 500, length: [1, 4]}, ...]."""
 
@@ -55,11 +55,11 @@ class QuestionTask(Task):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """`longest` with <bos> and <eos> of the question."""
+        """`longest` with `<bos>` and `<eos>` of the question."""
         return self.longest[0] + self.add_bos + self.add_eos, self.longest[1]
 
     def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
-        """All of a question is read first, with its <bos> and <eos>."""
+        """All of a question is read first, with its `<bos>` and `<eos>`."""
         special = self.vocabulary.special
         return [*[special.bos] * self.add_bos, *question, *[special.eos] * self.add_eos], []
 
@@ -147,7 +147,7 @@ class QuestionTask(Task):
         return self._marked(self.answered(ids, keep))
 
     def _marked(self, pairs: Pairs) -> Pairs:
-        """Put <bos> and <eos> around questions, as divide does."""
+        """Put `<bos>` and `<eos>` around questions, as divide does."""
         special, ids, keep = self.vocabulary.special, pairs.source, pairs.source_keep
         if self.add_eos:
             ids, keep = ended(ids, keep, special.pad, special.eos), F.pad(keep, (1, 0), value=True)
