@@ -152,7 +152,10 @@ def _described(schema: Mapping[str, Any]) -> str:
         return repr(schema["const"])
     if schema.get("type") == "array":
         members = schema.get("prefixItems", [])
-        _, plural = TYPES.get((members or [schema["items"]])[0].get("type"), ("", "values"))
+        first = (members or [schema["items"]])[0]
+        if "enum" in first:
+            return f"a list of {', '.join(map(repr, first['enum']))}"
+        _, plural = TYPES.get(first.get("type"), ("", "values"))
         return f"a list of {f'{len(members)} ' if members else ''}{plural}"
     if schema.get("type") not in TYPES:
         return "keys and values"
