@@ -9,6 +9,9 @@ from huggingface.hf_models import CASES, TEXT, save
 from minitx.cli.main import main
 from minitx.playground.play_requests import Explain, Look, Session, Write
 
+FORCED = ("bart-forced", "marian")
+"""Cases whose generation config forces or forbids tokens: the token that is written need not be the model's likeliest."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
@@ -31,5 +34,5 @@ def test_the_text_is_that_of_generate_and_each_step_can_be_looked_into(name: str
     assert maps["runs"]["model"]
     index = places[number] if places else -1
     [found] = Explain(**common, target=read[start:], index=index, token=steps[number]["id"]).answer(session)
-    if not places:
+    if not places and name not in FORCED:
         assert found["lens"][-1]["rank"] == 1
