@@ -10,7 +10,7 @@ from minitx.cli.main import main
 from minitx.playground.play_requests import Explain, Look, Session, Write
 
 FORCED = ("bart-forced", "marian")
-"""Cases whose generation config forces or forbids tokens: the token that is written need not be the model's likeliest."""
+"""Cases whose generation config forces or forbids tokens, so that a written one need not be the model's likeliest."""
 
 
 @pytest.mark.slow
