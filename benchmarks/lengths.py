@@ -1,7 +1,7 @@
 """Beyond the trained length, by position scheme and position ids: the study of Kazemnejad et al. 2023 at a small size.
 
     python -m benchmarks.lengths copy reverse --jobs 2      train the missing runs, then write docs/lengths.md
-    python -m benchmarks.lengths copy --schemes fire pope   the runs of these schemes, beside the recorded ones
+    python -m benchmarks.lengths copy --schemes fire pope   these schemes; the records of the others are kept
     python -m benchmarks.lengths                            only write the page from the recorded runs
 
 The configs copy_lengths and reverse_lengths without what makes them generalize (special tokens around the question,

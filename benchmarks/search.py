@@ -51,9 +51,8 @@ def main() -> None:
         found = [row["losses"] for row in rows if row["search"] == name]
         cells = [[losses[min(trials, len(losses)) - 1] for losses in found] for trials in SHOWN]
         lines.append([name, *(f"{statistics.fmean(cell):.3f} ({min(cell):.3f} to {max(cell):.3f})" for cell in cells)])
-    record(
-        "search", rows, table(["search", *(f"best of {trials} trials" for trials in SHOWN)], lines), "performance.md"
-    )
+    header = ["search", *(f"best of {trials} trials" for trials in SHOWN)]
+    record("search", rows, table(header, lines), "howto/sweep.md")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Steps until a toy task is solved: training that ends once two validations in a row are free of errors.
 
     python -m benchmarks.solved                    all configs, three seeds, then the table in docs/results.md
-    python -m benchmarks.solved copy addition      these ones again, beside the recorded ones
+    python -m benchmarks.solved copy addition      these configs; the records of the others are kept
 
 Each config with a moving average of its weights, which replaces the decay of its learning rate, and twenty validations
 in its max_steps. Seconds are processor seconds, which a busy machine changes little.

@@ -15,7 +15,7 @@ from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
-from minitx.models.transformers import ARCHITECTURES
+from small_models import ARCHITECTURES
 
 LONGEST, BLOCK = 6, 8
 SYMBOLS = tokenizers.symbols([str(symbol) for symbol in range(7)])

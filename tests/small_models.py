@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
-from minitx.models.transformers import ARCHITECTURES, Transformer
+from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
 from minitx.nn import POSITION_IDS, POSITIONS, DecoderLayer, EncoderLayer, MultiHeadAttention, NoPositions
 
 Module = TypeVar("Module", bound=nn.Module)
 VOCAB = 11
+ARCHITECTURES = {"encoder_decoder": EncoderDecoder, "decoder_only": DecoderOnly, "encoder_only": EncoderOnly}
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 every_decoder = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 every_scheme = pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])

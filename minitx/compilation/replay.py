@@ -18,6 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
+from minitx.models.transformers import DecoderOnly, EncoderDecoder
+from minitx.nn import scaled_dot_product_attention
+from minitx.nn.multi_head import uses_autocast
+
 READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 """Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
 UNWRAPPED: dict[Any, Callable[..., Any]] = {F.layer_norm: torch.layer_norm, F.rms_norm: torch.rms_norm}
@@ -120,11 +124,27 @@ class Recording:
         self.outputs = [self.logits, cache.ids, cache.keep, cache.pos]
 
 
+def is_replayable(model: Any) -> bool:
+    """Whether a step is its torch calls and nothing else: no hook, recorded attention, compiled part, autocast."""
+    return (
+        isinstance(model, EncoderDecoder | DecoderOnly)
+        and not model.training
+        and not uses_autocast(model.embedding.table.weight)
+        and not any(
+            part._forward_hooks
+            or part._forward_pre_hooks
+            or part._compiled_call_impl is not None
+            or getattr(part, "attention", scaled_dot_product_attention) is not scaled_dot_product_attention
+            for part in model.modules()
+        )
+    )
+
+
 class ReplayedStep:
     """A model's step of one token per row. Programs are kept for each model, and serve all its generations.
 
     Args:
-        model: has `step`. It is replayed if it has `repeats_itself`, which must not change while this object is used.
+        model: has `step`. Whether it is_replayable must not change while this object is used.
         cache: holds the prompt.
     """
 
@@ -133,7 +153,7 @@ class ReplayedStep:
     def __init__(self, model: Any, cache: Any) -> None:
         self._model, self._cache = model, cache
         self._known: Programs | None = None  # None: the model takes each step itself
-        if getattr(model, "repeats_itself", False):
+        if is_replayable(model):
             weights = tuple((id(each), each.dtype, each.device) for each in (*model.parameters(), *model.buffers()))
             found = self._programs.setdefault(model, {})
             if weights not in found:

@@ -68,7 +68,6 @@ class SpecialTokens:
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
-ANY_CHARACTER = r"[\s\S]"
 
 
 class Tokenizer:

@@ -9,18 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
-from minitx.nn import (
-    Cache,
-    DecoderStack,
-    EncoderStack,
-    Head,
-    NoPositions,
-    Stack,
-    TokenEmbedding,
-    masks,
-    scaled_dot_product_attention,
-)
-from minitx.nn.multi_head import uses_autocast
+from minitx.nn import Cache, DecoderStack, EncoderStack, Head, NoPositions, Stack, TokenEmbedding, masks
 
 
 class _Decoding(nn.Module):
@@ -50,21 +39,6 @@ class _Decoding(nn.Module):
         if cache is not None:
             cache.advance(ids.size(1))
         return x
-
-    @property
-    def repeats_itself(self) -> bool:
-        """Whether a step is its torch calls and nothing else: no hook, recorded attention, compiled part, autocast."""
-        return (
-            not self.training
-            and not uses_autocast(self.embedding.table.weight)
-            and not any(
-                part._forward_hooks
-                or part._forward_pre_hooks
-                or part._compiled_call_impl is not None
-                or getattr(part, "attention", scaled_dot_product_attention) is not scaled_dot_product_attention
-                for part in self.modules()
-            )
-        )
 
 
 class EncoderDecoder(_Decoding):
@@ -186,12 +160,6 @@ class EncoderOnly(nn.Module):
 
 
 Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
-ARCHITECTURES: dict[str, type[Transformer]] = {
-    "encoder_decoder": EncoderDecoder,
-    "decoder_only": DecoderOnly,
-    "encoder_only": EncoderOnly,
-}
-"""Models by model.architecture."""
 
 
 def max_positions(model: nn.Module) -> int | None:

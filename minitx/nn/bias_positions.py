@@ -12,8 +12,15 @@ from minitx.nn.errors import require
 from minitx.nn.positions import NoPositions, SinusoidBase, register
 
 
+class PreparedBias(NoPositions):
+    """Base of schemes whose bias [B, H, T, S] depends on position ids alone: prepare computes it."""
+
+    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
+        return prepared
+
+
 @register("alibi")
-class AlibiPositions(NoPositions):
+class AlibiPositions(PreparedBias):
     """A penalty that grows with distance, with a slope for each head (ALiBi; Press et al. 2022).
 
     A causal mask leaves the past only, so the same absolute distance serves both directions.
@@ -27,12 +34,9 @@ class AlibiPositions(NoPositions):
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]  # [B, H, T, S]
 
-    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
-        return prepared
-
 
 @register("t5")
-class T5Positions(NoPositions):
+class T5Positions(PreparedBias):
     """A trained bias for each head and bucket of distances: exact up to some, then logarithmic (Raffel et al. 2020).
 
     Args:
@@ -62,9 +66,6 @@ class T5Positions(NoPositions):
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.table(self.bucket(_distance(q_pos, k_pos))).permute(0, 3, 1, 2)  # [B, H, T, S]
 
-    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
-        return prepared
-
     def bucket(self, distance: Tensor) -> Tensor:
         """Compute the bucket of query position - key position, any shape."""
         size = self.buckets if self.causal else self.buckets // 2
@@ -77,7 +78,7 @@ class T5Positions(NoPositions):
 
 
 @register("fire")
-class FirePositions(NoPositions):
+class FirePositions(PreparedBias):
     """A trained function of how far back a key is, as a share of what is before the query (FIRE; Li et al. 2024).
 
     The bias of a head is a network with a hidden layer at log(c d + 1) / log(c max(p, L) + 1), for the distance d and
@@ -111,9 +112,6 @@ class FirePositions(NoPositions):
         share = torch.log1p(rate * _distance(q_pos, k_pos).abs()) / torch.log1p(rate * span).clamp(min=1e-6)
         hidden = (share[..., None] * self.slopes.float() + self.offsets.float()).relu()  # [B, T, S, W]
         return (hidden @ self.readout.float() + self.shift.float()).permute(0, 3, 1, 2)  # [B, H, T, S]
-
-    def bias(self, q: Tensor | None, k: Tensor | None, prepared: Tensor) -> Tensor:
-        return prepared
 
 
 @register("transformer_xl")

@@ -223,12 +223,12 @@ class RotaryPositions(SinusoidBase):
 
 @register("pope")
 class PolarPositions(SinusoidBase):
-    """Polar coordinates: a query or key decides the lengths alone, and the position the angles (PoPE; Gopalakrishnan et
-    al. 2025).
+    """Polar coordinates: lengths from the content alone, angles from the position alone (PoPE; Gopalakrishnan et al.
+    2025).
 
-    Every dimension x becomes softplus(x) (cos, sin) of its own frequency, so the score is a sum of
-    softplus(q) softplus(k) cos(distance x frequency): what is sought and where do not mix. Keys are twice as wide. The
-    paper's optional trained offset of the keys' angles is left out. base is that of SinusoidalPositions.
+    Every dimension x of a query or key becomes softplus(x) (cos, sin) of its own frequency, so the score is a sum of
+    softplus(q) softplus(k) cos(distance x frequency), and keys are twice as wide. The paper's optional trained offset
+    of the keys' angles is left out. base is that of SinusoidalPositions.
     """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10000.0) -> None:

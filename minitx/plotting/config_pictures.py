@@ -7,7 +7,7 @@ import torch
 
 from minitx.interpret.position_signals import PositionSignal, position_signals
 from minitx.plotting.panels import Heat, Lines, sheet
-from minitx.training.optim import sampled
+from minitx.training.optim import schedule_points
 from minitx.training.resolve import ResolvedRun
 
 MAX_POSITIONS = 128
@@ -19,7 +19,7 @@ def draw(run: ResolvedRun, path: Path) -> Path:
     """Plot a config's learning rate and the positions of its initialized model; return the path, .png, .pdf or .svg."""
     config, task, model = run.config, run.task, run.model
     length = min(MAX_POSITIONS, max(2, *task.reach))
-    curve = sampled(config.optimizer.schedule, config.trainer.max_steps, LEARNING_RATE_POINTS)
+    curve = schedule_points(config.optimizer.schedule, config.trainer.max_steps, LEARNING_RATE_POINTS)
     rates = [config.optimizer.lr * ratio for _, ratio in curve]
     panels: list[Heat | Lines] = [
         Lines("learning rate", [step + 1 for step, _ in curve], [("", rates)], "optimizer step")

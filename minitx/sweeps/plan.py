@@ -79,12 +79,26 @@ def plan(
     _check(search, space)
     values = with_imports(values)
     base = config_from_dict(values)
+    settings = combinations(space) if search.name == "grid" else every_value(space)
+    numbers = range(first_seed, first_seed + seeds)
+    same = [fingerprint(base.to_dict()), base.run.name, list(space.items()), [*numbers], lengths, search[0], search[2]]
+    unchecked = Plan(
+        name=base.run.name,
+        study=f"{base.run.name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}",
+        folder=run_root(base).with_name(f"{base.run.name}_sweep"),
+        values=values,
+        space=space,
+        seeds=numbers,
+        search=search,
+        lengths=None,
+        trained=None,
+        warmup_steps=base.trainer.max_steps // 4,
+        points=[{**each, SEED: seed} for each in settings for seed in numbers] if search.name == "grid" else [],
+    )
     measured: range | None = None
     trained: set[tuple[int, int] | None] = set()
-    checked = Plan(base.run.name, "", Path(), values, space, range(0), search, None, None, 0, [])
-    settings = combinations(space) if search.name == "grid" else every_value(space)
     for each in settings:
-        config, task, *_ = checked.resolved(each)
+        config, task, *_ = unchecked.resolved(each)
         for key, value in (("num_nodes", config.trainer.num_nodes), ("devices", config.trainer.devices)):
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
@@ -93,18 +107,7 @@ def plan(
         measured = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)  # raises if the task has too few different examples
-    numbers = range(first_seed, first_seed + seeds)
-    same = [fingerprint(base.to_dict()), base.run.name, list(space.items()), [*numbers], lengths, search[0], search[2]]
-    return replace(
-        checked,
-        study=f"{base.run.name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}",
-        folder=run_root(base).with_name(f"{base.run.name}_sweep"),
-        seeds=numbers,
-        lengths=measured,
-        trained=trained.pop() if len(trained) == 1 else None,
-        warmup_steps=base.trainer.max_steps // 4,
-        points=[{**each, SEED: seed} for each in settings for seed in numbers] if search.name == "grid" else [],
-    )
+    return replace(unchecked, lengths=measured, trained=trained.pop() if len(trained) == 1 else None)
 
 
 def _check(search: SearchOptions, space: Space) -> None:

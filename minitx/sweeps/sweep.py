@@ -71,9 +71,9 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
     There are at most as many processes as `free`, their environment variables.
     """
     running: list[tuple[ClaimedTrial, BaseProcess, dict[str, str]]] = []
-    known, renewed = trials.ended(), time.monotonic()
+    ended, renewed = trials.ended(), time.monotonic()
     try:
-        while known < trials.plan.trials:
+        while ended < trials.plan.trials:
             while free and (claimed := trials.claim()) is not None:
                 running.append((claimed, start(claimed, claimed.log, free[0]), free.pop(0)))
             wait([process.sentinel for _, process, _ in running], POLL_SECONDS)
@@ -88,8 +88,8 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
                 claimed.end(FAIL, f"its process exited with {process.exitcode}")
                 running.remove((claimed, process, environment))
                 free.append(environment)
-            before, known = known, trials.ended()
-            yield known - before
+            before, ended = ended, trials.ended()
+            yield ended - before
     finally:
         stop(process for _, process, _ in running)
         for claimed, _, _ in running:

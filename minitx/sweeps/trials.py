@@ -112,7 +112,7 @@ class ClaimedTrial:
         self.trial.set_user_attr(ROWS, self.rows)
 
     def report(self, step: int, score: float) -> None:
-        """Record the score of a validation; a TrialPruned if the sweep prunes, and the trial is hopeless."""
+        """Record the score of a validation; a TrialPruned if the sweep prunes and others are better."""
         self.trial.report(score, step)
         if self.plan.search.prune and self.trial.should_prune():
             raise TrialPruned
@@ -144,9 +144,8 @@ class Trials:
         self.study = optuna.create_study(
             storage=stored, pruner=pruner, study_name=plan.study, direction="maximize", load_if_exists=True
         )
-        self.heartbeats: dict[
-            int, tuple[float | None, float]
-        ] = {}  # of running trials, and since when they are unchanged
+        self.heartbeats: dict[int, tuple[float | None, float]] = {}
+        """The latest one of each running trial, and since when it is unchanged."""
 
     @property
     def runs(self) -> list[list[FrozenTrial]]:
@@ -159,7 +158,7 @@ class Trials:
         return sum(map(has_ended, self.runs))
 
     def retry_failed(self) -> None:
-        """Queue the runs that have failed again, unless a trial is running."""
+        """Queue another attempt at each failed run, unless a trial is running."""
         runs = self.runs
         if not any(trial.state == RUNNING for attempts in runs for trial in attempts):
             for run, attempts in enumerate(runs):
@@ -181,7 +180,7 @@ class Trials:
             if run < self.plan.trials and not {RUNNING, COMPLETE, PRUNED} & {*earlier}:
                 self.study.sampler = self._sampler(run, trial.number)
                 return ClaimedTrial(trial, self.plan)
-            self.study.tell(trial, state=FAIL)  # another process was faster
+            self.study.tell(trial, state=FAIL)  # another process has this run
             return self.claim()
         return None
 

@@ -82,11 +82,11 @@ def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from
 
 
 class AllExtras(run.RunExtras):
-    """All callbacks that a config asks for, and the complete evaluation. Lightning is imported when training starts."""
+    """All callbacks that a config selects, and the complete evaluation. Lightning is imported when training starts."""
 
     files = TolerantFiles
     numerics: Numerics
-    stop: Any = None  # the callback StopWhen, if the config asks for it
+    stop: Any = None  # the callback StopWhen, if the config selects it
 
     def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
         return locked_new_folder(config) if start is None else locked_old_folder(start.file.parent)

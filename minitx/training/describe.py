@@ -15,7 +15,7 @@ from minitx.models.transformers import Transformer
 from minitx.training.choices.numerics import choose_numerics, training_kernel
 from minitx.training.choices.timing import first_batch
 from minitx.training.losses import cross_entropy
-from minitx.training.optim import sampled
+from minitx.training.optim import schedule_points
 from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -96,7 +96,7 @@ def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
 def learning_rate_curve(config: Config) -> list[str]:
     """The learning rate over the run as a line of bars."""
     steps = config.trainer.max_steps
-    curve = sampled(config.optimizer.schedule, steps, WIDTH)
+    curve = schedule_points(config.optimizer.schedule, steps, WIDTH)
     heights = [round(ratio * (len(BARS) - 1)) for _, ratio in curve]
     peak = config.optimizer.lr
     return [

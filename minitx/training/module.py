@@ -169,7 +169,7 @@ class TransformerModule(pl.LightningModule):
         self._validated_step = self.global_step
         self.validated = scores.means()
         if self.task.metrics:
-            bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks that ask for it
+            bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks with metrics
             predictor = Predictor(self.model, self.task.vocabulary, self.config)
             sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
             self.validated["bleu"] = bleu.reduced_bleu(predictor, sentences, self.trainer.strategy.reduce)

@@ -21,7 +21,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
     if not matrices:
         return adamw
-    muon = import_module("minitx.training.optimizers.muon")  # not in the core: imported for configs that ask for it
+    muon = import_module("minitx.training.optimizers.muon")  # not in the core: imported where it is selected
     optimizer: torch.optim.Optimizer = muon.with_muon(matrices, adamw, config)
     return optimizer
 
@@ -94,7 +94,7 @@ def schedule(config: ScheduleConfig, max_steps: int) -> Callable[[int], float]:
     return ratio
 
 
-def sampled(config: ScheduleConfig, max_steps: int, points: int) -> list[tuple[int, float]]:
+def schedule_points(config: ScheduleConfig, max_steps: int, points: int) -> list[tuple[int, float]]:
     """(steps done, ratio to the peak) at up to `points` evenly spaced steps, first and last included."""
     ratio = schedule(config, max_steps)
     steps = torch.linspace(0, max_steps - 1, min(points, max_steps)).long().tolist()

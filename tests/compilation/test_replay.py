@@ -8,7 +8,8 @@ from torch import Tensor
 
 from minitx import record_attention
 from minitx.compilation import replay
-from minitx.compilation.replay import ReplayedStep
+from minitx.compilation.replay import ReplayedStep, is_replayable
+from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn.position_ids import POSITION_IDS
 from small_models import build_tiny
@@ -130,30 +131,25 @@ def test_weights_may_change() -> None:
 
 
 def test_code_that_reads_numbers_is_not_replayed() -> None:
-    class Reading(torch.nn.Module):
-        repeats_itself = True
-
-        def start(self) -> Any:
-            return self.inner.start()
-
+    class Reading(DecoderOnly):
         def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
-            logits = self.inner.step(ids, cache, keep)
+            logits = super().step(ids, cache, keep)
             return -logits if int(ids[0, 0]) == 3 else logits
 
-    model = Reading()
-    model.inner = build_tiny("decoder_only", "rope")
+    model = build_tiny("decoder_only", "rope")
+    model.__class__ = Reading
     check_equal(model, steps=20)
     assert programs(model) == [None]
 
 
 def test_hooks_recordings_and_autocast_are_seen() -> None:
     model = build_tiny("decoder_only", "rope")
-    assert model.repeats_itself
+    assert is_replayable(model)
     with record_attention(model):
-        assert not model.repeats_itself
+        assert not is_replayable(model)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not model.repeats_itself
+        assert not is_replayable(model)
     handle = model.decoder.layers[0].register_forward_hook(lambda *_: None)
-    assert not model.repeats_itself
+    assert not is_replayable(model)
     handle.remove()
-    assert model.repeats_itself
+    assert is_replayable(model)

@@ -11,7 +11,7 @@ from torch import Tensor
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Kind, Pairs, Stream, check_architecture, positions, question_prompt, right_aligned
 from minitx.data.tokenizers import SpecialIds
-from minitx.models.transformers import ARCHITECTURES
+from small_models import every_architecture
 
 P, B, E, S = 7, 8, 9, 5  # not the usual ids
 SPECIAL = SpecialIds(pad=P, bos=B, eos=E, sep=S, unk=6, mask=4)
@@ -139,7 +139,7 @@ def test_right_alignment_moves_rows_and_changes_nothing_in_them(rows: list[list[
         assert keep.tolist() == [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@every_architecture
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str, source: int, target: int) -> None:
     if architecture == "encoder_only":
@@ -158,7 +158,7 @@ def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str,
 # ---- architectures that cannot express a task ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@every_architecture
 @pytest.mark.parametrize(
     ("kind", "longest", "aligned", "refused"),
     [

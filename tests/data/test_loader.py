@@ -11,7 +11,7 @@ from minitx.data.batch import Batch
 from minitx.data.examples import Stream
 from minitx.data.loader import FixedBatches, TrainingBatches, curriculum
 from minitx.data.tasks import Reverse
-from minitx.models.transformers import ARCHITECTURES
+from small_models import every_architecture
 
 TASK = Reverse(symbols=8, length=(1, 9), batch_size=5)
 
@@ -24,7 +24,7 @@ def same(one: Batch, other: Batch) -> bool:
     return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@every_architecture
 @pytest.mark.parametrize("first", [0, 3, 6])
 def test_batch_n_is_the_same_wherever_a_run_starts(first: int, architecture: str) -> None:
     tail = batches(first=first, architecture=architecture)

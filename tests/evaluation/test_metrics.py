@@ -14,7 +14,8 @@ from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from minitx.models.builder import build_model
-from minitx.models.transformers import ARCHITECTURES, Transformer
+from minitx.models.transformers import Transformer
+from small_models import every_architecture
 
 SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
 EOS, PAD, SEP = SPECIAL.eos, SPECIAL.pad, SPECIAL.sep
@@ -134,7 +135,7 @@ def test_a_match_is_what_forwards_without_a_cache_generate(architecture: str) ->
 # ---- teacher forced --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@every_architecture
 def test_loss_and_token_accuracy_are_those_of_a_loop(architecture: str) -> None:
     model = random_model(architecture).eval()
     batch = TASK.batch(generator(1), 12).frame(architecture, SPECIAL)
@@ -171,7 +172,7 @@ def pairs() -> Pairs:
     return TASK.examples("validation", 50)
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@every_architecture
 def test_batches_add_up_to_the_whole(architecture: str, pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(architecture).eval()
     monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", 7)
@@ -200,7 +201,7 @@ def test_running_text_has_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert means["bits_per_token"] == pytest.approx(means["loss"] / math.log(2))
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@every_architecture
 def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: str, pairs: Pairs) -> None:
     model = random_model(architecture, dropout=0.5, attention_dropout=0.5).train()
     first, second = (evaluate(model, pairs, architecture, SPECIAL) for _ in range(2))

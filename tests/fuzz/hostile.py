@@ -260,7 +260,7 @@ TOKENIZERS: dict[str, Callable[[Chance], dict[str, Any]]] = {
         "model": {**json.loads(_vocabulary().to_str())["model"], "merges": [["q", "zz"]] * 5}
     },
     "a unigram of nothing": lambda chance: {"model": {"type": "Unigram", "unk_id": 99, "vocab": [["<unk>", 0.0]]}},
-    "a unigram that knows no unknown": lambda chance: {
+    "a unigram without an unknown token": lambda chance: {
         "model": {"type": "Unigram", "unk_id": None, "vocab": [[token, 0.0] for token in SPECIAL]}
     },
     "a template of everything": lambda chance: {"post_processor": {

@@ -106,18 +106,17 @@ GPT2 = {
     "n_embd": D, "n_head": H, "n_layer": LAYERS, "n_inner": FF, "n_positions": LONGEST,
     "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }  # fmt: skip
-LLAMA = {
+SIZES = {
     "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
-    "num_key_value_heads": 2, "max_position_embeddings": LONGEST, "rms_norm_eps": 1e-4,
+    "max_position_embeddings": LONGEST,
+}  # fmt: skip
+LLAMA = SIZES | {
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
 }  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}  # fmt: skip
-GPT_NEOX = {
-    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
-    "max_position_embeddings": LONGEST,
 }  # fmt: skip
 GPT_NEO = {
     "hidden_size": D, "num_heads": H, "num_layers": 3, "intermediate_size": FF, "window_size": 5,
@@ -134,10 +133,6 @@ GEMMA3 = GEMMA2 | {
         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
     }
-}  # fmt: skip
-BERT = {
-    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
-    "max_position_embeddings": LONGEST,
 }  # fmt: skip
 T5 = {
     "d_model": D, "num_heads": H, "d_kv": 12, "d_ff": FF, "num_layers": LAYERS, "num_decoder_layers": LAYERS,
@@ -197,20 +192,20 @@ CASES = {
         }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
     ),
     "qwen3": Case("Qwen3 ForCausalLM", LLAMA | {"head_dim": 12}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gpt_neox": Case("GPTNeoX ForCausalLM", GPT_NEOX, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "gpt_neox": Case("GPTNeoX ForCausalLM", SIZES, GPT2_TOKENS, GPT2_SPECIAL, IDS),
     "gpt_neox-serial": Case(
-        "GPTNeoX ForCausalLM", GPT_NEOX | {
+        "GPTNeoX ForCausalLM", SIZES | {
             "use_parallel_residual": False, "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
         }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
     ),
     "gpt_neo": Case("GPTNeo ForCausalLM", GPT_NEO, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "phi": Case("Phi ForCausalLM", GPT_NEOX | {"num_key_value_heads": 2}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "phi": Case("Phi ForCausalLM", SIZES | {"num_key_value_heads": 2}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
     "gemma": Case("Gemma ForCausalLM", LLAMA | GEMMA, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
     "gemma2": Case("Gemma2 ForCausalLM", GEMMA2, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
     "gemma3_text": Case("Gemma3 ForCausalLM", GEMMA3, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "bert": Case("Bert ForMaskedLM", BERT, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "bert-pretraining": Case("Bert ForPreTraining", BERT | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
+    "bert": Case("Bert ForMaskedLM", SIZES, BERT_TOKENS, BERT_SPECIAL, PAD),
+    "bert-pretraining": Case("Bert ForPreTraining", SIZES | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
     "t5": Case("T5 ForConditionalGeneration", T5, T5_TOKENS, T5_SPECIAL, PAD_START),
     "t5-1.1": Case(
         "T5 ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},

@@ -14,7 +14,6 @@ from minitx.checkpoints import format as checkpoint
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
 from minitx.interpret.recording import KINDS
-from minitx.models.transformers import ARCHITECTURES
 from predictors import (
     BLOCK,
     CHARACTERS,
@@ -30,6 +29,7 @@ from predictors import (
     prompts,
     trained,
 )  # fmt: skip
+from small_models import ARCHITECTURES
 
 each_architecture = pytest.mark.parametrize("architecture", EVERY)
 each_decoder = pytest.mark.parametrize("architecture", WRITING)

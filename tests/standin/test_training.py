@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.models.transformers import ARCHITECTURES
 from minitx.nn import POSITIONS
+from small_models import ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow

@@ -115,7 +115,7 @@ def test_two_processes_that_choose_the_same_run(lost: bool, tmp_path: Path, monk
     seen = one.runs
     first = two.claim()
     assert first is not None
-    monkeypatch.setattr(Trials, "runs", seen)  # as the other process saw them before
+    monkeypatch.setattr(Trials, "runs", seen)  # as they were before the other process claimed one
     ask = one.study.ask
     monkeypatch.setattr(one.study, "ask", lambda: (monkeypatch.undo(), ask())[1])
     assert one.claim() is None

@@ -20,9 +20,8 @@ from minitx.training.choices import auto_compile as compiling
 from minitx.training.choices import races
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
+from small_models import every_architecture
 from tests.training.interrupting import state
-
-ARCHITECTURES = ["encoder_decoder", "decoder_only", "encoder_only"]
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
@@ -54,7 +53,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(gradient, other[name], msg=name)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@every_architecture
 def test_recomputed_activations_change_nothing_but_memory(small: Any, architecture: str) -> None:
     data = {"length": [5, 5]} if architecture == "encoder_only" else {}
     config = small(data=data, model={"architecture": architecture, "n_layers": 3, "dropout": 0.2})
@@ -65,7 +64,7 @@ def test_recomputed_activations_change_nothing_but_memory(small: Any, architectu
     assert fewer < kept / 2
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@every_architecture
 def test_a_chunked_loss_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
     data = {"length": [5, 5]} if architecture == "encoder_only" else {}
     config = small(data=data, model={"architecture": architecture}, trainer={"label_smoothing": 0.1})
@@ -246,7 +245,7 @@ def test_a_run_that_is_compiled_on_the_way_is_the_same_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@every_architecture
 def test_a_compiled_run_is_the_same_run(trained: Any, architecture: str, mode: str) -> None:
     """Its checkpoint is one of a run that was not compiled."""
     model, data = {"architecture": architecture}, {"length": [4, 4]} if architecture == "encoder_only" else {}

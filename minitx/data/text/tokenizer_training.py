@@ -17,9 +17,10 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from minitx.config.registry import check_fields
 from minitx.config.schema import MAX_SIZE, Size
 from minitx.data.text.readers import pieces
-from minitx.data.tokenizers import ANY_CHARACTER, SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
+from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, numbered_words, word_level
 
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # A printable character for each byte
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # a printable character for each byte
+ANY_CHARACTER = r"[\s\S]"
 
 
 class CharTokenizer:

@@ -19,7 +19,7 @@ TRAINED = "trained_weights"
 class AverageWeights(Callback):
     """Exponential moving average of the weights, in fp32, which is validated and saved in their place.
 
-    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the initial weights are soon forgotten; a resumed
+    After step t the decay is min(decay, (1 + t) / (10 + t)), so that the initial weights soon count little; a resumed
     run has the same average. Maps and losses logged during training are those of the trained weights.
     """
 

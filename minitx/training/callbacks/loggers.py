@@ -52,33 +52,31 @@ class CsvLogger(Logger):
 
 
 def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
-    """Create a logger by its name in log.to; that of a resumed run, whose purge_step is no None, continues its run."""
+    """Create a logger by its name in log.to; that of a resumed run, which has a purge_step, continues its curves."""
     if name == "tensorboard":
         return RunLogger(files, purge_step)
     if name == "csv":
         return CsvLogger(files, purge_step)
     ids, title = files.folder / IDS, f"{files.folder.parent.name}/{files.folder.name}"
-    known = json.loads(ids.read_text(encoding="utf-8")) if purge_step is not None and ids.exists() else {}
+    recorded = json.loads(ids.read_text(encoding="utf-8")) if ids.exists() else {}
     logger: WandbLogger | MLFlowLogger
     try:
         if name == "wandb":
             project = os.environ.get("WANDB_PROJECT", "minitx")
-            logger = WandbLogger(title, files.folder, id=known.get(name), project=project)
+            logger = WandbLogger(title, files.folder, id=recorded.get(name), project=project)
             identity = logger.experiment.id
         else:
             experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "minitx")
-            place = (
-                os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{files.folder.parents[1].resolve() / 'mlflow.db'}"
-            )
-            logger = MLFlowLogger(experiment, title, place, run_id=known.get(name))
+            database = f"sqlite:///{files.folder.parents[1].resolve() / 'mlflow.db'}"
+            place = os.environ.get("MLFLOW_TRACKING_URI") or database
+            logger = MLFlowLogger(experiment, title, place, run_id=recorded.get(name))
             identity = logger.run_id
     except Exception as error:
         if type(error).__module__.partition(".")[0] != name:
             raise
         raise ConfigError(f"log.to: {name} cannot start ({str(error).strip().splitlines()[0]})") from None
     if is_first_process():
-        saved = json.loads(ids.read_text(encoding="utf-8")) if ids.exists() else {}
-        files.write(IDS, json.dumps({**saved, name: identity}).encode())
+        files.write(IDS, json.dumps({**recorded, name: identity}).encode())
     return logger
 
 

@@ -1,1 +1,1 @@
-"""Optimizers beyond AdamW, each imported when optimizer.name asks for it."""
+"""Optimizers beyond AdamW, each imported for the optimizer.name that selects it."""

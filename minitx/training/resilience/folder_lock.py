@@ -65,7 +65,7 @@ def _note_missing_locks(folder: Path) -> None:
 
 
 def _is_unused(folder: Path) -> bool:
-    """Whether nobody trains in a folder, and a run has left nothing but its config: the next run takes it."""
+    """Whether a folder is not locked and holds a run's config at most, so that another run may use it."""
     with suppress(OSError), locked(folder) as works:
         return works and all(file.name == "config.yaml" or file.suffix == UNFINISHED for file in folder.iterdir())
     return False

@@ -14,9 +14,9 @@ from minitx.inference.predictor import Predictor
 from minitx.training.losses import count, cross_entropy
 from minitx.training.resilience import memory_checks
 from minitx.training.resolve import resolve
+from small_models import every_architecture
 from toy import FEW, PAIR_TASKS
 
-ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
 ALIGNED = ("copy", "reverse", "sort")
 OPTIONS = {**FEW, "markov": {"states": 4, "block": 12}}
 
@@ -34,7 +34,7 @@ def config(name: str, architecture: str, position_ids: str = "consecutive", **op
     return Config(data=data, model=model)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@every_architecture
 @pytest.mark.parametrize("name", [*PAIR_TASKS, "markov"])
 def test_two_steps(name: str, architecture: str) -> None:
     requested = config(name, architecture, "coupled" if name in ("addition", "reverse") else "consecutive")
