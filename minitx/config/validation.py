@@ -18,12 +18,12 @@ from minitx.config.errors import ConfigError, did_you_mean
 
 MAX_VALUES = 20_000  # in a config, each counted wherever it occurs: an alias may repeat millions
 MAX_DEPTH = 20  # of sections; a config has four levels
-MAX_SHOWN_LIMIT = 2**20  # a larger limit only guards against a slip of the keyboard, and is left out of sentences
+MAX_SHOWN_LIMIT = 2**20  # a larger limit only guards against a typo, and is left out of sentences
 
 MAX_COUNT = 2**40  # more steps than any run takes
 
 MAX_SIZE = 2**20
-"""More symbols, tokens or examples than any task needs at once; a slip of the keyboard would fill the memory."""
+"""More symbols, tokens or examples than any task needs at once; a typo would fill the memory."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]

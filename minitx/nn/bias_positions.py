@@ -79,7 +79,7 @@ class T5Positions(PreparedBias):
 
 @register("fire")
 class FirePositions(PreparedBias):
-    """A trained function of how far back a key is, as a share of what is before the query (FIRE; Li et al. 2024).
+    """A trained function of the distance as a share of the query's position (FIRE; Li et al. 2024).
 
     The bias of a head is a network with a hidden layer at log(c d + 1) / log(c max(p, L) + 1), for the distance d and
     the later position p; c and L are trained. At any length the shares are between 0 and 1.
