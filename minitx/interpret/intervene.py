@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import Batch
 from minitx.interpret.recording import attention_modules
-from minitx.interpret.sites import Site, changed, selected, sites
+from minitx.interpret.sites import Site, changed, sites
 from minitx.interpret.trace import trace
 from minitx.nn import Cache, EncoderStack, Stack
 
@@ -83,10 +83,10 @@ def intervene(
     Raises:
         ConfigError: a name that the model does not have; when the model runs, a shape that does not fit.
     """
-    known, totals = sites(model), Totals()
+    totals = Totals()
     hooked: list[tuple[Site, Callable[[Tensor], Tensor]]] = []
     for pattern, change in changes.items():
-        for name, site in selected(known, pattern).items():
+        for name, site in sites(model, pattern).items():
             given = change if isinstance(change, At) else At(change, None, None, "")
             _check(name, site, given, means)
             hooked.append((site, partial(_replaced, name, site, given, means or {}, totals)))
@@ -175,7 +175,7 @@ def mean_activations(
     Returns:
         By name, the activation without its dimensions B and T: [H, K] for z, [D] for out.
     """
-    wanted = selected(sites(model), only)
+    wanted = sites(model, only)
     if pairs := [name for name, site in wanted.items() if "S" in site.shape and "T" in site.shape]:
         raise ConfigError(f"mean_activations: {pairs[0]} has no mean over tokens, as its size depends on their number")
     sums, counts = dict[str, Tensor](), dict[str, int]()

@@ -7,9 +7,10 @@ What flows between modules is reached by module hooks; what attention computes i
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import filter as matching
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,14 @@ _IN_ATTENTION = {
 
 Change = Callable[[Tensor], Tensor]
 """From the value of an activation to the value that the model continues with: the same tensor for no change."""
+
+
+_Form = tuple[str, bool, bool]
+"""Of a layer: name of the norm after self-attention, and whether it has cross-attention and a feed-forward network."""
+_Forms = tuple[tuple[str, tuple[_Form, ...]], ...]
+"""Of a model: the beginning of the names of each stack, and the forms of its layers."""
+_Place = tuple[str, int | None, tuple[str, ...], str, str]
+"""Stack, layer (None for the stack itself), path of the module in the layer, kind and shape."""
 
 
 class Site(NamedTuple):
@@ -50,8 +59,10 @@ class Site(NamedTuple):
         return next((index for index, letter in enumerate(self.shape) if letter in letters), None)
 
 
-def sites(model: nn.Module) -> dict[str, Site]:
-    """Every activation of a model by its name, in the order in which the model computes them.
+def sites(model: nn.Module, only: str | Iterable[str] = "*") -> dict[str, Site]:
+    """The activations of a model by their names, in the order in which the model computes them.
+
+    only: names, with wildcards as in file names; every activation by default.
 
     | name                           | shape        | activation                                                   |
     |--------------------------------|--------------|--------------------------------------------------------------|
@@ -73,13 +84,17 @@ def sites(model: nn.Module) -> dict[str, Site]:
     Each attention has all of its names in `self_attn` and in `cross_attn`. In post-norm layers the residual stream is
     that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A
     position scheme may widen q and k.
+
+    Raises:
+        ConfigError: a pattern that no name matches.
     """
-    found: dict[str, Site] = {}
-    for prefix, stack in _stacks(model):
-        for index, layer in enumerate(stack.layers):
-            for name, (module, kind, shape) in _layer_sites(getattr(layer, "_orig_mod", layer)).items():
-                found[f"{prefix}layers.{index}.{name}"] = Site(stack, module, kind, shape)
-        found[f"{prefix}out"] = Site(stack, stack, "output", "BTD")
+    stacks = {prefix: (stack, [_uncompiled(layer) for layer in stack.layers]) for prefix, stack in _stacks(model)}
+    forms = tuple((prefix, tuple(map(_form, layers))) for prefix, (_, layers) in stacks.items())
+    found = {}
+    for name, (prefix, index, path, kind, shape) in _selected(forms, (only,) if isinstance(only, str) else (*only,)):
+        stack, layers = stacks[prefix]
+        module = stack if index is None else reduce(getattr, path, layers[index])
+        found[name] = Site(stack, module, kind, shape)
     return found
 
 
@@ -92,39 +107,58 @@ def _stacks(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Stack]]:
         yield from _stacks(part, prefix if name == "_orig_mod" else f"{prefix}{name}.")
 
 
-def _layer_sites(layer: Any) -> dict[str, tuple[nn.Module, str, str]]:
-    """Module, kind and shape of each activation of a layer."""
-    cross = getattr(layer, "cross_attn", None)
-    found = {"resid_pre": (layer, "input", "BTD"), **_attention_sites("self_attn", layer.self_attn)}
-    if cross is not None or layer.ffn is not None:
-        found["resid_mid"] = (layer.add_norm_self if hasattr(layer, "add_norm_self") else layer.add_norm_attn, *_STREAM)
-    if cross is not None:
-        found |= _attention_sites("cross_attn", cross)
-        if layer.ffn is not None:
-            found["resid_mid_cross"] = (layer.add_norm_cross, *_STREAM)
-    if layer.ffn is not None:
-        found |= {"ffn.hidden": (layer.ffn.down_proj, "input", "BTF"), "ffn.out": (layer.ffn, *_STREAM)}
-    return found | {"resid_post": (layer, *_STREAM)}
+def _uncompiled(layer: nn.Module) -> nn.Module:
+    return layer._modules.get("_orig_mod") or layer
 
 
-def _attention_sites(name: str, module: MultiHeadAttention) -> dict[str, tuple[nn.Module, str, str]]:
-    found = {f"{name}.{kind}": (module, kind, shape) for kind, shape in _IN_ATTENTION.items()}
-    return {**found, f"{name}.out": (module, *_STREAM)}
+def _form(layer: nn.Module) -> _Form:
+    parts = layer._modules
+    first = "add_norm_self" if "add_norm_self" in parts else "add_norm_attn"
+    return first, parts.get("cross_attn") is not None, parts.get("ffn") is not None
 
 
-def selected(known: Mapping[str, Site], patterns: str | Iterable[str]) -> dict[str, Site]:
-    """The sites whose name matches one of the patterns, with wildcards as in file names.
-
-    Raises:
-        ConfigError: a pattern that no name matches.
-    """
-    patterns = [patterns] if isinstance(patterns, str) else [*patterns]
+# A block of `trace` may be opened for each forward of a small model: what follows from the form alone is kept.
+@lru_cache
+def _selected(forms: _Forms, patterns: tuple[str, ...]) -> list[tuple[str, _Place]]:
+    """Names that match one of the patterns, with their places."""
+    known = _places(forms)
     names: set[str] = set()
     for pattern in patterns:
         if not (found := matching(known, pattern)):
             raise ConfigError(f"this model has no activation {pattern}: {did_you_mean(pattern, known)}")
         names.update(found)
-    return {name: site for name, site in known.items() if name in names}
+    return [(name, place) for name, place in known.items() if name in names]
+
+
+@lru_cache
+def _places(forms: _Forms) -> dict[str, _Place]:
+    """Every name of a model whose stacks have layers of these forms."""
+    found: dict[str, _Place] = {}
+    for prefix, layers in forms:
+        for index, form in enumerate(layers):
+            for name, place in _in_layer(*form).items():
+                found[f"{prefix}layers.{index}.{name}"] = (prefix, index, *place)
+        found[f"{prefix}out"] = (prefix, None, (), *_STREAM)
+    return found
+
+
+def _in_layer(first: str, cross: bool, ffn: bool) -> dict[str, tuple[tuple[str, ...], str, str]]:
+    """Path of the module, kind and shape of each activation of a layer."""
+    found = {"resid_pre": ((), "input", "BTD"), **_in_attention("self_attn")}
+    if cross or ffn:
+        found["resid_mid"] = ((first,), *_STREAM)
+    if cross:
+        found |= _in_attention("cross_attn")
+    if cross and ffn:
+        found["resid_mid_cross"] = (("add_norm_cross",), *_STREAM)
+    if ffn:
+        found |= {"ffn.hidden": (("ffn", "down_proj"), "input", "BTF"), "ffn.out": (("ffn",), *_STREAM)}
+    return found | {"resid_post": ((), *_STREAM)}
+
+
+def _in_attention(name: str) -> dict[str, tuple[tuple[str, ...], str, str]]:
+    found = {f"{name}.{kind}": ((name,), kind, shape) for kind, shape in _IN_ATTENTION.items()}
+    return {**found, f"{name}.out": ((name,), *_STREAM)}
 
 
 @contextmanager
@@ -135,13 +169,18 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterato
     models and parts run without their compiled code, which has no hooks.
     """
     with ExitStack() as stack:
-        if "torch._dynamo" in sys.modules and any(
-            "_orig_mod" in part._modules or part._compiled_call_impl is not None for part in model.modules()
-        ):
+        if "torch._dynamo" in sys.modules and _compiled(model):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for site, change in changes:
             stack.callback(_attach(site, change))
         yield
+
+
+def _compiled(part: nn.Module) -> bool:
+    """Whether a module or a part of it is compiled; nn.Module.modules takes three times as long."""
+    if "_orig_mod" in part._modules or part._compiled_call_impl is not None:
+        return True
+    return any(_compiled(each) for each in part._modules.values() if each is not None)
 
 
 def _attach(site: Site, change: Change) -> Callable[[], Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.interpret.sites import Site, changed, selected, sites
+from minitx.interpret.sites import Site, changed, sites
 
 
 class Trace(dict[str, Tensor]):
@@ -52,7 +52,7 @@ def trace(model: nn.Module, only: str | Iterable[str] = "*") -> Iterator[Trace]:
     Raises:
         ConfigError: a name that the model does not have; on access, a name that was not recorded.
     """
-    wanted = selected(sites(model), only)
+    wanted = sites(model, only)
     recorded = Trace(wanted)
     with changed(model, ((site, partial(recorded.record, name, site)) for name, site in wanted.items())):
         yield recorded
