@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
+from minitx.interpret.parts import Part
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.nn import Stack
@@ -73,12 +74,12 @@ def attribute(
             own, added = _through(add_norm.output_norm, out, direction)
             bias += added
             if part == "ffn":
-                found.append((f"{name}.{index + 1}.ffn", (out * own).sum(dim=-1)))
+                found.append((str(Part(name, index + 1, 0, ffn=True)), (out * own).sum(dim=-1)))
                 continue
             kind = "cross" if part == "cross_attn" else name
             results = (values[f"{path}.{part}.result"] * own[:, :, None]).sum(dim=-1)  # [B, T, H]
             each = enumerate(results.unbind(dim=-1), start=1)
-            found += reversed([(f"{kind}.{index + 1}.{number}", result) for number, result in each])
+            found += reversed([(str(Part(kind, index + 1, number)), result) for number, result in each])
             if (constant := layer.get_submodule(part).o_proj.bias) is not None:
                 bias += own @ constant
     first = values[f"{name}.layers.0.resid_pre"]

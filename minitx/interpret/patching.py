@@ -14,11 +14,11 @@ from torch import Tensor
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed
-from minitx.interpret.attention_maps import kind_of
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names, without_padding
+from minitx.interpret.parts import all_parts
 from minitx.interpret.patch_map import ALL, PatchMap
-from minitx.interpret.recording import attention_modules
+from minitx.interpret.sites import sites as activations
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 
@@ -114,7 +114,7 @@ def path_values(
     """
     with trace(model, only=[sender.name]) as own:
         model(**clean)
-    with trace(model, only=["*attn.z", "*ffn.out"] if _has_ffn(model) else ["*attn.z"]) as values:
+    with trace(model, only={part.site for several in all_parts(model).values() for part in several}) as values:
         model(**corrupted)
     mixed = _replace(own[sender.name], [(0, sender)])(values[sender.name].clone())
     frozen: dict[str, Any] = {**values, sender.name: mixed}
@@ -124,18 +124,9 @@ def path_values(
     return {**received}
 
 
-def _has_ffn(model: Transformer) -> bool:
-    return any(name.endswith("ffn") for name, _ in model.named_modules())
-
-
 def head_patches(model: Transformer) -> dict[str, Patch]:
     """Each head as a patch of its z, by its name counted from 1, such as cross.2.1."""
-    found, layers = {}, defaultdict[str, int](int)
-    for path, module in attention_modules(model).items():
-        layers[kind_of(path)] += 1
-        for head in range(module.n_heads):
-            found[f"{kind_of(path)}.{layers[kind_of(path)]}.{head + 1}"] = Patch(f"{path}.z", None, head)
-    return found
+    return {str(part): Patch(part.site, None, part.number - 1) for part in all_parts(model)["heads"]}
 
 
 @torch.no_grad()
@@ -172,7 +163,7 @@ def patch_texts(
     model, tokens, heads = predictor.model, predictor.tokenizer.tokens, head_patches(predictor.model)
     if sender is not None and sender not in heads:
         raise ConfigError(f"sender: this model has no head {sender}: {did_you_mean(sender, heads)}")
-    if sites == "ffn" and not _has_ffn(model) and sender is None:
+    if sites == "ffn" and not all_parts(model)["ffn"] and sender is None:
         raise ConfigError("sites: this model has no feed-forward networks: expected resid, attn or heads")
     inputs = patched_inputs(predictor, clean, corrupted, answers)
     if sender is None:
@@ -193,7 +184,7 @@ def patch_texts(
         columns = {kind: [*labels, *together[kind]] for kind, labels in columns.items()}
     else:
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
-        rows = _receivers(heads, sender)
+        rows = _receivers(model, heads, sender)
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
         patches = {
             kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
@@ -227,25 +218,23 @@ def _rows(model: Transformer, sites: str, heads: Mapping[str, Patch]) -> dict[st
         for name, patch in heads.items():
             found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
     elif sites == "attn":
-        for patch in heads.values():
-            kind = kind_of(patch.name.removesuffix(".z"))
-            found[kind].setdefault(f"layer {patch.name.split('.')[2]}", Patch(patch.name.removesuffix("z") + "out"))
-        found = {kind: {f"layer {n}": p for n, p in enumerate(several.values(), 1)} for kind, several in found.items()}
+        for name, patch in heads.items():
+            kind, layer, _ = name.split(".")
+            found[kind][f"layer {layer}"] = Patch(patch.name.removesuffix("z") + "out")
+    elif sites == "ffn":
+        for part in all_parts(model)["ffn"]:
+            found[part.kind][f"layer {part.layer}"] = Patch(part.site)
     else:
         for stack in (name for name in ("encoder", "decoder") if hasattr(model, name)):
             layers: Any = model.get_submodule(f"{stack}.layers")
-            paths = [f"{stack}.layers.{index}" for index in range(len(layers))]
-            if sites == "ffn":
-                found[stack] = {f"layer {n}": Patch(f"{path}.ffn.out") for n, path in enumerate(paths, 1)}
-            else:
-                names = [f"{paths[0]}.resid_pre", *(f"{path}.resid_post" for path in paths)]
-                found[stack] = dict(zip(layer_names(len(names)), map(Patch, names), strict=True))
+            names = [f"{stack}.layers.0.resid_pre", *(f"{stack}.layers.{n}.resid_post" for n in range(len(layers)))]
+            found[stack] = dict(zip(layer_names(len(names)), map(Patch, names), strict=True))
     return found
 
 
-def _receivers(heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
+def _receivers(model: Transformer, heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
     """The heads that the model computes after a sender, by kind and label; those of the sender's own layer are not."""
-    order = [*dict.fromkeys(patch.name for patch in heads.values())]
+    order = [*activations(model)]
     found: dict[str, dict[str, Patch]] = defaultdict(dict)
     for name, patch in heads.items():
         if order.index(patch.name) > order.index(heads[sender].name):
