@@ -34,7 +34,7 @@ Program = Callable[..., tuple[Any, ...]]
 
 
 class Programs:
-    """What is recorded of a model."""
+    """The programs of a model, and its joined linear maps."""
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}

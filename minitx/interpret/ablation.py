@@ -55,7 +55,7 @@ class Ablation:
     groups: list[Ablated]  # the heads of one kind that follow the same pattern; then the requested group
 
     def damage(self, ablated: Ablated, metric: str) -> float:
-        """How much worse a metric is without these parts, positive for damage."""
+        """The change of a metric without these parts, positive for damage."""
         change = ablated.metrics[metric] - self.baseline[metric]
         return change if metric == "loss" else -change
 

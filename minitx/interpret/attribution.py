@@ -27,7 +27,7 @@ def last_stack(model: Transformer) -> tuple[str, Stack]:
 def attribute(
     model: Transformer, inputs: Mapping[str, Tensor], tokens: Tensor, against: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """What each part of the last stack adds to the logits of tokens [B, T], or to their difference to those of others.
+    """Attribute the logits of tokens [B, T], or their difference to those of others, to the parts of the last stack.
 
     The parts add up to the logit in every model, before model.logit_softcap. With pre-norm layers, only the scale of
     the final norm is frozen; with sandwich norms also that of the norm of each part's output, and with post-norm layers

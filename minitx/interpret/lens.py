@@ -91,7 +91,7 @@ def _decoder_lens(
 
 @dataclass(frozen=True)
 class Lens(html.Tables):
-    """What a model would predict from each layer on one text: `logits`, and what follows from them.
+    """The predictions from each layer of a model on one text: `logits`, and what follows from them.
 
     logits["decoder"], or of an encoder alone logits["encoder"], are those of the logit lens, [L + 1, T, V]; beside a
     decoder, logits["encoder"] are those of the DecoderLens, at the decoder's positions.
@@ -146,7 +146,7 @@ class Lens(html.Tables):
 
     @property
     def names(self) -> dict[str, str]:
-        """What each stack is called beside the other one."""
+        """Titles of the stacks."""
         return {"decoder": "decoder", "encoder": "encoder, read by the decoder" if len(self.logits) > 1 else "encoder"}
 
     def layers(self, stack: str) -> list[str]:

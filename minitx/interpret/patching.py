@@ -168,20 +168,18 @@ def patch_texts(
     inputs = patched_inputs(predictor, clean, corrupted, answers)
     if sender is None:
         rows = _rows(model, sites, heads)
-        with trace(model, only=sorted({patch.name for kind in rows.values() for patch in kind.values()})) as traced:
+        with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as traced:
             model(**inputs.clean)
         values: dict[str, Tensor] = {**traced}
-        columns = {kind: _columns(predictor, inputs, kind) for kind in rows}
-        together = {kind: [ALL] if sites != "resid" and len(labels) > 1 else [] for kind, labels in columns.items()}
+        columns = {kind: _columns(predictor, inputs, kind, together=sites != "resid") for kind in rows}
         patches = {
             kind: [
                 [patch._replace(position=None if label is ALL else position)]
                 for patch in several.values()
-                for position, label in enumerate([*columns[kind], *together[kind]])
+                for position, label in enumerate(columns[kind])
             ]
             for kind, several in rows.items()
         }
-        columns = {kind: [*labels, *together[kind]] for kind, labels in columns.items()}
     else:
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
         rows = _receivers(model, heads, sender)
@@ -212,7 +210,7 @@ def patch_texts(
 
 
 def _rows(model: Transformer, sites: str, heads: Mapping[str, Patch]) -> dict[str, dict[str, Patch]]:
-    """What to patch, by stack or kind of attention and by the label of a row."""
+    """Activations to patch, by stack or kind of attention and by the label of a row."""
     found: dict[str, dict[str, Patch]] = defaultdict(dict)
     if sites == "heads":
         for name, patch in heads.items():
@@ -252,12 +250,13 @@ def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:
     return Patch(f"{path}.{part}", None, head)
 
 
-def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str) -> list[str]:
-    """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs."""
+def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str, together: bool) -> list[str]:
+    """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs; then ALL."""
     name = {"encoder": "src_ids", "decoder": "tgt_ids", "cross": "tgt_ids"}[kind]
     rows = [each.get(name, each.get("ids")) for each in (inputs.clean, inputs.corrupted)]
     pairs = zip(*(predictor.tokenizer.tokens(row[0].tolist()) for row in rows if row is not None), strict=True)
-    return [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
+    labels = [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
+    return [*labels, ALL] if together and len(labels) > 1 else labels
 
 
 def patched_inputs(

@@ -71,8 +71,8 @@ def sites(model: nn.Module) -> dict[str, Site]:
     | ... .ffn.out                   | [B, T, D]    | what the feed-forward network adds                           |
 
     Each attention has all of its names in `self_attn` and in `cross_attn`. In post-norm layers the residual stream is
-    that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A
-    position scheme may widen q and k.
+    that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A position scheme may
+    widen q and k.
     """
     found: dict[str, Site] = {}
     for prefix, stack in _stacks(model):

@@ -28,7 +28,7 @@ class Session:
         self.questions = Questions(predictor)
 
     def description(self) -> dict[str, Any]:
-        """What does not depend on a text."""
+        """The properties of the model that the page shows."""
         predictor = self.predictor
         special, task = predictor.tokenizer.special, predictor.task
         return {
