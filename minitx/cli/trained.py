@@ -17,8 +17,6 @@ from minitx.plotting import FORMATS
 if TYPE_CHECKING:
     from minitx.data.splits import Split
     from minitx.inference.predictor import Predictor
-    from minitx.interpret.lens import Lens
-    from minitx.interpret.patch_map import PatchMap
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 BEAM_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
@@ -69,11 +67,6 @@ def _held_out(parsed: Namespace) -> "tuple[Predictor, Split]":
     predictor = _load(parsed)
     predictor = predictor if parsed.path is None else on_file(predictor, parsed.path)
     return predictor, held_out_split(predictor.task, parsed.split)
-
-
-def _save(found: "Lens | PatchMap", out: Path) -> None:
-    """Save a page or an image, by the ending of the file."""
-    (found.save_html if out.suffix.lower() == ".html" else found.save_image)(out)
 
 
 def evaluate_arguments(parser: Parser) -> None:
@@ -266,7 +259,7 @@ def lens(parsed: Namespace) -> None:
     predictor = _load(parsed)
     found = predictor.lens(parsed.text, parsed.target)
     _beyond_training(predictor, parsed.text)
-    _save(found, parsed.out)
+    (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
     layers = " and ".join(f"{len(logits) - 1} {stack} layers" for stack, logits in found.logits.items())
     print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
 
@@ -290,7 +283,7 @@ def patch(parsed: Namespace) -> None:
     predictor = _load(parsed)
     options = {name: getattr(parsed, name) for name in ("sites", "metric", "answers", "sender")}
     found = predictor.patch(parsed.clean, parsed.corrupted, **options)
-    _save(found, parsed.out)
+    (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
     print(found.note)
     for share, kind, row, column in found.strongest():
         print(f"  {share:6.2f}  {kind}, {found.rows[kind][row]}, at {found.columns[kind][column]}")

@@ -168,7 +168,7 @@ class ReplayedStep:
         if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
-            self._known.by_key[self._key] = self._program = written(self._first, recording)
+            self._known.by_key[self._key] = self._program = program_of(self._first, recording)
             self._key = None
         self._first = recording
         return recording.logits
@@ -184,7 +184,7 @@ class ReplayedStep:
         self._first = None
 
 
-def written(first: Recording, second: Recording) -> Program | None:
+def program_of(first: Recording, second: Recording) -> Program | None:
     """The function of which both recordings are instances; None if they differ in more than lengths."""
     if first.reads or second.reads or len(first.calls) != len(second.calls):
         return None
