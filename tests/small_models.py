@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
-from minitx.nn import POSITION_IDS, POSITIONS, DecoderLayer, EncoderLayer, MultiHeadAttention, NoPositions
+from minitx.nn import (
+    POSITION_IDS,
+    POSITIONS,
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    NoPositions,
+    scaled_dot_product_attention,
+)
 
 Module = TypeVar("Module", bound=nn.Module)
 VOCAB = 11
@@ -40,6 +48,20 @@ def keep_of(*lengths: int, width: int | None = None, left: bool = False) -> Tens
     """keep [B, T] of rows of these lengths, padded to the longest or to a width."""
     steps = torch.arange(width or max(lengths))
     return (steps.flip(0) if left else steps) < torch.tensor(lengths)[:, None]
+
+
+def ragged_inputs(architecture: str) -> tuple[Tensor, ...]:
+    """Arguments of a model's forward: rows of different lengths, padded."""
+    if architecture == "encoder_decoder":
+        return draw(3, 6), draw(3, 5), keep_of(6, 3, 5), keep_of(2, 5, 4)
+    return draw(3, 5), keep_of(2, 5, 4)
+
+
+def untouched(model: nn.Module) -> bool:
+    """Whether a model has no hooks, and its attentions have their own function."""
+    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    return hooks == 0 and all(part.attention is scaled_dot_product_attention for part in attentions)
 
 
 def run(

@@ -15,6 +15,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
 if TYPE_CHECKING:
+    from minitx.data.splits import Split
     from minitx.inference.predictor import Predictor
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
@@ -52,14 +53,27 @@ def _beyond_training(predictor: "Predictor", text: str) -> bool:
     return True
 
 
-def evaluate_arguments(parser: Parser) -> None:
+def _add_held_out(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
-    parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
+    parser.add_argument("--json", type=output(), help="also write the metrics to this file")
+
+
+def _held_out(parsed: Namespace) -> "tuple[Predictor, Split]":
+    """The model of a command with the data of --path, and the split of --split."""
+    from minitx.evaluation.report import held_out_split, on_file
+
+    predictor = _load(parsed)
+    predictor = predictor if parsed.path is None else on_file(predictor, parsed.path)
+    return predictor, held_out_split(predictor.task, parsed.split)
+
+
+def evaluate_arguments(parser: Parser) -> None:
+    _add_held_out(parser)
+    parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
     parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
     add_options(parser, GenerationOptions, BEAM_OPTIONS)
-    parser.add_argument("--json", type=output(), help="also write the metrics to this file")
     text = "with --lengths: plot the accuracy into this .png, .pdf or .svg file"
     parser.add_argument("--plot", type=output(*FORMATS), help=text)
 
@@ -185,9 +199,7 @@ def attend(parsed: Namespace) -> None:
 
 
 def ablate_arguments(parser: Parser) -> None:
-    add_checkpoint(parser)
-    parser.add_argument("--split", help="test (default), validation")
-    parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
+    _add_held_out(parser)
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     text = "what to ablate in turn: heads (default), ffn, or names such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37"
     parser.add_argument("--parts", default="heads", help=text)
@@ -196,22 +208,18 @@ def ablate_arguments(parser: Parser) -> None:
     parser.add_argument("--by", choices=("zero", "mean", "resample"), default="zero", help=text)
     text = "plot layers and heads into this .png, .pdf or .svg file"
     parser.add_argument("--out", type=output(*FORMATS), help=text)
-    parser.add_argument("--json", type=output(), help="also write the metrics to this file")
 
 
 def ablate(parsed: Namespace) -> None:
     """Measure a trained model without each head, feed-forward network or neuron."""
-    from minitx.evaluation.report import held_out_split, on_file
-    from minitx.interpret.ablation import ablate, parse_parts, table
+    from minitx.interpret.ablation import ablate, table
+    from minitx.interpret.parts import parse_parts
     from minitx.plotting.ablation_heatmap import draw_ablation
 
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
     together = parse_parts(parsed.together) if parsed.together else []
-    predictor = _load(parsed)
-    if parsed.path is not None:
-        predictor = on_file(predictor, parsed.path)
-    split = held_out_split(predictor.task, parsed.split)
+    predictor, split = _held_out(parsed)
     ablation = ablate(predictor, split, parsed.examples, together, parsed.parts, parsed.by)
     print(table(ablation))
     if parsed.json:
@@ -283,22 +291,15 @@ def patch(parsed: Namespace) -> None:
 
 
 def circuit_arguments(parser: Parser) -> None:
-    add_checkpoint(parser)
-    parser.add_argument("--split", help="test (default), validation")
-    parser.add_argument("--path", help="on this text, or on these pairs (.tsv) instead")
+    _add_held_out(parser)
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
-    parser.add_argument("--json", type=output(), help="also write heads, scores and metrics to this file")
 
 
 def circuit(parsed: Namespace) -> None:
     """Find the induction circuit of a trained model and test it."""
-    from minitx.evaluation.report import held_out_split, on_file
     from minitx.interpret.circuit import induction_circuit
 
-    predictor = _load(parsed)
-    if parsed.path is not None:
-        predictor = on_file(predictor, parsed.path)
-    found = induction_circuit(predictor, held_out_split(predictor.task, parsed.split), parsed.examples)
+    found = induction_circuit(*_held_out(parsed), parsed.examples)
     print(found)
     if parsed.json:
         write_json(parsed.json, found.to_dict())

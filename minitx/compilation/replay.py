@@ -38,7 +38,7 @@ Program = Callable[..., tuple[Any, ...]]
 
 
 class Programs:
-    """What is recorded of a model."""
+    """The programs of a model, and its joined linear maps."""
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
@@ -188,7 +188,7 @@ class ReplayedStep:
         if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
-            self._known.by_key[self._key] = self._program = written(self._first, recording)
+            self._known.by_key[self._key] = self._program = program_of(self._first, recording)
             self._key = None
         self._first = recording
         return recording.logits
@@ -204,7 +204,7 @@ class ReplayedStep:
         self._first = None
 
 
-def written(first: Recording, second: Recording) -> Program | None:
+def program_of(first: Recording, second: Recording) -> Program | None:
     """The function of which both recordings are instances; None if they differ in more than lengths."""
     if first.reads or second.reads or len(first.calls) != len(second.calls):
         return None

@@ -4,8 +4,8 @@ Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -158,7 +158,7 @@ def steps(
 
 def default_step(model: DecodableModel, cache: Any) -> Stepper:
     """The model's own step, or where the extra is there its replay, which gives the same logits sooner."""
-    with suppress(ModuleNotFoundError):
+    if find_spec("minitx.compilation"):
         return import_module("minitx.compilation.replay").ReplayedStep(model, cache)
     return lambda ids: model.step(ids, cache)
 

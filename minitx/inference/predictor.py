@@ -105,8 +105,7 @@ class Predictor:
     def text_generator(self) -> TextGenerator:
         """Generation from ids; a ConfigError for an encoder_only model."""
         if isinstance(self.model, EncoderOnly):
-            message = "an encoder_only model predicts all positions at once: it takes no options and has no stream"
-            raise ConfigError(message)
+            raise ConfigError("an encoder_only model predicts all positions at once: it takes no options and no stream")
         return TextGenerator(self.model, self.tokenizer, self.task, self.config.model)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
@@ -161,7 +160,7 @@ class Predictor:
         """Texts and their targets, by default the model's own answers, as inputs and labels of the model."""
         texts = _listed(text)
         if not texts:
-            raise ConfigError("there is no text to attend to")
+            raise ConfigError("there is no text")
         if self.task.kind == "stream" and target is not None:
             raise ConfigError("a language model has no separate target: put all into the text")
         if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
@@ -181,11 +180,10 @@ class Predictor:
         if targets is not None and len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources, given = zip(*(self.task.divide(self.encode(text)) for text in texts), strict=True)
-        tokenizer = self.tokenizer
+        kind, tokenizer = self.task.kind, self.tokenizer
         by_kind = {"stream": tokenizer.encode, "pairs": tokenizer.encode_answer, "masked": tokenizer.encode_question}
-        answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]
-        kind, special = self.task.kind, tokenizer.special
-        return framed(sources, answers, kind, self.architecture, special, self.device, given)
+        answers = None if targets is None else [by_kind[kind](target) for target in targets]
+        return framed(sources, answers, kind, self.architecture, tokenizer.special, self.device, given)
 
 
 def _listed(texts: str | Iterable[str]) -> list[str]:

@@ -255,7 +255,7 @@ def fill_positions(
     predicted = keep
     if task.kind == "masked":
         predicted = source == special.mask
-        logits = logits.index_fill(-1, torch.tensor(special, device=device), -torch.inf)  # only text is masked
+        logits = logits.index_fill(-1, torch.tensor([*{*special} - {-1}], device=device), -torch.inf)  # only text
     scores, best = logits.log_softmax(dim=-1).max(dim=-1)
     answers = torch.where(predicted, best, source)
     totals = scores.masked_fill(~predicted, 0.0).sum(dim=1).tolist()

@@ -5,12 +5,10 @@ by zeros, by its mean over the examples, or by that of another example (resampli
 loss of a part from a model that was trained with it; a model trained without it might have reached the same metrics.
 """
 
-import itertools
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,37 +21,12 @@ from minitx.data.text.work_progress import progress
 from minitx.evaluation.metrics import evaluate, rows_at_once
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import at, intervene, mean_activations
-from minitx.interpret.recording import KINDS
-from minitx.interpret.sites import sites
+from minitx.interpret.parts import Part, all_parts, check_parts, parse_parts
 from minitx.interpret.task_statistics import task_statistics
-from minitx.models.transformers import Transformer
 from minitx.tensorboard.map_format import Named, strongest
 
 By = Literal["zero", "mean", "resample"]
 """What replaces the output of a part."""
-
-
-class Part(NamedTuple):
-    """A head such as cross.2.1, a feed-forward network such as decoder.1.ffn, or one of its neurons: decoder.1.ffn.37.
-
-    Layers, heads and neurons are counted from 1.
-    """
-
-    kind: str  # encoder, decoder or cross
-    layer: int
-    number: int  # of the head or the neuron; 0 for a whole network
-    ffn: bool = False
-
-    def __str__(self) -> str:
-        words = [self.kind, self.layer, *(["ffn"] if self.ffn else []), *([self.number] if self.number else [])]
-        return ".".join(map(str, words))
-
-    @property
-    def site(self) -> str:
-        """The name of the activation that the part is in."""
-        stack, attention = ("decoder", "cross_attn") if self.kind == "cross" else (self.kind, "self_attn")
-        name = ("ffn.hidden" if self.number else "ffn.out") if self.ffn else f"{attention}.z"
-        return f"{stack}.layers.{self.layer - 1}.{name}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +55,7 @@ class Ablation:
     groups: list[Ablated]  # the heads of one kind that follow the same pattern; then the requested group
 
     def damage(self, ablated: Ablated, metric: str) -> float:
-        """How much worse a metric is without these parts, positive for damage."""
+        """The change of a metric without these parts, positive for damage."""
         change = ablated.metrics[metric] - self.baseline[metric]
         return change if metric == "loss" else -change
 
@@ -122,8 +95,8 @@ def ablate(
     existing = all_parts(model)
     words = [word.strip() for word in parts.split(",")]
     listed = [part for word in words for part in existing.get(word) or parse_parts(word, "--parts")]
-    _check(model, listed, "--parts")
-    _check(model, together, "--together")
+    check_parts(model, listed, "--parts")
+    check_parts(model, together, "--together")
     split = split or predictor.task.final_split
     heads = [part for part in listed if not part.ffn]
     held_out = predictor.task.examples(split, examples)
@@ -188,50 +161,6 @@ def _means(predictor: Predictor, parts: Sequence[Part], examples: Examples) -> d
     slices = FixedBatches(examples, rows_at_once(model, examples.width))
     batches = (part.to(predictor.device).frame(predictor.architecture, special) for part in slices)
     return mean_activations(model, batches, special.pad, {part.site for part in parts})
-
-
-def all_parts(model: Transformer) -> dict[str, list[Part]]:
-    """The "heads" and the feed-forward networks, "ffn", of a model, stack by stack and layer by layer."""
-    known, parts = sites(model), dict[str, list[Part]](heads=[], ffn=[])
-    for kind in KINDS:
-        for layer in itertools.count(1):
-            if (first := known.get(Part(kind, layer, 1).site)) is None:
-                break
-            parts["heads"] += [Part(kind, layer, head) for head in range(1, first.size + 1)]
-            ffn = Part(kind, layer, 0, ffn=True)
-            parts["ffn"] += [ffn] if kind != "cross" and ffn.site in known else []
-    return parts
-
-
-def _check(model: Transformer, parts: Sequence[Part], key: str) -> None:
-    """Raise a ConfigError for a part that the model does not have."""
-    known, existing = sites(model), all_parts(model)
-    for part in parts:
-        whole = part._replace(number=0) if part.ffn else part
-        if whole in existing["ffn" if part.ffn else "heads"] and part.number <= known[part.site].size:
-            continue
-        last = {head.kind: head for head in existing["heads"]}.values()
-        shape = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
-        networks = ", ".join(f"{ffn}.1 to {ffn}.{known[ffn._replace(number=1).site].size}" for ffn in existing["ffn"])
-        raise ConfigError(f"{key}: there is no {part} in this model, which has {networks if part.ffn else shape}")
-
-
-def parse_parts(text: str, key: str = "--together") -> list[Part]:
-    """Parse a list such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37.
-
-    Raises:
-        ConfigError: not KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON.
-    """
-    parts = []
-    for word in text.split(","):
-        if not (found := re.fullmatch(r"([a-z]+)\.(\d+)\.(?:(\d+)|(ffn)(?:\.([1-9]\d*))?)", word.strip())):
-            raise ConfigError(
-                f"{key} must be KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON, such as decoder.1.2, "
-                f"decoder.1.ffn or decoder.1.ffn.37, got {text}"
-            )
-        kind, layer, head, ffn, neuron = found.groups()
-        parts.append(Part(kind, int(layer), int(head or neuron or 0), bool(ffn)))
-    return parts
 
 
 def table(ablation: Ablation) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
+from minitx.interpret.parts import Part
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.nn import Stack
@@ -26,7 +27,7 @@ def last_stack(model: Transformer) -> tuple[str, Stack]:
 def attribute(
     model: Transformer, inputs: Mapping[str, Tensor], tokens: Tensor, against: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """What each part of the last stack adds to the logits of tokens [B, T], or to their difference to those of others.
+    """Attribute the logits of tokens [B, T], or their difference to those of others, to the parts of the last stack.
 
     The parts add up to the logit in every model, before model.logit_softcap. With pre-norm layers, only the scale of
     the final norm is frozen; with sandwich norms also that of the norm of each part's output, and with post-norm layers
@@ -73,12 +74,12 @@ def attribute(
             own, added = _through(add_norm.output_norm, out, direction)
             bias += added
             if part == "ffn":
-                found.append((f"{name}.{index + 1}.ffn", (out * own).sum(dim=-1)))
+                found.append((str(Part(name, index + 1, 0, ffn=True)), (out * own).sum(dim=-1)))
                 continue
             kind = "cross" if part == "cross_attn" else name
             results = (values[f"{path}.{part}.result"] * own[:, :, None]).sum(dim=-1)  # [B, T, H]
             each = enumerate(results.unbind(dim=-1), start=1)
-            found += reversed([(f"{kind}.{index + 1}.{number}", result) for number, result in each])
+            found += reversed([(str(Part(kind, index + 1, number)), result) for number, result in each])
             if (constant := layer.get_submodule(part).o_proj.bias) is not None:
                 bias += own @ constant
     first = values[f"{name}.layers.0.resid_pre"]

@@ -16,9 +16,10 @@ from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
 from minitx.inference.predictor import Predictor
-from minitx.interpret.ablation import Part
 from minitx.interpret.composition import Composition, compositions
 from minitx.interpret.intervene import At, at, intervene
+from minitx.interpret.parts import Part
+from minitx.interpret.patching import Patch, part_patch
 from minitx.interpret.task_statistics import task_statistics
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly
@@ -139,9 +140,7 @@ def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:
 def _changes(predictor: Predictor, previous: Part, induction: Part, batch: Batch) -> dict[str, dict[str, At]]:
     """The interventions for one batch, by the names of InductionCircuit.metrics."""
     model: Any = predictor.model
-    keys = induction.site.replace(".z", ".k")
-    attention = model.get_submodule(keys.removesuffix(".k"))
-    head = (induction.number - 1) * attention.n_kv_heads // attention.n_heads  # grouped heads share their keys
+    keys, _, head = part_patch(model, Patch(induction.site, None, induction.number - 1), "k")
 
     def no(part: Part) -> dict[str, At]:
         return {part.site: at("zero", heads=part.number - 1)}

@@ -3,14 +3,13 @@
 Legend: H heads, K d_head, D d_model.
 """
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from minitx.interpret.ablation import Part
+from minitx.interpret.parts import Part, all_parts
 from minitx.interpret.recording import attention_modules
 from minitx.models.transformers import Transformer
 
@@ -48,6 +47,7 @@ def compositions(model: Transformer) -> list[Composition]:
     Position schemes, qk_norm and norms of what a sublayer adds are left out.
     """
     maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
+    heads = {path: [part for part in all_parts(model)["heads"] if part.site == f"{path}.z"] for path in maps}
     found = []
     for reader in maps:
         for writer, through in product(maps, "qkv"):
@@ -55,15 +55,9 @@ def compositions(model: Transformer) -> list[Composition]:
                 scores = _scores(maps[reader], maps[writer], through)
                 found += [
                     Composition(one, other, through, float(scores[other.number - 1, one.number - 1]))
-                    for one, other in product(_heads(writer, maps), _heads(reader, maps))
+                    for one, other in product(heads[writer], heads[reader])
                 ]
     return found
-
-
-def _heads(path: str, maps: dict[str, HeadMaps]) -> Iterator[Part]:
-    stack, _, layer, name = path.split(".")
-    for head in range(1, len(maps[path].q) + 1):
-        yield Part("cross" if name == "cross_attn" else stack, int(layer) + 1, head)
 
 
 def _reads(model: Any, reader: str, writer: str, through: str) -> bool:

@@ -144,7 +144,7 @@ def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], to
 
 
 def _chosen(name: str, site: Site, change: At, rows: int, first: int, cached: bool, old: Tensor) -> Tensor | None:
-    """Which entries are replaced, broadcastable to the activation; None for all."""
+    """The mask of replaced entries, broadcastable to the activation; None for all."""
     chosen = None
     for wanted, dim, lowest in ((change.positions, rows, first), (change.parts, site.dim(change.dims or " "), 0)):
         if wanted is None or dim is None:

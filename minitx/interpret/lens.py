@@ -2,7 +2,7 @@
 
 Legend: L layers, B batch, T positions, S source tokens, D d_model, V vocabulary.
 The logit lens (nostalgebraist 2020) applies the final norm and the head to the residual stream after each layer. The
-DecoderLens (Langedijk et al. 2024) lets the whole decoder read the encoder's stream after each of its layers.
+DecoderLens (Langedijk et al. 2024) applies the whole decoder to the encoder's stream after each of its layers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -91,7 +91,7 @@ def _decoder_lens(
 
 @dataclass(frozen=True)
 class Lens(html.Tables):
-    """What a model would predict from each layer on one text: `logits`, and what follows from them.
+    """The predictions from each layer of a model on one text: `logits`, and what follows from them.
 
     logits["decoder"], or of an encoder alone logits["encoder"], are those of the logit lens, [L + 1, T, V]; beside a
     decoder, logits["encoder"] are those of the DecoderLens, at the decoder's positions.
@@ -146,7 +146,7 @@ class Lens(html.Tables):
 
     @property
     def names(self) -> dict[str, str]:
-        """What each stack is called beside the other one."""
+        """Titles of the stacks."""
         return {"decoder": "decoder", "encoder": "encoder, read by the decoder" if len(self.logits) > 1 else "encoder"}
 
     def layers(self, stack: str) -> list[str]:
@@ -172,22 +172,21 @@ class Lens(html.Tables):
         answers = self.predictor.tokenizer.tokens(self.answers.tolist())
         ranks, shares = self.ranks(stack).tolist(), self.answer_probabilities(stack).tolist()
         names, top = self.layers(stack), self.top(stack)
-        parts: list[list[Any]] = [[] for _ in self.tokens]
-        if stack == last_stack(self.predictor.model)[0] and self.attribution:
-            for index, column in enumerate(
-                zip(*(values.tolist() for values in self.attribution.values()), strict=True)
-            ):
-                heading = f"added to the logit of {answers[index]}"
-                parts[index] = [[heading, [*zip(self.attribution, column, strict=True)]]]
+        own = stack == last_stack(self.predictor.model)[0]
+        parts = {name: values.tolist() for name, values in self.attribution.items()} if own else {}
 
         def cell(layer: int, index: int) -> dict[str, Any]:
             kind = "answer" if self.known[index] else "the model's own answer"
             rank, share = ranks[layer][index], shares[layer][index]
+            added = [(name, values[index]) for name, values in parts.items()]
             return {
                 "shown": [top[layer][index][0], [f"#{rank}", share]],
                 "title": f"{names[layer]}, position {index + 1}: {self.tokens[index]}"[:200],
                 "note": f"{kind}: {answers[index]}, rank {rank}, probability {share:.3f}",
-                "lists": [["likeliest tokens", top[layer][index]], *parts[index]],
+                "lists": [
+                    ["likeliest tokens", top[layer][index]],
+                    *([[f"added to the logit of {answers[index]}", added]] if added else []),
+                ],
             }
 
         return [[cell(layer, index) for index in range(len(self.tokens))] for layer in range(len(names))]

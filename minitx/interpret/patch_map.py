@@ -17,7 +17,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class PatchMap(html.Tables):
-    """How much of the clean answer each patch restores: 0 as in the corrupted text, 1 as in the clean one.
+    """The share of the clean answer that each patch restores: 0 as in the corrupted text, 1 as in the clean one.
 
     values, rows and columns have an entry for each stack or kind of attention.
     """
@@ -53,7 +53,7 @@ class PatchMap(html.Tables):
         return f"{metric} of {answer}: {self.clean:.3g} for the clean text, {self.corrupted:.3g} for the corrupted one"
 
     def strongest(self, count: int = 5) -> list[tuple[float, str, int, int]]:
-        """What restores most at a single position: its share, the stack or kind, and the indices of row and column."""
+        """The largest shares at single positions: share, the stack or kind, and the indices of row and column."""
         found = [
             (value, kind, row, column)
             for kind, values in self.values.items()

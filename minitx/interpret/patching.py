@@ -14,11 +14,11 @@ from torch import Tensor
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.prompts import framed
-from minitx.interpret.attention_maps import kind_of
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names, without_padding
+from minitx.interpret.parts import all_parts
 from minitx.interpret.patch_map import ALL, PatchMap
-from minitx.interpret.recording import attention_modules
+from minitx.interpret.sites import sites as activations
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 
@@ -114,7 +114,7 @@ def path_values(
     """
     with trace(model, only=[sender.name]) as own:
         model(**clean)
-    with trace(model, only=["*attn.z", "*ffn.out"] if _has_ffn(model) else ["*attn.z"]) as values:
+    with trace(model, only={part.site for several in all_parts(model).values() for part in several}) as values:
         model(**corrupted)
     mixed = _replace(own[sender.name], [(0, sender)])(values[sender.name].clone())
     frozen: dict[str, Any] = {**values, sender.name: mixed}
@@ -124,18 +124,9 @@ def path_values(
     return {**received}
 
 
-def _has_ffn(model: Transformer) -> bool:
-    return any(name.endswith("ffn") for name, _ in model.named_modules())
-
-
 def head_patches(model: Transformer) -> dict[str, Patch]:
     """Each head as a patch of its z, by its name counted from 1, such as cross.2.1."""
-    found, layers = {}, defaultdict[str, int](int)
-    for path, module in attention_modules(model).items():
-        layers[kind_of(path)] += 1
-        for head in range(module.n_heads):
-            found[f"{kind_of(path)}.{layers[kind_of(path)]}.{head + 1}"] = Patch(f"{path}.z", None, head)
-    return found
+    return {str(part): Patch(part.site, None, part.number - 1) for part in all_parts(model)["heads"]}
 
 
 @torch.no_grad()
@@ -172,28 +163,26 @@ def patch_texts(
     model, tokens, heads = predictor.model, predictor.tokenizer.tokens, head_patches(predictor.model)
     if sender is not None and sender not in heads:
         raise ConfigError(f"sender: this model has no head {sender}: {did_you_mean(sender, heads)}")
-    if sites == "ffn" and not _has_ffn(model) and sender is None:
+    if sites == "ffn" and not all_parts(model)["ffn"] and sender is None:
         raise ConfigError("sites: this model has no feed-forward networks: expected resid, attn or heads")
     inputs = patched_inputs(predictor, clean, corrupted, answers)
     if sender is None:
         rows = _rows(model, sites, heads)
-        with trace(model, only=sorted({patch.name for kind in rows.values() for patch in kind.values()})) as traced:
+        with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as traced:
             model(**inputs.clean)
         values: dict[str, Tensor] = {**traced}
-        columns = {kind: _columns(predictor, inputs, kind) for kind in rows}
-        together = {kind: [ALL] if sites != "resid" and len(labels) > 1 else [] for kind, labels in columns.items()}
+        columns = {kind: _columns(predictor, inputs, kind, together=sites != "resid") for kind in rows}
         patches = {
             kind: [
                 [patch._replace(position=None if label is ALL else position)]
                 for patch in several.values()
-                for position, label in enumerate([*columns[kind], *together[kind]])
+                for position, label in enumerate(columns[kind])
             ]
             for kind, several in rows.items()
         }
-        columns = {kind: [*labels, *together[kind]] for kind, labels in columns.items()}
     else:
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
-        rows = _receivers(heads, sender)
+        rows = _receivers(model, heads, sender)
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
         patches = {
             kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
@@ -221,31 +210,29 @@ def patch_texts(
 
 
 def _rows(model: Transformer, sites: str, heads: Mapping[str, Patch]) -> dict[str, dict[str, Patch]]:
-    """What to patch, by stack or kind of attention and by the label of a row."""
+    """Activations to patch, by stack or kind of attention and by the label of a row."""
     found: dict[str, dict[str, Patch]] = defaultdict(dict)
     if sites == "heads":
         for name, patch in heads.items():
             found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
     elif sites == "attn":
-        for patch in heads.values():
-            kind = kind_of(patch.name.removesuffix(".z"))
-            found[kind].setdefault(f"layer {patch.name.split('.')[2]}", Patch(patch.name.removesuffix("z") + "out"))
-        found = {kind: {f"layer {n}": p for n, p in enumerate(several.values(), 1)} for kind, several in found.items()}
+        for name, patch in heads.items():
+            kind, layer, _ = name.split(".")
+            found[kind][f"layer {layer}"] = Patch(patch.name.removesuffix("z") + "out")
+    elif sites == "ffn":
+        for part in all_parts(model)["ffn"]:
+            found[part.kind][f"layer {part.layer}"] = Patch(part.site)
     else:
         for stack in (name for name in ("encoder", "decoder") if hasattr(model, name)):
             layers: Any = model.get_submodule(f"{stack}.layers")
-            paths = [f"{stack}.layers.{index}" for index in range(len(layers))]
-            if sites == "ffn":
-                found[stack] = {f"layer {n}": Patch(f"{path}.ffn.out") for n, path in enumerate(paths, 1)}
-            else:
-                names = [f"{paths[0]}.resid_pre", *(f"{path}.resid_post" for path in paths)]
-                found[stack] = dict(zip(layer_names(len(names)), map(Patch, names), strict=True))
+            names = [f"{stack}.layers.0.resid_pre", *(f"{stack}.layers.{n}.resid_post" for n in range(len(layers)))]
+            found[stack] = dict(zip(layer_names(len(names)), map(Patch, names), strict=True))
     return found
 
 
-def _receivers(heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
+def _receivers(model: Transformer, heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
     """The heads that the model computes after a sender, by kind and label; those of the sender's own layer are not."""
-    order = [*dict.fromkeys(patch.name for patch in heads.values())]
+    order = [*activations(model)]
     found: dict[str, dict[str, Patch]] = defaultdict(dict)
     for name, patch in heads.items():
         if order.index(patch.name) > order.index(heads[sender].name):
@@ -263,12 +250,13 @@ def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:
     return Patch(f"{path}.{part}", None, head)
 
 
-def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str) -> list[str]:
-    """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs."""
+def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str, together: bool) -> list[str]:
+    """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs; then ALL."""
     name = {"encoder": "src_ids", "decoder": "tgt_ids", "cross": "tgt_ids"}[kind]
     rows = [each.get(name, each.get("ids")) for each in (inputs.clean, inputs.corrupted)]
     pairs = zip(*(predictor.tokenizer.tokens(row[0].tolist()) for row in rows if row is not None), strict=True)
-    return [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
+    labels = [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
+    return [*labels, ALL] if together and len(labels) > 1 else labels
 
 
 def patched_inputs(

@@ -3,6 +3,7 @@
 Legend: B batch, T queries, S keys, H heads.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -52,13 +53,13 @@ def wrapped_attention(model: nn.Module, wrapper: Callable[..., Any]) -> Iterator
 def observed_attention(model: nn.Module, observe: Callable[[str, Tensor], Any]) -> Iterator[None]:
     """Within this block, pass the path and the weights [B, H, T, S] of every attention to `observe`, call by call."""
 
-    @torch.compiler.disable  # the weights outlive the call, which a compiled graph does not allow
     def explicit(path: str, inner: Callable[..., Any], *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
         out, weights = inner(*args, return_weights=True, **kwargs)
         observe(path, weights.detach())
         return (out, weights) if return_weights else out
 
-    with wrapped_attention(model, explicit):
+    # The weights outlive the call, which a compiled graph does not allow; without compiled code, importing it is slow.
+    with wrapped_attention(model, torch.compiler.disable(explicit) if "torch._dynamo" in sys.modules else explicit):
         yield
 
 

@@ -82,8 +82,8 @@ def sites(model: nn.Module, only: str | Iterable[str] = "*") -> dict[str, Site]:
     | ... .ffn.out                   | [B, T, D]    | what the feed-forward network adds                           |
 
     Each attention has all of its names in `self_attn` and in `cross_attn`. In post-norm layers the residual stream is
-    that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A
-    position scheme may widen q and k.
+    that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A position scheme may
+    widen q and k.
 
     Raises:
         ConfigError: a pattern that no name matches.

@@ -1,4 +1,4 @@
-"""One step of a text, seen from inside: attention maps, the lens, and what each part added to the logit of its token.
+"""Inspect one step of a text: attention maps, the lens, and what each part added to the logit of its token.
 
 Legend: P prompt tokens, T generated tokens.
 """

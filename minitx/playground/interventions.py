@@ -8,8 +8,8 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.inference.predictor import Predictor
-from minitx.interpret.ablation import Part, all_parts
 from minitx.interpret.intervene import at, intervene, mean_activations
+from minitx.interpret.parts import Part, all_parts
 from minitx.models.transformers import Transformer
 
 MEAN_EXAMPLES = 64

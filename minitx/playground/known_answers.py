@@ -1,4 +1,4 @@
-"""Test questions of a task as examples, and right answers where the task knows them."""
+"""Test questions of a task as examples, and right answers where the task computes them."""
 
 import inspect
 from functools import cached_property
@@ -46,7 +46,7 @@ class Questions:
         return [{"prompt": prompt, "answer": answer} for prompt, answer in longest]
 
     def right_answer(self, prompt: str, ids: list[int]) -> list[int] | None:
-        """The ids of the answer, of a masked text all of its ids; None where nobody knows them."""
+        """The ids of the answer, of a masked text all of its ids; None where they are unknown."""
         known = {each["prompt"]: each["answer"] for each in vars(self).get("examples", [])}
         if (answer := known.get(prompt)) is not None:
             masked = self.task.kind == "masked"

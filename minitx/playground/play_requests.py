@@ -28,7 +28,7 @@ class Session:
         self.questions = Questions(predictor)
 
     def description(self) -> dict[str, Any]:
-        """What does not depend on a text."""
+        """The properties of the model that the page shows."""
         predictor = self.predictor
         special, task = predictor.tokenizer.special, predictor.task
         return {
@@ -39,7 +39,7 @@ class Session:
             "form": self.questions.form,
             "separator": task.separator,
             "tokens": predictor.tokenizer.tokens(range(predictor.tokenizer.vocab_size)),
-            "special": [*{token for token in special if token >= 0}],
+            "special": [*{*special} - {-1}],
             "mask": special.mask,
             "eos": special.eos,
             "parts": [*interventions.parts(predictor.model)],
@@ -102,8 +102,8 @@ class Write(Prompted):
 
 
 @dataclass(kw_only=True)
-class DrawTree(Prompted):
-    """The tree of beam search."""
+class BeamTree(Prompted):
+    """The tree of beam search, see beam_tree.py."""
 
     options: GenerationOptions
 
@@ -113,7 +113,7 @@ class DrawTree(Prompted):
 
 
 @dataclass(kw_only=True)
-class Inside(Prompted):
+class TokensRequest(Prompted):
     """A request about the tokens that a model has read, see inspection.py for the fields."""
 
     source: list[int]
@@ -122,7 +122,7 @@ class Inside(Prompted):
 
 
 @dataclass(kw_only=True)
-class Look(Inside):
+class Look(TokensRequest):
     """The maps of all heads."""
 
     start: int = 0
@@ -133,7 +133,7 @@ class Look(Inside):
 
 
 @dataclass(kw_only=True)
-class Explain(Inside):
+class Explain(TokensRequest):
     """The lens and the attribution of one token."""
 
     index: int
@@ -159,5 +159,5 @@ class Ablate:
         yield ablate(session.predictor, examples=examples, parts="heads,ffn").to_dict()
 
 
-REQUESTS: dict[str, Any] = {"write": Write, "beams": DrawTree, "look": Look, "explain": Explain, "ablate": Ablate}
+REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
 """By the last part of their address."""

@@ -135,12 +135,12 @@ class Playground:
         except (ValueError, RecursionError) as error:  # ConfigError, and what json raises
             raise Refused(400, str(error)) from None
         if not self._waiting.acquire(blocking=False):
-            raise Refused(503, f"{MAX_WAITING} requests are waiting for the model: try again")
+            raise Refused(503, f"{MAX_WAITING} requests are waiting for the model: retry later")
         return Response(_Lines(self, checked.answer), mimetype="application/x-ndjson")
 
 
 class _Lines:
-    """The lines of an answer, computed as they are sent; a page that goes away frees the model."""
+    """The lines of an answer, computed as they are sent; closing the page frees the model."""
 
     def __init__(self, app: Playground, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> None:
         self.app, self.lines = app, self._lines(app, answer)

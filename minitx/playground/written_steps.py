@@ -47,11 +47,11 @@ def written(
         expected = f"a text here has at most {MAX_NEW_TOKENS} tokens, and forced ones are within max_new_tokens"
         raise ConfigError(f"{expected}, got {limit} and {[*forced]}")
     tensors, arguments = generator.arguments([prompt], random_generators([prompt], options), limit, options)
-    seen: list[Tensor] = []
+    recorded: list[Tensor] = []
     sample = arguments["sampler"]
 
     def observed(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        seen.append(logits[0].float())  # after processors, before temperature and filters
+        recorded.append(logits[0].float())  # after processors, before temperature and filters
         return sample(logits, rows)
 
     given = with_forced(arguments.get("given"), forced, predictor)
@@ -62,7 +62,7 @@ def written(
     total, start = 0.0, 0
     for step in steps:
         start = window_start(start, len(read) + len(ids), len(ids), generator.context)
-        logits, token = seen.pop(), int(step.ids[0])
+        logits, token = recorded.pop(), int(step.ids[0])
         if not bool(torch.isfinite(log := logits.log_softmax(dim=-1)[token])) and len(ids) not in forced:
             raise ConfigError(IMPOSSIBLE)
         ids.append(token)
@@ -109,7 +109,7 @@ def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -
     with torch.inference_mode():
         logits = predictor.model(ids, keep).float()  # [1 + forced, P, V]
         if masked:
-            logits = logits.index_fill(-1, torch.tensor(special, device=logits.device).clamp(min=0), -torch.inf)
+            logits = logits.index_fill(-1, torch.tensor([*{*special} - {-1}], device=logits.device), -torch.inf)
     yield {"source": inputs[0], "target": [], "places": places}
     own = {place: row for row, place in enumerate(forced, start=1)}
     total, whole = 0.0, [*prompt]

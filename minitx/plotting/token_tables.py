@@ -38,24 +38,10 @@ def draw_lens(lens: "Lens", path: Path) -> None:
 def draw_patches(patches: "PatchMap", path: Path) -> None:
     """Draw what each patch restores into a PNG, PDF or SVG file: red restores, blue does the opposite."""
     panels = [
-        (
-            kind,
-            patches.rows[kind],
-            patches.columns[kind],
-            values.numpy(),
-            patches.texts(kind),
-        )
+        (kind, patches.rows[kind], patches.columns[kind], values.numpy(), patches.texts(kind))
         for kind, values in patches.values.items()
     ]
-    _draw(
-        path,
-        f"patching of {patches.title}",
-        panels,
-        "restored",
-        "RdBu_r",
-        (-1.0, 1.0),
-        patches.note,
-    )
+    _draw(path, f"patching of {patches.title}", panels, "restored", "RdBu_r", (-1.0, 1.0), patches.note)
 
 
 Panel = tuple[str, Sequence[str], Sequence[str], np.ndarray, Sequence[Sequence[str]]]

@@ -1,5 +1,6 @@
 """A replayed step computes what the model's own step computes; joined linear maps round differently."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from minitx import record_attention
 from minitx.compilation import replay
 from minitx.compilation.replay import ReplayedStep, is_replayable
+from minitx.generation.decode import default_step
 from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn.position_ids import POSITION_IDS
@@ -153,3 +155,13 @@ def test_hooks_recordings_and_autocast_are_seen() -> None:
     assert not is_replayable(model)
     handle.remove()
     assert is_replayable(model)
+
+
+def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_tiny("decoder_only")
+    assert isinstance(default_step(model, model.start()), ReplayedStep)
+    monkeypatch.setitem(sys.modules, "minitx.compilation.replay", None)  # its import raises ModuleNotFoundError
+    with pytest.raises(ModuleNotFoundError):
+        default_step(model, model.start())
+    monkeypatch.setitem(sys.modules, "minitx.compilation", None)
+    assert not isinstance(default_step(model, model.start()), ReplayedStep)

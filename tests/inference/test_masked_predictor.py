@@ -1,5 +1,8 @@
 """A masked language model in use."""
 
+import copy
+import dataclasses
+
 import pytest
 import torch
 
@@ -7,8 +10,10 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.text.tokenizer_training import CharTokenizer
+from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
+from minitx.playground.written_steps import filled
 
 CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
 DATA = {"name": "masked_text", "path": "/was/here/when/it/was/trained.txt", "block": 12}
@@ -47,6 +52,18 @@ def test_masks_are_filled_and_the_rest_is_left(predictor: Predictor) -> None:
         else:
             assert CHARACTERS.encode(symbol) == [token]
     assert predictor.generate("abc") == "abc"  # there is no mask
+
+
+def test_a_special_token_that_a_tokenizer_lacks_forbids_no_other(predictor: Predictor) -> None:
+    lacking = copy.deepcopy(predictor)
+    own = lacking.tokenizer.special_tokens
+    lacking.tokenizer.special_tokens = dataclasses.replace(own, special=own.special._replace(sep=-1))
+    last = CHARACTERS.vocab_size - 1
+    assert last not in CHARACTERS.special
+    with torch.no_grad():
+        lacking.model.head.weight[last] = 10.0  # with the norm's bias of 1 the likeliest token everywhere
+    assert lacking.generations(["<mask>"], GenerationOptions())[0][0].ids == [last]
+    assert [step["id"] for step in filled(lacking, [MASK], {}) if "id" in step] == [last]
 
 
 def test_several_texts_as_one_by_one(predictor: Predictor) -> None:

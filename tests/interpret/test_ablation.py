@@ -11,7 +11,8 @@ from minitx.data.examples import Stream
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
-from minitx.interpret.ablation import Ablated, Ablation, Part, ablate, all_parts, parse_parts, table
+from minitx.interpret.ablation import Ablated, Ablation, ablate, table
+from minitx.interpret.parts import Part, all_parts, parse_parts
 from minitx.plotting.ablation_heatmap import draw_ablation
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, LAYERS, H, built

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.interpret.ablation import Part
 from minitx.interpret.composition import compositions
+from minitx.interpret.parts import Part
 from minitx.nn import MultiHeadAttention
 from small_models import build_tiny, every_architecture
 

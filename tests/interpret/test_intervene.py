@@ -5,35 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitx import at, head_mask, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.evaluation.metrics import evaluate
 from minitx.interpret.recording import attention_modules
-from minitx.nn import scaled_dot_product_attention
 from predictors import WRITING, built
-from small_models import close, draw, every_architecture, every_decoder, keep_of
+from small_models import close, draw, every_architecture, every_decoder, ragged_inputs, untouched
 
 FIRST = {"encoder_only": "encoder.layers.0.self_attn"}
 
 
 def first(architecture: str) -> str:
     return FIRST.get(architecture, "decoder.layers.0.self_attn")
-
-
-def inputs(architecture: str) -> tuple[Tensor, ...]:
-    """A ragged batch."""
-    if architecture == "encoder_decoder":
-        return draw(3, 6), draw(3, 5), keep_of(6, 3, 5), keep_of(2, 5, 4)
-    return draw(3, 5), keep_of(2, 5, 4)
-
-
-def untouched(model: nn.Module) -> bool:
-    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
-    return hooks == 0 and all(
-        part.attention is scaled_dot_product_attention for part in attention_modules(model).values()
-    )
 
 
 # ---- what a replacement is -------------------------------------------------------------------------------------------
@@ -43,7 +28,11 @@ def untouched(model: nn.Module) -> bool:
 @torch.no_grad()
 def test_every_replacement_equals_weights_that_compute_it(architecture: str, tiny) -> None:
     """Heads, neurons and sublayers are changed in the weights that read or write them."""
-    arguments, path, layer = inputs(architecture), first(architecture), first(architecture).removesuffix(".self_attn")
+    arguments, path, layer = (
+        ragged_inputs(architecture),
+        first(architecture),
+        first(architecture).removesuffix(".self_attn"),
+    )
     vector = torch.randn(4, 4)
 
     def columns(model: Any, heads: slice, factor: float = 0.0) -> None:
@@ -90,7 +79,7 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str, tin
 @every_architecture
 @torch.no_grad()
 def test_zero_equals_head_mask_and_mean_a_loop(architecture: str, tiny) -> None:
-    model, arguments = tiny(architecture, "rope"), inputs(architecture)
+    model, arguments = tiny(architecture, "rope"), ragged_inputs(architecture)
     for path in attention_modules(model):
         with head_mask(model, {path: [1, 0, 1, 0]}):
             masked = model(*arguments)
@@ -132,7 +121,7 @@ def test_means_are_those_of_each_real_token(architecture: str) -> None:
 @torch.no_grad()
 def test_patched_positions_and_heads_come_from_the_other_run(architecture: str, tiny) -> None:
     model, name = tiny(architecture, "rope"), f"{first(architecture)}.z"
-    arguments, others = inputs(architecture), inputs(architecture)
+    arguments, others = ragged_inputs(architecture), ragged_inputs(architecture)
     with trace(model, name) as own:
         model(*arguments)
     with trace(model, name) as other:
@@ -243,7 +232,7 @@ def test_no_hook_stays_after_an_exception(tiny) -> None:
         raise RuntimeError("on the way")
 
     with pytest.raises(RuntimeError, match="on the way"), trace(model), intervene(model, {"*1.self_attn.*": failing}):
-        model(*inputs("encoder_decoder"))
+        model(*ragged_inputs("encoder_decoder"))
     assert untouched(model)
 
 

@@ -8,17 +8,9 @@ from minitx import record_attention
 from minitx.interpret.intervene import head_mask
 from minitx.interpret.recording import attention_modules
 from minitx.nn import POSITIONS, MultiHeadAttention, scaled_dot_product_attention
-from small_models import close, every_architecture
+from small_models import close, every_architecture, ragged_inputs
 
 VOCAB, HEADS = 11, 4
-
-
-def inputs(architecture: str) -> tuple[Tensor, ...]:
-    """Arguments of forward: a ragged batch of 3 with 6 source and 5 target tokens."""
-    src, tgt = torch.randint(0, VOCAB, (3, 6)), torch.randint(0, VOCAB, (3, 5))
-    src_keep = torch.arange(6)[None] < torch.tensor([[6], [3], [5]])
-    tgt_keep = torch.arange(5)[None] < torch.tensor([[2], [5], [4]])
-    return (src, tgt, src_keep, tgt_keep) if architecture == "encoder_decoder" else (tgt, tgt_keep)
 
 
 def last(architecture: str) -> str:
@@ -37,7 +29,7 @@ def unwrapped(model: nn.Module) -> bool:
 @every_architecture
 @pytest.mark.parametrize("name", [*POSITIONS, "all_hooks"])
 def test_logits_are_unchanged(name: str, architecture: str, tiny) -> None:
-    model, arguments = tiny(architecture, name), inputs(architecture)
+    model, arguments = tiny(architecture, name), ragged_inputs(architecture)
     before = model(*arguments)
     with record_attention(model):
         recorded = model(*arguments)
@@ -50,7 +42,7 @@ def test_names_are_module_paths_and_shapes_are_theirs(options: dict, tiny) -> No
     model = tiny("encoder_decoder", **options)
     with record_attention(model) as maps:
         assert not maps
-        model(*inputs("encoder_decoder"))
+        model(*ragged_inputs("encoder_decoder"))
     expected = {}
     for layer in range(2):
         expected[f"encoder.layers.{layer}.self_attn"] = (3, HEADS, 6, 6)
@@ -62,7 +54,7 @@ def test_names_are_module_paths_and_shapes_are_theirs(options: dict, tiny) -> No
 
 
 def test_recording_changes_no_gradient(tiny) -> None:
-    model, arguments = tiny("encoder_decoder", "learned"), inputs("encoder_decoder")
+    model, arguments = tiny("encoder_decoder", "learned"), ragged_inputs("encoder_decoder")
     parameters = [part for part in model.parameters() if part.requires_grad]
     plain = torch.autograd.grad(model(*arguments).square().mean(), parameters, allow_unused=True)
     with record_attention(model):
@@ -110,7 +102,7 @@ def test_nested_blocks_end_one_by_one_and_the_last_call_stays(tiny) -> None:
 
 def test_any_module_with_attention_inside(tiny) -> None:
     model = tiny("encoder_decoder")
-    src, tgt, src_keep, _ = inputs("encoder_decoder")
+    src, tgt, src_keep, _ = ragged_inputs("encoder_decoder")
     with record_attention(model.encoder) as maps:  # paths count from the module handed in
         model(src, tgt, src_keep)
     assert set(maps) == {"layers.0.self_attn", "layers.1.self_attn"}
@@ -125,7 +117,7 @@ def test_any_module_with_attention_inside(tiny) -> None:
 def test_recording_leaves_half_precision_logits_within_its_rounding(
     kind: str, softcap: float | None, architecture: str, tiny
 ) -> None:
-    model, arguments = tiny(architecture, "rope", softcap=softcap), inputs(architecture)
+    model, arguments = tiny(architecture, "rope", softcap=softcap), ragged_inputs(architecture)
     exact = model(*arguments)
     if kind == "weights":
         model = model.bfloat16()
@@ -147,7 +139,7 @@ def test_recording_leaves_half_precision_logits_within_its_rounding(
 @pytest.mark.parametrize("binary", [True, False])
 def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool, tiny) -> None:
     """Row by row, with any factor or with 0 and 1; a mask for all rows is a mask for each."""
-    model, arguments, path = tiny(architecture, "rope", n_kv_heads=2), inputs(architecture), last(architecture)
+    model, arguments, path = tiny(architecture, "rope", n_kv_heads=2), ragged_inputs(architecture), last(architecture)
     before, factors = model(*arguments), torch.rand(3, HEADS) * 2
     factors = (factors > 1).int() if binary else factors
     with head_mask(model, {path: factors}):
@@ -165,7 +157,7 @@ def test_factors_scale_the_input_of_the_output_projection(architecture: str, bin
 
 @every_architecture
 def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) -> None:
-    model, arguments, path = tiny(architecture, "rope").double(), inputs(architecture), last(architecture)
+    model, arguments, path = tiny(architecture, "rope").double(), ragged_inputs(architecture), last(architecture)
 
     def loss(factors: Tensor) -> Tensor:
         with head_mask(model, {path: factors}):
@@ -180,7 +172,7 @@ def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) 
 @pytest.mark.parametrize("outside", ["record", "mask"])
 def test_recording_and_masking_nest_in_both_orders(architecture: str, outside: str, tiny) -> None:
     """The weights of a masked head are recorded; its masked output reaches the next layer."""
-    model, arguments = tiny(architecture, "rope"), inputs(architecture)
+    model, arguments = tiny(architecture, "rope"), ragged_inputs(architecture)
     masks = {name: torch.rand(HEADS) for name in attention_modules(model)}
     with head_mask(model, masks):
         expected = model(*arguments)
@@ -243,7 +235,7 @@ def compiled(model: nn.Module, how: str) -> nn.Module:
     ],
 )
 def test_a_compiled_model_is_recorded_and_masked_under_its_own_paths(how: str, architecture: str, tiny) -> None:
-    plain, arguments = tiny(architecture, "rope", n_layers=1), inputs(architecture)
+    plain, arguments = tiny(architecture, "rope", n_layers=1), ragged_inputs(architecture)
     paths, mask_of_two = list(attention_modules(plain)), {last(architecture).replace(".1.", ".0."): [0, 1, 1, 0]}
     before = plain(*arguments)
     with record_attention(plain) as expected:
@@ -267,7 +259,7 @@ def test_a_compiled_model_is_recorded_and_masked_under_its_own_paths(how: str, a
 @pytest.mark.slow
 def test_recording_with_generated_kernels(tiny) -> None:
     torch.compiler.reset()
-    model, arguments = tiny("decoder_only", "rope"), inputs("decoder_only")
+    model, arguments = tiny("decoder_only", "rope"), ragged_inputs("decoder_only")
     before = model(*arguments)
     model.compile()
     with record_attention(model) as maps:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from minitx import record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import intervene
-from minitx.interpret.recording import attention_modules
-from minitx.nn import POSITIONS, scaled_dot_product_attention
-from small_models import close, draw, every_architecture, every_decoder, every_scheme, keep_of
+from minitx.nn import POSITIONS
+from small_models import close, draw, every_architecture, every_decoder, every_scheme, ragged_inputs, untouched
 
 SCHEMES = [*POSITIONS, "all_hooks"]
 OPTIONS: list[dict[str, Any]] = [
@@ -24,23 +23,10 @@ CASES = [(name, {}) for name in SCHEMES] + [(name, options) for name in ("rope",
 every_case = pytest.mark.parametrize(("position", "options"), CASES, ids=str)
 
 
-def inputs(architecture: str) -> tuple[Tensor, ...]:
-    """A ragged batch."""
-    if architecture == "encoder_decoder":
-        return draw(3, 6), draw(3, 5), keep_of(6, 3, 5), keep_of(2, 5, 4)
-    return draw(3, 5), keep_of(2, 5, 4)
-
-
-def untouched(model: nn.Module) -> bool:
-    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
-    own = all(part.attention is scaled_dot_product_attention for part in attention_modules(model).values())
-    return hooks == 0 and own
-
-
 @every_architecture
 @every_case
 def test_activations_add_up(architecture: str, position: str, options: dict[str, Any], tiny) -> None:
-    model, arguments = tiny(architecture, position, **options), inputs(architecture)
+    model, arguments = tiny(architecture, position, **options), ragged_inputs(architecture)
     with torch.no_grad():
         before = model(*arguments)
         with trace(model) as t, record_attention(model) as maps:
@@ -86,7 +72,7 @@ def check_attention(path: str, part: Any, t: dict[str, Tensor], maps: dict[str, 
 @every_architecture
 @every_case
 def test_own_values_change_nothing_bit_for_bit(architecture: str, position: str, options: dict, tiny) -> None:
-    model, arguments = tiny(architecture, position, **options), inputs(architecture)
+    model, arguments = tiny(architecture, position, **options), ragged_inputs(architecture)
     with torch.no_grad():
         with trace(model) as t:
             before = model(*arguments)
@@ -140,7 +126,7 @@ def test_only_what_is_asked_for_is_kept_or_computed(tiny) -> None:
 @every_architecture
 def test_gradients_of_the_residual_stream(architecture: str, tiny) -> None:
     """The derivative by a traced activation is that by an addition to it."""
-    model, arguments = tiny(architecture, "rope").double(), inputs(architecture)
+    model, arguments = tiny(architecture, "rope").double(), ragged_inputs(architecture)
     name = f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0.resid_mid"
     with trace(model, name) as t:
         traced = torch.autograd.grad(model(*arguments).square().sum(), t[name])[0]
@@ -179,7 +165,7 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
 
 
 def test_half_precision(tiny) -> None:
-    model, arguments = tiny("encoder_decoder", "rope"), inputs("encoder_decoder")
+    model, arguments = tiny("encoder_decoder", "rope"), ragged_inputs("encoder_decoder")
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         before = model(*arguments)
         with trace(model) as t:

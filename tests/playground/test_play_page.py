@@ -43,7 +43,7 @@ class PlayPage:
         self.page.locator('body[data-state="done"]').wait_for(timeout=PATIENCE_MS)
 
     def after(self, act: Callable[[], Any]) -> None:
-        """Do something that has the text written again."""
+        """Act, and wait for the text that this requests."""
         self.page.locator("body").evaluate("body => body.dataset.state = 'waiting'")
         act()
         self.settled()

@@ -157,12 +157,12 @@ def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> N
 
 def test_every_file_of_the_page_is_served(address: Any) -> None:
     """Every module that another one imports, and what the page links to."""
-    seen, waiting = set(), ["play.js"]
+    served, waiting = set(), ["play.js"]
     while waiting:
         name = waiting.pop()
         status, _, text = send(address, f"static/{name}")
         assert status == 200, name
-        seen.add(name)
-        waiting += [part.split('"')[0] for part in text.split('from "./')[1:] if part.split('"')[0] not in seen]
+        served.add(name)
+        waiting += [part.split('"')[0] for part in text.split('from "./')[1:] if part.split('"')[0] not in served]
     own = Path(__file__).parents[2] / "minitx/playground/static"
-    assert {file.name for file in own.glob("*.js")} <= seen
+    assert {file.name for file in own.glob("*.js")} <= served

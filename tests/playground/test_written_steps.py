@@ -45,7 +45,7 @@ def test_the_text_is_that_of_generate_seed_for_seed(name: str, options: dict[str
 
 @every_writer
 def test_each_step_has_the_logits_of_a_forward_over_what_was_read(name: str) -> None:
-    """Running text too, which is longer than the context: its window starts again from half of it."""
+    """Running text too, which is longer than the context: its cache is rebuilt from the last half."""
     predictor, prompt = writer(name)
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
     read = first["target"]
@@ -68,8 +68,8 @@ def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
     assert ids[:2] == [plain[0], token]
     if name == "text":  # as with the tokens in the prompt
         assert ids[2:20] == predictor.generations([[*prompt, *ids[:2]]], PLAIN)[0][0].ids[:18]
-    _, *again, _ = written(predictor, prompt, PLAIN, dict(enumerate(ids)))
-    assert [logits_of(step).tolist() for step in again] == [logits_of(step).tolist() for step in steps]
+    _, *forced_steps, _ = written(predictor, prompt, PLAIN, dict(enumerate(ids)))
+    assert [logits_of(step).tolist() for step in forced_steps] == [logits_of(step).tolist() for step in steps]
     seeded = GenerationOptions(**SAMPLED, seed=3)
     own = [step["id"] for step in [*written(predictor, prompt, seeded, {})][1:-1]]
     assert [step["id"] for step in [*written(predictor, prompt, seeded, {0: own[0]})][1:-1]] == own

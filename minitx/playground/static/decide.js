@@ -2,7 +2,7 @@
 
 import { chart } from "./bars.js";
 import { beamTree } from "./beams.js";
-import { choice, labelled, make } from "./elements.js";
+import { button, choice, labelled, make } from "./elements.js";
 import { commandOf, optionsOf } from "./link.js";
 
 const STRATEGIES = [
@@ -34,12 +34,8 @@ export class Decide {
       make("input", { type: "number", min, max: "999999999", title, onchange: (event) => this.numbered(key, event.target) });
     this.seed = number("seed", "0", "makes a text repeatable");
     this.tokens = number("tokens", "1", "max_new_tokens; empty: the default of minitx generate");
-    const other = make("button", {
-      type: "button",
-      textContent: "Another",
-      title: "the next seed",
-      onclick: () => onchange({ seed: Number(this.seed.value || 0) + 1 }, true),
-    });
+    const next = () => onchange({ seed: Number(this.seed.value || 0) + 1 }, true);
+    const other = button("Another", "the next seed", next);
     this.seeds = make("div", { className: "field" }, labelled("seed", this.seed), other);
     this.note = make("p", { className: "note" });
     this.chart = make("div", { className: "chart" });
@@ -97,8 +93,8 @@ export class Decide {
     this.chart.hidden = beams || !step;
     if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));
     this.tree.hidden = !beams;
-    if (tree !== this.drawn) {
-      this.drawn = tree;
+    if (tree !== this.shown) {
+      this.shown = tree;
       this.tree.replaceChildren(tree ? beamTree(tree, this.model.tokens, this.onbeam) : "");
     }
   }

@@ -1,4 +1,4 @@
-/** One token seen from inside: the lens through the layers, and what each part added to its logit. */
+/** The lens through the layers for one token, and what each part added to its logit. */
 
 import { percent } from "./distribution.js";
 import { make, quoted } from "./elements.js";

@@ -1,6 +1,6 @@
 /** A switch for each head and feed-forward network, and what each is worth. */
 
-import { make } from "./elements.js";
+import { button, make } from "./elements.js";
 import { listed } from "./link.js";
 
 const STATES = { on: "off", off: "mean", mean: "on" };
@@ -13,8 +13,7 @@ export class Intervene {
     this.names = model.parts;
     this.switches = new Map();
     const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
-    const button = (textContent, onclick) => make("button", { type: "button", textContent, onclick });
-    this.ablate = button("Which heads can go?", onablate);
+    this.ablate = button("Which heads can go?", undefined, onablate);
     this.list = make("div", { "aria-live": "polite" });
     this.element = make(
       "section",
@@ -24,7 +23,7 @@ export class Intervene {
         textContent: "A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.",
       }),
       ...groups.filter(Boolean),
-      make("div", { className: "field-row" }, button("All on", () => onchange({ off: "", mean: "" })), this.ablate),
+      make("div", { className: "field-row" }, button("All on", undefined, () => onchange({ off: "", mean: "" })), this.ablate),
       this.list,
     );
   }
@@ -42,10 +41,10 @@ export class Intervene {
   }
 
   switch(name, part) {
-    const text = part === "ffn" ? "ffn" : part;
-    const button = make("button", { type: "button", className: "switch", textContent: text, onclick: () => this.turn(name) });
-    this.switches.set(name, button);
-    return button;
+    const one = button(part, undefined, () => this.turn(name));
+    one.className = "switch";
+    this.switches.set(name, one);
+    return one;
   }
 
   turn(name, state = STATES[this.state(name)]) {
@@ -84,7 +83,7 @@ export class Intervene {
       return make(
         "li",
         { "data-part": name },
-        make("button", { type: "button", title: "switch it off", textContent: name, onclick: () => this.turn(name, "off") }),
+        button(name, "switch it off", () => this.turn(name, "off")),
         bar,
         make("span", { className: "number", textContent: value(found) }),
       );

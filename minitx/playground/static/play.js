@@ -3,12 +3,14 @@
 import { Bars } from "./bars.js";
 import { Decide } from "./decide.js";
 import { distribution } from "./distribution.js";
-import { choice, make, quoted } from "./elements.js";
+import { button, choice, make, quoted } from "./elements.js";
 import { Intervene } from "./intervene.js";
 import { helpPage, listen } from "./keyboard.js";
 import { shortened } from "./labels.js";
 import { WRITTEN_BY, forcedOf, fromText, listed, optionsOf, toText } from "./link.js";
 import { Look } from "./look.js";
+import { Outcome } from "./outcome.js";
+import { Player } from "./player.js";
 import { fetched, items } from "./requests.js";
 import { Text, plain } from "./text.js";
 import { pageTheme } from "./theme.js";
@@ -23,20 +25,20 @@ const KEYS = [
 ];
 const ABOUT =
   "The text is that of minitx generate with the same options. The bars of a step are the model's probabilities for " +
-  "the next token; a click on one of them writes it instead, and the rest again from there.";
+  "the next token; a click on one of them replaces the generated token and all after it.";
 const PANELS = [
   ["decide", "Decide", "how the next token is chosen (1)"],
   ["look", "Look", "attention at the chosen step (2)"],
   ["intervene", "Intervene", "switch heads and feed-forward networks off (3)"],
 ];
-const LIKELY = 40; // characters of an example on its button
+const MAX_EXAMPLE_LENGTH = 40; // characters on its button
 
 class Play {
   constructor(model) {
     this.model = model;
     this.theme = pageTheme();
     this.view = fromText(location.hash.slice(1));
-    this.forget();
+    this.clear();
     this.build();
     this.theme.watch(() => this.draw());
     addEventListener("hashchange", () => this.reopen());
@@ -44,13 +46,12 @@ class Play {
     listen(this.keys());
   }
 
-  forget() {
+  clear() {
     Object.assign(this, { steps: [], head: null, last: null, answer: null, tree: null, looked: null, explained: null });
   }
 
   build() {
     const { model } = this;
-    const button = (textContent, title, onclick) => make("button", { type: "button", textContent, title, onclick });
     this.help = helpPage(KEYS, ABOUT);
     this.prompt = make("textarea", { rows: 2, spellcheck: false, "aria-label": "prompt", placeholder: model.form });
     this.prompt.addEventListener("keydown", (event) => {
@@ -60,26 +61,13 @@ class Play {
     });
     this.examples = make("div", { className: "examples" });
     this.message = make("p", { className: "message", role: "alert", hidden: true });
-    this.number = make("output", { className: "note" });
-    this.speed = make("input", { type: "range", min: "1", max: "20", value: "4", "aria-label": "steps per second" });
-    this.playing = button("▶ Play", "play the steps (Space)", () => this.play());
-    const player = make(
-      "div",
-      { className: "player", role: "group", "aria-label": "steps" },
-      button("⇤", "first step (Home)", () => this.go(0)),
-      button("‹", "previous step (←)", () => this.go(this.view.step - 1)),
-      this.playing,
-      button("›", "next step (→)", () => this.go(this.view.step + 1)),
-      button("⇥", "last step (End)", () => this.go(Infinity)),
-      make("label", { className: "field" }, make("span", { className: "note", textContent: "speed" }), this.speed),
-      this.number,
-    );
+    this.player = new Player((step) => this.go(step));
     this.text = new Text(model.tokens, {
       onchoose: (step) => this.go(step),
       onhover: (place) => this.connect(place),
     });
     this.text.rows.addEventListener("scroll", () => this.connect(null));
-    this.outcome = make("dl", { className: "outcome", "aria-live": "polite" });
+    this.outcome = new Outcome(model);
     this.bars = new Bars(model.tokens, { onforce: (id) => this.force(id) });
     this.decide = new Decide(model, {
       onchange: (changes, final) => this.change(changes, final),
@@ -119,9 +107,9 @@ class Play {
           make("p", { className: "note form" }, "Format: ", quoted(model.form, "")),
           this.examples,
           this.message,
-          player,
+          this.player.element,
           this.text.element,
-          this.outcome,
+          this.outcome.element,
           this.bars.element,
         ),
         make("section", { className: "right" }, this.panel, ...Object.values(this.panels)),
@@ -130,7 +118,7 @@ class Play {
     );
   }
 
-  async start() {
+  async open() {
     this.prompt.value = this.view.prompt;
     this.draw();
     if (this.view.prompt) this.write();
@@ -140,7 +128,7 @@ class Play {
         make(
           "button",
           { type: "button", title: "a test question", onclick: () => this.ask(prompt) },
-          quoted(shortened(plain(prompt), LIKELY), ""),
+          quoted(shortened(plain(prompt), MAX_EXAMPLE_LENGTH), ""),
         ),
       ),
     );
@@ -154,7 +142,7 @@ class Play {
       ArrowRight: step(1),
       Home: () => this.go(0),
       End: () => this.go(Infinity),
-      " ": () => (document.activeElement?.tagName === "BUTTON" ? false : this.play()),
+      " ": () => (document.activeElement?.tagName === "BUTTON" ? false : this.player.play()),
       "?": () => this.help.showModal(),
       ...Object.fromEntries(PANELS.map(([panel], place) => [String(place + 1), () => this.change({ panel })])),
     };
@@ -166,7 +154,7 @@ class Play {
     this.change({ prompt, forced: "", step: 0 }, true, true);
   }
 
-  /** Change the view; what the text depends on has it written again, once a slider is released. */
+  /** Change the view; a change that the text depends on rewrites it, once a slider is released. */
   change(changes, final = true, always = false) {
     const before = { ...this.view };
     Object.assign(this.view, changes);
@@ -174,7 +162,7 @@ class Play {
     this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
     if (final && (always || this.changed) && this.view.prompt) this.write();
     this.draw();
-    if (!this.running) this.inspect().catch((error) => this.say(error.message));
+    if (!this.running) this.inspect().catch((error) => this.report(error.message));
   }
 
   reopen() {
@@ -184,12 +172,12 @@ class Play {
     this.draw();
   }
 
-  /** Have the text written; a newer request replaces one that runs. */
+  /** Request the text; a newer request replaces one that runs. */
   async write() {
     this.changed = false;
     this.running?.abort();
     const running = (this.running = new AbortController());
-    this.stop();
+    this.player.stop();
     document.body.dataset.state = "busy";
     const common = { prompt: this.view.prompt, off: listed(this.view.off), mean: listed(this.view.mean) };
     const stream = this.model.kind === "stream";
@@ -198,32 +186,33 @@ class Play {
       let tree = null;
       if (this.view.strategy === "beams" && this.model.architecture !== "encoder_only") {
         for await (const found of items("beams", { ...common, options }, running.signal)) tree = found;
-        forced = { ...this.beam(tree).ids };
-        options = { max_new_tokens: tree.beams[0].ids.length };
+        const { ids } = tree.beams[0]; // the best one
+        forced = { ...ids };
+        options = { max_new_tokens: ids.length };
       } else if (this.model.architecture === "encoder_only") options = {};
-      let begun = false;
+      let started = false;
       for await (const item of items("write", { ...common, options, forced }, running.signal)) {
-        if (!begun) this.begin(item, tree);
+        if (!started) this.start(item, tree);
         else if (item.id !== undefined) this.receive(item, forced);
         else if (item.text !== undefined) this.last = item;
         else this.answer = item.answer;
-        begun = true;
+        started = true;
       }
-      this.say("");
+      this.report("");
       this.view.step = Math.min(this.view.step, Math.max(this.steps.length - 1, 0));
       this.draw();
       await this.inspect(running.signal);
       document.body.dataset.state = "done";
     } catch (error) {
       if (running.signal.aborted) return;
-      this.say(error.message);
+      this.report(error.message);
       document.body.dataset.state = "failed";
     }
     if (this.running === running) this.running = null;
   }
 
-  begin(item, tree) {
-    this.forget();
+  start(item, tree) {
+    this.clear();
     this.head = item;
     this.tree = tree;
     this.text.start(item, this.model);
@@ -238,11 +227,6 @@ class Play {
     else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
   }
 
-  /** The beam that is written: the best one. */
-  beam(tree) {
-    return tree.beams[0];
-  }
-
   /** Write the text of a beam, its tokens forced. */
   take({ ids }) {
     const forced = [...ids].map((id, step) => `${step}:${id}`).join(",");
@@ -252,39 +236,16 @@ class Play {
   /** Write a token at the chosen step, and the rest from there. */
   force(id) {
     const { step } = this.view;
-    const earlier = listed(this.view.forced).filter((pair) => Number(pair.split(":")[0]) < step);
-    const kept = this.model.kind === "masked" ? this.forcedElsewhere(step) : earlier;
+    const masked = this.model.kind === "masked"; // then all places are predicted at once
+    const stays = (other) => (masked ? other !== step : other < step);
+    const kept = listed(this.view.forced).filter((pair) => stays(Number(pair.split(":")[0])));
     const pairs = id === this.steps[step].id ? kept : [...kept, `${step}:${id}`];
     this.change({ forced: pairs.join(",") }, true, true);
-  }
-
-  forcedElsewhere(step) {
-    return listed(this.view.forced).filter((pair) => Number(pair.split(":")[0]) !== step);
   }
 
   go(step) {
     this.change({ step: Math.max(0, Math.min(step, this.steps.length - 1)) });
     this.text.reveal(this.view.step);
-  }
-
-  play() {
-    if (this.timer) return this.stop();
-    if (this.view.step >= this.steps.length - 1) this.go(0);
-    this.playing.textContent = "❚❚ Pause";
-    const next = () => {
-      this.timer = setTimeout(() => {
-        this.go(this.view.step + 1);
-        if (this.view.step >= this.steps.length - 1) this.stop();
-        else next();
-      }, 1000 / Number(this.speed.value));
-    };
-    return next();
-  }
-
-  stop() {
-    clearTimeout(this.timer);
-    this.timer = null;
-    this.playing.textContent = "▶ Play";
   }
 
   /** Fetch the maps of the tokens that were read for the chosen step, and what Look shows, unless they are there. */
@@ -313,9 +274,9 @@ class Play {
     this.intervene.ablate.disabled = true;
     try {
       for await (const found of items("ablate", {})) this.intervene.rank(found);
-      this.say("");
+      this.report("");
     } catch (error) {
-      this.say(error.message);
+      this.report(error.message);
     }
     this.intervene.ablate.disabled = false;
   }
@@ -359,40 +320,15 @@ class Play {
     const wrong = this.wrong();
     this.panel.show(view.panel);
     for (const [name, element] of Object.entries(this.panels)) element.hidden = name !== view.panel;
-    this.number.textContent = this.steps.length ? `step ${view.step + 1} of ${this.steps.length}` : "";
+    this.player.show(view.step, this.steps.length);
     this.text.mark(view.step, wrong);
     this.bars.show(step, view.step, settings, view.strategy !== "beams" && (!alone || this.model.kind === "masked"));
-    this.describe(wrong);
+    this.outcome.show(this, wrong);
     if (view.panel === "decide") this.decide.show(view, step, this.tree);
     if (view.panel === "look") this.look.show(view, this.theme.current(), this.query(view.step));
     if (view.panel === "intervene") this.intervene.show(view);
     this.connect(null);
     document.body.dataset.drawn = `${this.steps.length} ${view.step}`;
-  }
-
-  describe(wrong) {
-    const lines = [];
-    const add = (name, ...content) =>
-      lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
-    if (this.last) {
-      const ends = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
-      const why = this.head.places ? "" : `, ${ends[this.last.stopped]}`;
-      add("text", quoted(plain(this.last.text)), make("span", { className: "note", textContent: why }));
-      const log = this.last.log_probability;
-      if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
-    }
-    if (this.answer && this.last) {
-      const right = this.answer.map((id) => this.model.tokens[id]);
-      const joint = right.every((token) => token.length === 1) && this.model.kind !== "pairs" ? "" : " ";
-      const verdict = wrong === null ? "✓ the same" : `✗ differs from step ${wrong + 1}`;
-      add(
-        "right answer",
-        quoted(plain(right.join(joint))),
-        make("span", { className: wrong === null ? "right-mark" : "wrong-mark", textContent: ` ${verdict}` }),
-      );
-    }
-    this.outcome.replaceChildren(...lines);
-    this.outcome.dataset.text = this.last?.text ?? "";
   }
 
   async copy(button) {
@@ -402,10 +338,10 @@ class Play {
     setTimeout(() => (button.textContent = "Copy link"), 1500);
   }
 
-  say(sentence) {
+  report(sentence) {
     this.message.textContent = sentence;
     this.message.hidden = !sentence;
   }
 }
 
-new Play(await fetched("model")).start();
+new Play(await fetched("model")).open();

@@ -30,7 +30,7 @@ export class Text {
     this.rows.replaceChildren();
   }
 
-  /** Begin a text: what is read first, and the places of an encoder's predictions. */
+  /** Start a text: the tokens that are read first, and the places of an encoder's predictions. */
   start({ source, target, places = null }, { mask, special }) {
     this.clear();
     this.predicted = places;
@@ -59,19 +59,11 @@ export class Text {
   /** One more generated token. */
   push(id, share, forced) {
     const step = this.chips.length;
-    if (this.predicted) {
-      const chip = this.places.get(`source ${this.predicted[step]}`);
-      chip.firstChild.textContent = visible(this.tokens[id]);
-      this.chips.push(chip);
-      this.dress(chip, share, forced);
-      return;
-    }
-    const chip = this.add(this.flow, id, { side: "target", index: this.length + step, step });
+    const chip = this.predicted
+      ? this.places.get(`source ${this.predicted[step]}`)
+      : this.add(this.flow, id, { side: "target", index: this.length + step, step });
+    if (this.predicted) chip.firstChild.textContent = visible(this.tokens[id]);
     this.chips.push(chip);
-    this.dress(chip, share, forced);
-  }
-
-  dress(chip, share, forced) {
     chip.style.setProperty("--share", share);
     chip.dataset.share = String(share);
     chip.classList.toggle("forced", forced);

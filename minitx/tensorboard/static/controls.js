@@ -1,6 +1,6 @@
 /** The bar above the maps. */
 
-import { choice, labelled, make, options } from "./elements.js";
+import { button, choice, labelled, make, options } from "./elements.js";
 import { spaced } from "./labels.js";
 import { legend } from "./painting.js";
 
@@ -25,7 +25,6 @@ export class Controls {
       });
     const check = (key) =>
       make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
-    const button = (text, title, onclick) => make("button", { type: "button", textContent: text, title, onclick });
     this.steps = { step: [], step2: [] };
     this.texts = {};
     this.run = select("run");

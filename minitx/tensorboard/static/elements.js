@@ -18,6 +18,11 @@ export function quoted(text, className = "token") {
   return make("bdi", { className, textContent: text });
 }
 
+/** A button with a text, a title (optional) and what a click does. */
+export function button(textContent, title, onclick) {
+  return make("button", { type: "button", textContent, title, onclick });
+}
+
 let fields = 0;
 
 /** A control below its label. */

@@ -6,11 +6,11 @@
  * { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
  */
 
-import { choice, make, quoted } from "./elements.js";
+import { button, choice, make, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { pageTheme } from "./theme.js";
 
-const STRONG = { light: 0.66, dark: 0.5 }; // share of the colour from which text is drawn in the colour of the page
+const STRONG = { light: 0.66, dark: 0.5 }; // share of the colour from which text has the colour of the page
 const LABEL_LENGTH = 12;
 
 /** Called by the page. */
@@ -19,7 +19,7 @@ export function start() {
   const theme = pageTheme();
   const detail = make("section", { className: "detail", "aria-live": "polite" });
   const grids = data.tables.map((table) => new Grid(table, (cell) => show(detail, cell)));
-  const toggle = make("button", { type: "button", textContent: "Light or dark", onclick: theme.toggle });
+  const toggle = button("Light or dark", undefined, theme.toggle);
   const legend = make("span", { className: "legend" });
   const modes = choice("colour", data.modes.map(([name], index) => [String(index), name]), draw);
   const bar = make("div", { className: "bar-row" }, modes, legend, make("div", { className: "tools" }, toggle));

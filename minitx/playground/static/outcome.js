@@ -1,0 +1,38 @@
+/** The generated text with its log-probability, and the right answer where it is known. */
+
+import { make, quoted } from "./elements.js";
+import { plain } from "./text.js";
+
+const ENDS = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
+
+export class Outcome {
+  constructor(model) {
+    this.model = model;
+    this.element = make("dl", { className: "outcome", "aria-live": "polite" });
+  }
+
+  /** Show the last item of an answer, null before it; `wrong` is the first step that differs from the right answer. */
+  show({ last, answer, head }, wrong) {
+    const lines = [];
+    const add = (name, ...content) =>
+      lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
+    if (last) {
+      const why = head.places ? "" : `, ${ENDS[last.stopped]}`;
+      add("text", quoted(plain(last.text)), make("span", { className: "note", textContent: why }));
+      const log = last.log_probability;
+      if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
+    }
+    if (answer && last) {
+      const right = answer.map((id) => this.model.tokens[id]);
+      const separator = right.every((token) => token.length === 1) && this.model.kind !== "pairs" ? "" : " ";
+      const verdict = wrong === null ? "✓ the same" : `✗ differs from step ${wrong + 1}`;
+      add(
+        "right answer",
+        quoted(plain(right.join(separator))),
+        make("span", { className: wrong === null ? "right-mark" : "wrong-mark", textContent: ` ${verdict}` }),
+      );
+    }
+    this.element.replaceChildren(...lines);
+    this.element.dataset.text = last?.text ?? "";
+  }
+}
