@@ -1,4 +1,4 @@
-"""Base classes of tasks with questions and answers: their splits and lengths, and <bos> and <eos> of questions.
+"""Base classes of tasks with questions and answers: their splits and lengths, and `<bos>` and `<eos>` around questions.
 
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
