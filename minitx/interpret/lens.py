@@ -5,7 +5,7 @@ The logit lens (nostalgebraist 2020) applies the final norm and the head to the 
 DecoderLens (Langedijk et al. 2024) applies the whole decoder to the encoder's stream after each of its layers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,14 +59,14 @@ def decoder_lens(model: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
     """
     if not isinstance(model, EncoderDecoder):
         raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has one stack alone")
-    return torch.stack([*_decoder_lens(model, residual_streams(model, inputs), inputs)])
+    return _decoder_lens(model, residual_streams(model, inputs), inputs)
 
 
 @torch.no_grad()
 def answer_shares(model: Transformer, inputs: Mapping[str, Tensor], answers: Tensor) -> dict[str, Tensor]:
     """Probability [L + 1, B, T] of answers [B, T] by the logit lens and the DecoderLens; NaN where they are IGNORE."""
     streams = residual_streams(model, inputs)
-    lenses = {"logit lens": _lens(model, streams)}
+    lenses: dict[str, Iterable[Tensor]] = {"logit lens": _lens(model, streams)}
     if isinstance(model, EncoderDecoder):
         lenses["DecoderLens"] = _decoder_lens(model, streams, inputs)
     index, known = answers.clamp(min=0)[..., None], answers != IGNORE
@@ -74,7 +74,7 @@ def answer_shares(model: Transformer, inputs: Mapping[str, Tensor], answers: Ten
     def share(logits: Tensor) -> Tensor:
         return logits.float().softmax(dim=-1).gather(-1, index)[..., 0].masked_fill(~known, torch.nan)
 
-    return {name: torch.stack([*map(share, layers)]) for name, layers in lenses.items()}  # one layer's logits at a time
+    return {name: torch.stack([*map(share, layers)]) for name, layers in lenses.items()}
 
 
 def _lens(model: Transformer, streams: Mapping[str, Tensor]) -> Iterator[Tensor]:
@@ -82,11 +82,13 @@ def _lens(model: Transformer, streams: Mapping[str, Tensor]) -> Iterator[Tensor]
     return (model.head(stack.norm(stream)) for stream in streams[name])
 
 
-def _decoder_lens(
-    model: EncoderDecoder, streams: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
-) -> Iterator[Tensor]:
-    target, keeps = inputs["tgt_ids"], (inputs.get("src_keep"), inputs.get("tgt_keep"))
-    return (model.decode(target, model.encoder.norm(stream), *keeps) for stream in streams["encoder"])
+def _decoder_lens(model: EncoderDecoder, streams: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
+    """Logits [L + 1, B, T, V], of all layers as rows of one batch."""
+    layers = len(streams["encoder"])
+    memory = model.encoder.norm(streams["encoder"]).flatten(0, 1)  # [(L + 1) B, S, D]
+    given = {name: part for name, part in inputs.items() if name != "src_ids" and part is not None}
+    others: Any = {name: part.repeat(layers, 1) for name, part in given.items()}
+    return model.decode(memory=memory, **others).unflatten(0, (layers, -1))
 
 
 @dataclass(frozen=True)
