@@ -32,7 +32,9 @@ export class Bars {
       ? `Outline: the model. Filled: after temperature and filters, ${after.kept.toLocaleString("en")} of ` +
         `${after.total.toLocaleString("en")} tokens, entropy ${before.entropy.toFixed(2)} → ${after.entropy.toFixed(2)} bits.`
       : `Entropy ${before.entropy.toFixed(2)} bits over ${before.total.toLocaleString("en")} tokens.`;
-    if (forcible) this.summary.textContent += " A click on a token replaces the generated one; the tokens that depend on it change too.";
+    if (forcible) {
+      this.summary.textContent += " A click on a token replaces the generated one; the tokens that depend on it change too.";
+    }
   }
 
   row(step, place, before, after, forcible) {

@@ -25,7 +25,7 @@ const KEYS = [
 ];
 const ABOUT =
   "The text is that of minitx generate with the same options. The bars of a step are the model's probabilities for " +
-  "the next token; a click on one of them replaces the generated token and all after it.";
+  "this token; a click on one of them replaces it, and the tokens that depend on it change too.";
 const PANELS = [
   ["decide", "Decide", "how the next token is chosen (1)"],
   ["look", "Look", "attention at the chosen step (2)"],
