@@ -157,12 +157,16 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, strea
             print(prefix + generation.text, flush=True)
 
 
+def _add_out(parser: Parser, default: str) -> None:
+    text = f"an interactive .html page, or a .png, .pdf or .svg image; default {default}"
+    parser.add_argument("--out", type=output(".html", *FORMATS), default=default, help=text)
+
+
 def attend_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
-    parser.add_argument("--target", help="the answer to attend to; default: the model's own")
-    text = "an interactive .html page, or a .png, .pdf or .svg image; default attention.png"
-    parser.add_argument("--out", type=output(".html", *FORMATS), default="attention.png", help=text)
+    parser.add_argument("--target", help="the answer; default: the model's own")
+    _add_out(parser, "attention.png")
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
     parser.add_argument("--step", type=int, default=0, help="with --logdir: the step of the maps; default 0")
 
@@ -250,8 +254,7 @@ def lens_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
     parser.add_argument("--target", help="the answer; default: the model's own")
-    text = "an interactive .html page, or a .png, .pdf or .svg image; default lens.html"
-    parser.add_argument("--out", type=output(".html", *FORMATS), default="lens.html", help=text)
+    _add_out(parser, "lens.html")
 
 
 def lens(parsed: Namespace) -> None:
@@ -259,7 +262,7 @@ def lens(parsed: Namespace) -> None:
     predictor = _load(parsed)
     found = predictor.lens(parsed.text, parsed.target)
     _beyond_training(predictor, parsed.text)
-    (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
+    found.save(parsed.out)
     layers = " and ".join(f"{len(logits) - 1} {stack} layers" for stack, logits in found.logits.items())
     print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
 
@@ -274,8 +277,7 @@ def patch_arguments(parser: Parser) -> None:
     text = "the clean and the corrupted answer; default: the model's own"
     parser.add_argument("--answers", nargs=2, metavar=("CLEAN", "CORRUPTED"), help=text)
     parser.add_argument("--sender", help="path patching from this head, such as decoder.1.2, to later heads")
-    text = "a .html page, or a .png, .pdf or .svg image; default patch.html"
-    parser.add_argument("--out", type=output(".html", *FORMATS), default="patch.html", help=text)
+    _add_out(parser, "patch.html")
 
 
 def patch(parsed: Namespace) -> None:
@@ -283,7 +285,7 @@ def patch(parsed: Namespace) -> None:
     predictor = _load(parsed)
     options = {name: getattr(parsed, name) for name in ("sites", "metric", "answers", "sender")}
     found = predictor.patch(parsed.clean, parsed.corrupted, **options)
-    (found.save_html if parsed.out.suffix.lower() == ".html" else found.save_image)(parsed.out)
+    found.save(parsed.out)
     print(found.note)
     for share, kind, row, column in found.strongest():
         print(f"  {share:6.2f}  {kind}, {found.rows[kind][row]}, at {found.columns[kind][column]}")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
 from minitx.interpret.parts import Part
+from minitx.interpret.sites import add_norm_name
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.nn import Stack
@@ -61,13 +62,12 @@ def attribute(
     for index in reversed(range(len(stack.layers))):
         layer: Any = stack.layers[index]
         path = f"{name}.layers.{index}"
-        norms = {"self_attn": "add_norm_attn" if name == "encoder" else "add_norm_self", "cross_attn": "add_norm_cross"}
         present = [part for part in ("self_attn", "cross_attn", "ffn") if f"{path}.{part}.out" in values]
         streams = [
             values[f"{path}.{stream}"] for stream in ("resid_pre", "resid_mid", "resid_mid_cross")[: len(present)]
         ]
         for part, stream in reversed([*zip(present, streams, strict=True)]):
-            out, add_norm = values[f"{path}.{part}.out"], layer.get_submodule(norms.get(part, "add_norm_ffn"))
+            out, add_norm = values[f"{path}.{part}.out"], layer.get_submodule(add_norm_name(layer, part))
             if not add_norm.norm_first:
                 direction, added = _through(add_norm.norm, stream + out, direction)
                 bias += added

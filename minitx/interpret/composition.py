@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from minitx.interpret.parts import Part, all_parts
 from minitx.interpret.recording import attention_modules
+from minitx.interpret.sites import add_norm_name
 from minitx.models.transformers import Transformer
 
 
@@ -76,9 +77,9 @@ def _reads(model: Any, reader: str, writer: str, through: str) -> bool:
 
 def _maps(model: Any, path: str, module: Any) -> HeadMaps:
     """The maps of an attention, with what its norm does to them."""
-    layer = model.get_submodule(path.rpartition(".")[0])
-    cross = path.endswith("cross_attn")
-    add_norm = layer.add_norm_cross if cross else getattr(layer, "add_norm_self", None) or layer.add_norm_attn
+    place, _, sublayer = path.rpartition(".")
+    layer, cross = model.get_submodule(place), sublayer == "cross_attn"
+    add_norm = layer.get_submodule(add_norm_name(layer, sublayer))
     own = add_norm.norm if add_norm.norm_first else None
     norms = {"q": own, "k": model.encoder.norm if cross else own, "v": model.encoder.norm if cross else own}
     maps = {}

@@ -110,6 +110,14 @@ class Tables:
         with written_whole(path) as file:
             file.write(self.page().encode())
 
+    def save_image(self, path: str | Path) -> None:
+        """Save an image as PNG, PDF or SVG, by the ending of the path."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Save the page or an image, by the ending of the path."""
+        (self.save_html if Path(path).suffix.lower() == ".html" else self.save_image)(path)
+
     def _repr_html_(self) -> str:
         """The same page for a notebook."""
         return frame(self.page(), "tables of layers by tokens")

@@ -40,26 +40,34 @@ def residual_streams(model: Transformer, inputs: Mapping[str, Tensor]) -> dict[s
 
 
 @torch.no_grad()
-def lens(model: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
+def lens(model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str, Tensor] | None = None) -> Tensor:
     """Logits [L + 1, B, T, V] of the final norm and the head on the embeddings and after each layer of the last stack.
 
-    The last of them are the model's own. A post-norm stack has no final norm: its layers end in one.
+    The last of them are the model's own. A post-norm stack has no final norm: its layers end in one. streams are the
+    residual_streams of these inputs, if they are known.
     """
-    return torch.stack([*_lens(model, residual_streams(model, inputs))])
+    return torch.stack([*_lens(model, streams or residual_streams(model, inputs))])
 
 
 @torch.no_grad()
-def decoder_lens(model: Transformer, inputs: Mapping[str, Tensor]) -> Tensor:
+def decoder_lens(
+    model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """Logits [L + 1, B, T, V] of the whole decoder on the encoder's embeddings and after each of its layers.
 
-    The last of them are the model's own; teacher-forced, as they depend on the target of the inputs.
+    The last of them are the model's own; teacher-forced, as they depend on the target of the inputs. All layers are
+    rows of one batch. streams as for lens.
 
     Raises:
         ConfigError: a model without an encoder and a decoder.
     """
     if not isinstance(model, EncoderDecoder):
         raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has one stack alone")
-    return _decoder_lens(model, residual_streams(model, inputs), inputs)
+    stream = (streams or residual_streams(model, inputs))["encoder"]
+    memory = model.encoder.norm(stream).flatten(0, 1)  # [(L + 1) B, S, D]
+    given = {name: part for name, part in inputs.items() if name != "src_ids" and part is not None}
+    others: Any = {name: part.repeat(len(stream), 1) for name, part in given.items()}
+    return model.decode(memory=memory, **others).unflatten(0, (len(stream), -1))
 
 
 @torch.no_grad()
@@ -68,7 +76,7 @@ def answer_shares(model: Transformer, inputs: Mapping[str, Tensor], answers: Ten
     streams = residual_streams(model, inputs)
     lenses: dict[str, Iterable[Tensor]] = {"logit lens": _lens(model, streams)}
     if isinstance(model, EncoderDecoder):
-        lenses["DecoderLens"] = _decoder_lens(model, streams, inputs)
+        lenses["DecoderLens"] = decoder_lens(model, inputs, streams)
     index, known = answers.clamp(min=0)[..., None], answers != IGNORE
 
     def share(logits: Tensor) -> Tensor:
@@ -80,15 +88,6 @@ def answer_shares(model: Transformer, inputs: Mapping[str, Tensor], answers: Ten
 def _lens(model: Transformer, streams: Mapping[str, Tensor]) -> Iterator[Tensor]:
     name, stack = last_stack(model)
     return (model.head(stack.norm(stream)) for stream in streams[name])
-
-
-def _decoder_lens(model: EncoderDecoder, streams: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
-    """Logits [L + 1, B, T, V], of all layers as rows of one batch."""
-    layers = len(streams["encoder"])
-    memory = model.encoder.norm(streams["encoder"]).flatten(0, 1)  # [(L + 1) B, S, D]
-    given = {name: part for name, part in inputs.items() if name != "src_ids" and part is not None}
-    others: Any = {name: part.repeat(layers, 1) for name, part in given.items()}
-    return model.decode(memory=memory, **others).unflatten(0, (layers, -1))
 
 
 @dataclass(frozen=True)
@@ -217,9 +216,10 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     model, batch = predictor.model, without_padding(predictor.batch(text, target))
     inputs = batch.model_inputs()
     own = last_stack(model)[0]
-    logits = {own: lens(model, inputs)[:, 0].float().cpu()}
+    streams = residual_streams(model, inputs)
+    logits = {own: lens(model, inputs, streams)[:, 0].float().cpu()}
     if isinstance(model, EncoderDecoder):
-        logits["encoder"] = decoder_lens(model, inputs)[:, 0].float().cpu()
+        logits["encoder"] = decoder_lens(model, inputs, streams)[:, 0].float().cpu()
     if not all(bool(values.isfinite().all()) for values in logits.values()):
         raise ConfigError("this model computes NaN or infinity: there is nothing to show")
     given = batch.labels.cpu()

@@ -233,9 +233,10 @@ def _rows(model: Transformer, sites: str, heads: Mapping[str, Patch]) -> dict[st
 def _receivers(model: Transformer, heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
     """The heads that the model computes after a sender, by kind and label; those of the sender's own layer are not."""
     order = [*activations(model)]
+    later = order[order.index(heads[sender].name) + 1 :]
     found: dict[str, dict[str, Patch]] = defaultdict(dict)
     for name, patch in heads.items():
-        if order.index(patch.name) > order.index(heads[sender].name):
+        if patch.name in later:
             found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
     if not found:
         raise ConfigError(f"sender: no head follows {sender} in this model")

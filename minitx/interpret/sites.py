@@ -111,10 +111,16 @@ def _uncompiled(layer: nn.Module) -> nn.Module:
     return layer._modules.get("_orig_mod") or layer
 
 
+def add_norm_name(layer: nn.Module, sublayer: str) -> str:
+    """The name of the AddNorm around self_attn, cross_attn or ffn, in both kinds of layers."""
+    if sublayer == "self_attn" and "add_norm_attn" in layer._modules:
+        return "add_norm_attn"
+    return f"add_norm_{sublayer.removesuffix('_attn')}"
+
+
 def _form(layer: nn.Module) -> _Form:
     parts = layer._modules
-    first = "add_norm_self" if "add_norm_self" in parts else "add_norm_attn"
-    return first, parts.get("cross_attn") is not None, parts.get("ffn") is not None
+    return add_norm_name(layer, "self_attn"), parts.get("cross_attn") is not None, parts.get("ffn") is not None
 
 
 # A block of `trace` may be opened for each forward of a small model: what follows from the form alone is kept.

@@ -73,11 +73,11 @@ def explained(
     if not (-tokens.size(1) <= index < tokens.size(1) and 0 <= token < model.head.out_features):
         raise ConfigError(f"there is no position {index} or no token {token} in this text")
     name, stack = last_stack(model)
-    streams = residual_streams(model, inputs)[name][:, 0, index]  # [L + 1, D]
-    across = decoder_lens(model, inputs)[:, 0, index] if isinstance(model, EncoderDecoder) else None
+    streams = residual_streams(model, inputs)
+    across = decoder_lens(model, inputs, streams)[:, 0, index] if isinstance(model, EncoderDecoder) else None
     added = attribute(model, inputs, tokens) if model.head.transform is None else None
     yield {
-        "lens": _layers(model.head(stack.norm(streams)), token),
+        "lens": _layers(model.head(stack.norm(streams[name][:, 0, index])), token),
         "encoder": None if across is None else _layers(across, token),
         "parts": None if added is None else [[part, float(values[0, index])] for part, values in added.items()],
     }
