@@ -71,9 +71,18 @@ def _model(name: str, options: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]
 
 
 def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:
-    """Build the object that an open section describes; see resolve."""
-    resolved = resolve(registry, options, section, given)
-    return registry[resolved.pop("name")](**given, **resolved)
+    """Build the object that an open section describes, whose options its constructor checks, as check_fields does."""
+    values = {**options}
+    try:
+        return registry[values.pop("name")](**given, **values)
+    except (KeyError, TypeError, ConfigError):
+        resolve(registry, options, section, given)  # raises if it is the options: all their mistakes, with the name
+        raise
+
+
+def section_of(name: str, built: Any) -> Options:
+    """The open section of a dataclass, every option included."""
+    return {"name": name, **{field.name: getattr(built, field.name) for field in dataclasses.fields(built)}}
 
 
 @cache

@@ -39,6 +39,7 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
     vocab_size = vocab_size if config.vocab_size is None else config.vocab_size
     if vocab_size is None:
         raise ConfigError("model.vocab_size is missing: the tokenizer usually sets it")
+    config = resolved_positions(config)
     try:
         embedding = TokenEmbedding(vocab_size, config.d_model, config.scale_embeddings)
         model: Transformer

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from minitx.config.errors import ConfigError
-from minitx.config.registry import build
+from minitx.config.errors import ConfigError, all_results
+from minitx.config.registry import build, section_of
 from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
-from minitx.models.builder import build_model
+from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer, max_positions
-from minitx.training.start import Changes, Start, find_start, with_defaults
+from minitx.training.start import Changes, Start, find_start
 
 
 class ResolvedRun(NamedTuple):
@@ -57,10 +57,11 @@ def resolve(
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
-    config = with_defaults(config)
+    task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
+    config = dataclasses.replace(config, data=section_of(config.data["name"], task), model=model)
     if start is not None:
         config = start.completed(config)
-    task: Task = build(TASKS, config.data, "data")
+        task = build(TASKS, config.data, "data")  # with the checkpoint's data.tokenizer
     if start is not None and task.takes(start.tokenizer):
         task.vocabulary = start.tokenizer
     if start is not None and start.resumes:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.errors import ConfigError, all_results
-from minitx.config.registry import resolve
+from minitx.config.errors import ConfigError
+from minitx.config.registry import section_of
 from minitx.config.schema import Config
-from minitx.data.tasks import TASKS, Task, generator
+from minitx.data.tasks import Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
@@ -163,13 +163,9 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
     if resumes and not (type(step := contents.get("global_step")) is int and 0 <= step < 2**63):
         raise ConfigError(f"{file} is damaged: its global_step must be a number of steps, got {step!r:.60}")
     predictor = from_contents(contents, file)
-    return Start(file, contents, with_defaults(predictor.config), predictor.tokenizer, resumes, path, written_ns)
-
-
-def with_defaults(config: Config) -> Config:
-    """Fill in every option of the open sections; a ConfigError has a line for each mistake."""
-    data, model = all_results(lambda: resolve(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
-    return replace(config, data=data, model=model)
+    config, task = predictor.config, predictor.task
+    config = replace(config, data=section_of(config.data["name"], task), model=resolved_positions(config.model))
+    return Start(file, contents, config, predictor.tokenizer, resumes, path, written_ns)
 
 
 def _alternative(damaged: Path) -> str:
