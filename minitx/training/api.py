@@ -82,11 +82,14 @@ def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from
 
 
 class AllExtras(run.RunExtras):
-    """All callbacks that a config selects, and the complete evaluation. Lightning is imported when training starts."""
+    """All callbacks that a config selects and others, and the complete evaluation. Imports Lightning with training."""
 
     files = TolerantFiles
     numerics: Numerics
     stop: Any = None  # the callback StopWhen, if the config selects it
+
+    def __init__(self, *callbacks: Any) -> None:
+        self.added = callbacks
 
     def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
         return locked_new_folder(config) if start is None else locked_old_folder(start.file.parent)
@@ -147,7 +150,7 @@ class AllExtras(run.RunExtras):
             from minitx.training.callbacks.average_weights import AverageWeights
 
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
-        return [*wanted, StopOnSignal(files), KeepFreedMemory()]
+        return [*wanted, StopOnSignal(files), KeepFreedMemory(), *self.added]
 
     def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
         figures, ema = evaluation_report(predictor), predictor.config.trainer.ema

@@ -53,7 +53,7 @@ class InProcess:
         self.runs: list[tuple[str, int]] = []
         self.fail = self.stop = False
 
-    def __call__(self, claimed: ClaimedTrial, log: Path, environment: dict[str, str]) -> "InProcess":
+    def __call__(self, claimed: ClaimedTrial, environment: dict[str, str]) -> "InProcess":
         self.runs.append(("".join(claimed.settings.values()), claimed.seeds[0]))
         if self.runs[-1] == ("none", 2) and self.stop:
             os.kill(os.getpid(), signal.SIGTERM)
