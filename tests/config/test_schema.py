@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from minitx.cli.config_parser import config_parser
+from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig, OptimizerConfig, RunConfig, TrainerConfig, config_from_dict
 from minitx.config.validation import keys
@@ -53,7 +53,9 @@ def test_a_number_out_of_range_is_refused_with_its_key(key: str, value: float) -
 
 
 def test_help_lists_every_key_with_its_meaning() -> None:
-    options = {text: action for action in config_parser()._actions for text in action.option_strings}
+    parser = Parser(configured=True)
+    parser.add_keys()
+    options = {text: action for action in parser._actions for text in action.option_strings}
     for key, field in KEYS.items():
         assert re.fullmatch(r"[A-Za-z].{9,} \(.+; default: .+\)", str(options[f"--{key}"].help)), key
         assert options[f"--{key}"].choices is None or field.default in options[f"--{key}"].choices

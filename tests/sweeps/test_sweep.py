@@ -16,7 +16,7 @@ import optuna
 import pytest
 import torch
 
-from minitx.cli.config_parser import config_parser
+from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
 from minitx.sweeps import grid, trials, worker
 from minitx.sweeps import sweep as sweeping
@@ -38,7 +38,7 @@ def planned(tmp_path: Path) -> Any:
     def make(
         *words: str, grid: Any = None, seeds: int = 1, lengths: str | None = None, search: SearchOptions = GRID
     ) -> Plan:
-        values = config_parser().parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
+        values = Parser(configured=True).parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
         return plan(values, grid or {}, seeds, lengths, search=search)
 
     return make
