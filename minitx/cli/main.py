@@ -109,11 +109,6 @@ def _sentences(error: Exception) -> str | None:
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None
-    return _memory(error)
-
-
-def _memory(error: Exception) -> str | None:
-    """The message for memory that has run out, in Python or torch; None for any other error."""
     message = str(error).partition("\n")[0]
     if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", message):
         return None

@@ -14,7 +14,7 @@ import yaml
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
 from minitx.config.schema import Config, merged
-from minitx.config.validation import MAX_VALUES, check_plain, keys
+from minitx.config.validation import MAX_VALUES, keys
 
 Values = dict[str, Any]
 
@@ -110,7 +110,6 @@ def read(name: str) -> Values:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             problem = f"line {error.problem_mark.line + 1}: {error.problem}"
         raise ConfigError(f"--config: {path} must be YAML, got {problem}") from None
-    check_plain(values, f"--config: {path}")
     if not isinstance(values, dict):
         raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
     return values

@@ -146,18 +146,13 @@ class Trials:
 
     def retry_failed(self) -> None:
         """Queue another attempt at each failed run, unless a trial is running."""
-        runs = self.runs
-        if not any(each and each.state == RUNNING for each in runs):
-            for run, attempt in enumerate(runs):
-                if attempt and attempt.state == FAIL:
-                    self._queue(run, attempt)
+        if not self.study.get_trials(deepcopy=False, states=(RUNNING,)):
+            self._queue(failed=True)
 
     def claim(self) -> ClaimedTrial | None:
         """Start the next trial; None if there is none to start now."""
         self._fail_stale()
-        for run, attempt in enumerate(self.runs):
-            if attempt is None or (attempt.state == FAIL and ERROR not in attempt.user_attrs):
-                self._queue(run, attempt)
+        self._queue()
         while self.study.get_trials(deepcopy=False, states=(WAITING,)):
             trial = self.study.ask()
             if trial.number in [each.number for each in self.runs if each]:
@@ -168,11 +163,14 @@ class Trials:
             self.study.tell(trial, state=FAIL)  # another process has this run
         return None
 
-    def _queue(self, run: int, attempt: FrozenTrial | None) -> None:
-        """Queue a run, with the parameters and rows of an earlier attempt."""
-        params: dict[str, Any] = self.plan.points[run] if self.plan.points else attempt.params if attempt else {}
-        rows = attempt.user_attrs.get(ROWS, []) if attempt else []
-        self.study.enqueue_trial(params, {RUN: run, ROWS: rows})
+    def _queue(self, failed: bool = False) -> None:
+        """Queue runs that are new, lost or also failed, with the parameters and rows of an earlier attempt."""
+        for run, attempt in enumerate(self.runs):
+            params: dict[str, Any] = self.plan.points[run] if self.plan.points else {}
+            if attempt is None:
+                self.study.enqueue_trial(params, {RUN: run, ROWS: []})
+            elif attempt.state == FAIL and (failed or ERROR not in attempt.user_attrs):
+                self.study.enqueue_trial(params or attempt.params, {RUN: run, ROWS: attempt.user_attrs.get(ROWS, [])})
 
     def _fail_stale(self) -> None:
         """Fail trials whose heartbeat has not changed for STALE_SECONDS on this machine's clock."""

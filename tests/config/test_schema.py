@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from minitx.cli.config_parser import Parser
@@ -122,20 +120,3 @@ def test_configs_share_nothing_that_can_be_changed() -> None:
     assert plain == {"data": {"length": [1, 2]}}
     assert other == config_from_dict(plain) != one
     assert Config().model.position == {"name": "sinusoidal"}
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["run", "data", "model", "optimizer", "trainer", "log", "extra"]),
-        st.dictionaries(st.text(max_size=4) | st.sampled_from(["name", "seed"]), st.integers() | st.text(max_size=3)),
-    )
-)
-@settings(max_examples=40, deadline=None)
-def test_any_mapping_of_mappings_is_a_config_or_a_sentence_for_each_mistake(plain: dict) -> None:
-    try:
-        config_from_dict(plain)
-    except ConfigError as error:
-        mistakes = str(error).split("\n")
-    else:
-        return
-    assert all(" " in mistake for mistake in mistakes)

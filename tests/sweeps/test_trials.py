@@ -113,7 +113,7 @@ def test_a_run_that_two_processes_queue_is_run_once(tmp_path: Path) -> None:
     one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
     for process, other in ((one, two), (two, one)):
         for _ in range(2):
-            process._queue(0, None)  # as by two processes that read the study at the same time
+            process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by two processes at the same time
         claimed = claim(process)
         assert other.claim() is None
         claimed.end(FAIL)  # lost
