@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_keys(self) -> None:
         """Add `--config` and every key of a Config, of which read_config leaves none: for help and completion."""
-        if not self.configured:
+        if not self.configured or "--config" in self._option_string_actions:
             return
         self.usage = f"{self.prog} [--config FILE] [--section.key VALUE] ..."
         self.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")

@@ -84,7 +84,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     ),
     "many anchors": (f"data: [{','.join(f'&a{n} x, *a{n}' for n in range(10**4))}]", "more than 20,000 values"),
     "many values": ("data: [" + "1," * 10**5 + "]", "more than 20,000 values"),
-    "deep sections": ("\n".join(" " * level + "a:" for level in range(300)), "nested too deeply"),
+    "deep sections": ("\n".join(" " * level + "a:" for level in range(900)), "nested too deeply"),
     "deep dashes": ("data:\n" + "- " * 10**4 + "x", "nested too deeply"),
     "an alias as a key": (laughing("data") + "\n  ? *i\n  : 1", "more than 20,000 values"),
     "a tag that does not fit": ("data: !!bool x", "must be YAML, got"),
