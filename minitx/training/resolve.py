@@ -51,9 +51,7 @@ def resolve(
     if config.trainer.accelerator == "gpu" and device == "cpu":
         raise ConfigError("trainer.accelerator gpu: torch finds no GPU here; leave it at auto, or set cpu")
     if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
-        raise ConfigError(
-            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
-        )
+        raise ConfigError(f"trainer.precision 64-true needs trainer.accelerator cpu here: {device} has no float64")
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
@@ -99,11 +97,10 @@ def _completed(config: Config, task: Task) -> Config:
     model, tokens = config.model, task.vocabulary.vocab_size
     if model.position_ids.get("after") == ():
         model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
-    if model.vocab_size is None:
-        model = dataclasses.replace(model, vocab_size=tokens)
-    if model.vocab_size is None or model.vocab_size < tokens:
-        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {model.vocab_size}")
-    return dataclasses.replace(config, model=model)
+    vocab_size = tokens if model.vocab_size is None else model.vocab_size
+    if vocab_size < tokens:
+        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}")
+    return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 
 def _check_positions(config: Config, model: Transformer, task: Task) -> None:

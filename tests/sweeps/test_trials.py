@@ -134,6 +134,10 @@ def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> Non
     assert process.claim() is None, "not while another process is at work"
     finish(other)
     process.retry_failed()
+    claim(process).end(FAIL)  # lost, and repeated with another error
+    claim(process).end(FAIL, "wrong")
+    assert (process.claim(), process.ended()) == (None, 2)
+    process.retry_failed()
     finish(claim(process))
     assert results(process) == [({"a": "x"}, [1]), ({"a": "y"}, [1])]
 
