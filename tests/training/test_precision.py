@@ -228,6 +228,6 @@ def test_racers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_apple_gpu_has_no_float64(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     resolve(small(trainer={"precision": "64-true", "accelerator": "cpu"}))
-    message = r"trainer\.precision 64-true needs trainer\.accelerator cpu here, got mps, which has no float64"
+    message = r"trainer\.precision 64-true needs trainer\.accelerator cpu here: mps has no float64"
     with pytest.raises(ValueError, match=message):
         resolve(small(trainer={"precision": "64-true", "accelerator": "auto"}))
