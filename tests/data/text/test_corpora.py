@@ -154,7 +154,7 @@ def test_a_corpus_is_encoded_once(file: Callable, caches: Path, monkeypatch: pyt
         ids[0] = 0
     monkeypatch.setattr(token_cache, "_encoded", lambda *args: pytest.fail("encoded again"))
     assert token_cache.encode(corpora.load(file("to be\nor not\n\nto be")), tokenizer).tolist() == ids.tolist()
-    assert len(list(caches.glob("*.uint*"))) == 1
+    assert len(list(caches.glob("*.npy"))) == 1
 
 
 def test_the_largest_vocabulary_of_two_bytes() -> None:
@@ -170,7 +170,7 @@ def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:
         corpus = corpora.load(file(content))
         tokenizer = trained(corpus)
         assert tokenizer.decode(token_cache.encode(corpus, tokenizer).tolist()) == content
-    assert len(list(caches.glob("*.uint*"))) == 2
+    assert len(list(caches.glob("*.npy"))) == 2
 
 
 def test_an_interrupted_run_leaves_no_file_and_is_repeated(
@@ -203,7 +203,7 @@ def test_a_text_that_changes_while_it_is_read_is_not_cached(tmp_path: Path, cach
         for reading in (partial(token_cache.encode, corpus, tokenizer), partial(list, corpus.read("sampling", 3))):
             with pytest.raises(ConfigError, match=rf"data.path: .*{name} has changed while it was read: start again"):
                 reading()
-    assert not list(caches.glob("*.uint*"))
+    assert not list(caches.glob("*.npy"))
 
 
 @pytest.mark.parametrize("damaged", [slice(20), slice(-1), slice(0), slice(1, None)], ids=str)
@@ -221,7 +221,7 @@ def test_a_damaged_entry_is_made_again(file: Callable, caches: Path, damaged: sl
 
 def test_unfinished_entries_are_removed_unless_somebody_writes(file: Callable, caches: Path) -> None:
     caches.mkdir()
-    unfinished, other = caches / ".entry.uint8.0123abcd.part", os.open(caches, os.O_RDONLY)
+    unfinished, other = caches / ".entry.npy.0123abcd.part", os.open(caches, os.O_RDONLY)
     for number, lock in enumerate((fcntl.LOCK_SH, fcntl.LOCK_UN)):  # of another process, which ends then
         fcntl.flock(other, lock)
         unfinished.touch()
