@@ -96,12 +96,6 @@ def test_processes_share_fixed_examples_among_them(examples: int, size: int, pro
         assert all(1 <= len(part) <= size for part in parts)
         shares.append(len(parts))
         seen += [int(value) for part in parts for value in part.ids]
-    assert sorted(seen) == list(range(examples))
+    assert (seen if processes == 1 else sorted(seen)) == list(range(examples))
     assert max(shares) - min(shares) <= 1
     assert min(shares) >= 1 or examples < processes, "every process has a share"
-
-
-def test_fixed_examples_come_in_order_in_full_slices() -> None:
-    loader = FixedBatches(Stream(torch.arange(10)[:, None]), 4)
-    assert [part.ids[:, 0].tolist() for part in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert [part.ids[:, 0].tolist() for part in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], "from the start"

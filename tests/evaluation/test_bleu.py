@@ -85,15 +85,6 @@ def test_figures_are_sacrebleus_own() -> None:
     assert all(f"version:{sacrebleu.__version__}" in signature for signature in signatures.values())
 
 
-def test_for_a_model_of_lower_case_every_score_is_of_lower_case() -> None:
-    low = [text.lower() for text in WANTED]
-    figures = corpus_scores(low, WANTED, ("bleu", "chrf"), lowercase=True)
-    assert [figures["bleu"], figures["chrf"]] == pytest.approx([100, 100])
-    assert set(figures["signatures"]) == {"bleu", "chrf"}
-    assert all("case:lc" in signature for signature in figures["signatures"].values())
-    assert corpus_scores(low, WANTED, ("chrf",)).keys() == {"chrf", "signatures"}
-
-
 @pytest.mark.parametrize(("processes", "lowercase"), [(1, True), (3, False), (5, False)])
 def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase: bool) -> None:
     shares = [(WRITTEN[rank::processes], WANTED[rank::processes]) for rank in range(processes)]

@@ -6,20 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Translation, generator
-from minitx.data.tasks.translation import Rows
 from minitx.data.text import parallel_files as parallel
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.resolve import resolve
 from parallel_files import made_up, make_files, write_split
-from toy import same
 
 
 @pytest.fixture
@@ -194,28 +190,6 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_a_function_of_seed_step_and_rank(folder: Path) -> None:
-    task, twin = make(folder), make(folder)
-    first = task.batch(generator(1, 5, 0), 16)
-    task.batch(generator(7), 3)
-    torch.manual_seed(3)
-    assert same(first, twin.batch(generator(1, 5, 0), 16))
-    for other in ((2, 5, 0), (1, 6, 0), (1, 5, 1)):
-        assert not same(first, task.batch(generator(*other), 16))
-
-
-@given(st.lists(st.lists(st.integers(1, 60_000), min_size=1, max_size=9), min_size=1, max_size=20), st.data())
-@settings(max_examples=50, deadline=None)
-def test_rows_are_padded_on_the_right(rows: list[list[int]], data: st.DataObject) -> None:
-    which = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=10))
-    ids, keep = Rows(rows).padded(torch.tensor(which), 0)
-    lengths = torch.tensor([[len(rows[number])] for number in which])
-    assert ids.dtype == torch.long
-    assert torch.equal(keep, torch.arange(int(lengths.max())) < lengths)
-    assert [row[real].tolist() for row, real in zip(ids, keep, strict=True)] == [rows[number] for number in which]
-    assert not ids[~keep].any()
 
 
 def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(folder: Path) -> None:

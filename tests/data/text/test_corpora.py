@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.data import tokenizers
 from minitx.data.text import corpora, readers, token_cache
-from minitx.data.text.readers import Chunk, Corpus
+from minitx.data.text.readers import Corpus
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import Tokenizer
 
@@ -47,14 +46,6 @@ def run_python(code: str, **environment: str) -> str:
 
 
 # ---- corpora ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_is_all_its_txt_files_in_order(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    (folder / "deeper").mkdir(parents=True)
-    for name, content in (("b.txt", "second\n"), ("a.txt", "first\n"), ("deeper/c.txt", "third\n"), ("d.md", "no\n")):
-        (folder / name).write_text(content)
-    assert text(corpora.load(str(folder))) == "first\nsecond\nthird\n"
 
 
 @pytest.mark.parametrize(
@@ -155,14 +146,6 @@ def test_a_corpus_is_encoded_once(file: Callable, caches: Path, monkeypatch: pyt
     monkeypatch.setattr(token_cache, "_encoded", lambda *args: pytest.fail("encoded again"))
     assert token_cache.encode(corpora.load(file("to be\nor not\n\nto be")), tokenizer).tolist() == ids.tolist()
     assert len(list(caches.glob("*.npy"))) == 1
-
-
-def test_the_largest_vocabulary_of_two_bytes() -> None:
-    tokenizer = tokenizers.symbols([str(number) for number in range(2**16 - len(tokenizers.SPECIAL_TOKENS))])
-    last = tokenizer.alphabet[-1]
-    ids = token_cache.encode(Corpus("key", lambda: iter([Chunk([last], True, 1)])), tokenizer)
-    assert ids.dtype == np.uint16
-    assert tokenizer.tokens(ids.tolist()) == [last]
 
 
 def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:

@@ -68,12 +68,6 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
     assert documents(corpus) == documents(corpus) == [*TEXTS, "b"]
 
 
-def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "table.jsonl"
-    path.write_text('{"text": "a"}\n{"text": null}\n{"other": 1}\n{"text": "b"}\n')
-    assert documents(corpora.load(str(path))) == ["a", "b"]
-
-
 def test_rows_as_one_running_text(tmp_path: Path) -> None:
     corpus = corpora.load(table(tmp_path, ".jsonl", ["a\n", "b\n"]), documents="whole")
     assert not corpus.packed
