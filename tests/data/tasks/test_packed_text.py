@@ -17,10 +17,8 @@ DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def make(tmp_path: Path) -> Callable[..., Any]:
     """make(name, **options): the task on a table of DOCUMENTS, or of others."""
-    pytest.importorskip("datasets")
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
 
     def task(name: str = "text", documents_are: list[str] = DOCUMENTS, **options: object) -> Any:
         path = tmp_path / "table.jsonl"
@@ -30,14 +28,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return task
 
 
-def spelt(task: Text, ids: list[int]) -> str:
-    return "".join(task.vocabulary.tokens(ids))
-
-
 def test_an_end_token_stands_between_two_documents(make: Callable) -> None:
     task = make()
     stream = torch.cat([torch.from_numpy(task._parts[part].astype("int64")) for part in ("training", "validation")])
-    assert spelt(task, stream.tolist()) == "<eos>".join(DOCUMENTS)
+    assert "".join(task.vocabulary.tokens(stream.tolist())) == "<eos>".join(DOCUMENTS)
 
 
 def test_with_isolation_nothing_is_predicted_across_a_border(make: Callable) -> None:

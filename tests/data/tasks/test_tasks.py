@@ -35,8 +35,7 @@ def test_answers_are_those_of_plain_python(name: str, symbols: int, shortest: in
 
 
 @pytest.mark.parametrize("name", [*PAIR_TASKS, "markov", "text", "masked_text", "translation"])
-def test_examples_are_a_function_of_their_seed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+def test_examples_are_a_function_of_their_seed(name: str, tmp_path: Path) -> None:
     (make_files(tmp_path) / "some.txt").write_text("the cat sat on the mat, " * 40)
     text = {"path": str(tmp_path / "some.txt"), "block": 16, "test_share": 0.2}
     others = {"markov": {}, "text": text, "masked_text": text, "translation": {"path": str(tmp_path)}}

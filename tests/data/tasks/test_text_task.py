@@ -18,22 +18,15 @@ from minitx.data.text import corpora
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
 
-datasets = pytest.importorskip("datasets")
-
 Writer = Callable[..., Text]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
-    """make(content, **options): the task on a file of its own."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    written = 0
+def make(tmp_path: Path) -> Writer:
+    """make(content, **options): the task on a file."""
 
     def task(content: str, kind: type[Text] = Text, **options: object) -> Any:
-        nonlocal written
-        written += 1
-        path = tmp_path / f"{written}.txt"
+        path = tmp_path / "some.txt"
         path.write_text(content, newline="")
         return kind(path=str(path), **options)  # type: ignore[arg-type]
 
