@@ -1,13 +1,14 @@
 """Legend: in layouts 10, 11, ... are symbols; P, B, E, S are <pad>, <bos>, <eos>, <sep>."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
+from minitx.data import prompts
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Kind, Pairs, check_architecture, positions, question_prompt, right_aligned
 from minitx.data.tokenizers import SpecialIds
@@ -16,6 +17,7 @@ from small_models import every_architecture
 P, B, E, S = 7, 8, 9, 5  # not the usual ids
 SPECIAL = SpecialIds(pad=P, bos=B, eos=E, sep=S, unk=6, mask=4)
 X = IGNORE
+padded = partial(prompts.padded, pad=P, device=torch.device("cpu"))
 
 SYMBOLS = st.integers(10, 30)
 RAGGED = st.lists(
@@ -23,12 +25,6 @@ RAGGED = st.lists(
     min_size=1,
     max_size=6,
 )
-
-
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(1, *map(len, rows))
-    ids = torch.tensor([row + [P] * (longest - len(row)) for row in rows])
-    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
 
 
 def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:

@@ -103,7 +103,6 @@ def test_numbers_of_one_length() -> None:
     task = make("number_words", languages=("en",), batch_size=4, direction="to_digits", numbers=(0, 999))
     for length in (1, 2, 6):
         one = task.of_length(length)
-        assert (one.languages, one.direction, one.batch_size) == (("en",), "to_digits", 4)
         one.vocabulary = task.vocabulary  # a checkpoint's, trained on smaller numbers
         assert {len(answer) for _, _, answer in pairs_of(one, one.examples("test", 20))} == {length}
     assert task.of_length(1).numbers == (0, 9)

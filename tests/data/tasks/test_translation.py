@@ -59,13 +59,6 @@ def test_held_out_examples_are_the_file_in_its_order(folder: Path, split: Any) -
     assert pairs_of(fewer, fewer.examples(split)) == fewer.sentences(split) == whole[:7]
 
 
-def test_names_and_directions_of_files_are_options(folder: Path) -> None:
-    write_split(folder, "dev", [("sea", "mar")])
-    backwards = make(folder, source="en", target="de", validation="dev")
-    assert backwards.sentences("validation") == [("mar", "sea")]
-    assert {(target, source) for source, target in sampled(backwards)} == sampled(make(folder))
-
-
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("name", ["val", "test"])
 def test_a_held_out_sentence_is_never_trained_on(folder: Path, name: str, side: int) -> None:
@@ -180,11 +173,6 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     merged = [token.strip("Ġ") for token in task.vocabulary.alphabet if len(token) > 2]
     assert merged
     assert all(token == token.lower() for token in merged)
-    as_written = make(folder)
-    assert any(
-        token.strip("Ġ") != token.strip("Ġ").lower() for token in as_written.vocabulary.alphabet if len(token) > 2
-    )
-    assert pairs_of(as_written, as_written.examples("validation")) == [("DREI Ä", "Three Ä")]
     again = type(task.vocabulary).from_dict(task.vocabulary.to_dict())
     assert again.decode(again.encode("DREI vier")) == "drei vier", "also from a checkpoint"
 
@@ -219,8 +207,6 @@ def test_groups_are_of_equal_longer_sides(folder: Path) -> None:
 
 def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
     task = make(folder, batch_size=64)
-    pairs = len(parallel.read(str(folder), "train", "de", "en", "training"))
-    assert pairs < 2 * 64
     several = [len({*pairs_of(task, task.batch(generator(step), 64))}) for step in range(5)]
     assert min(several) > 64 / 3, "few pairs in many groups would repeat the same sentences"
     few = make(folder, batch_size=4)
@@ -234,11 +220,6 @@ def config(folder: Path, architecture: Any, **model: Any) -> Config:
     data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}}
     sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1}
     return Config(data=data, model=ModelConfig(architecture=architecture, **sizes, **model))
-
-
-def test_an_encoder_alone_cannot_translate_and_says_so_before_reading(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only answers position by position"):
-        resolve(config(tmp_path / "nowhere", "encoder_only"))
 
 
 def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Path) -> None:

@@ -158,8 +158,7 @@ def test_a_sample_is_spread_evenly_or_the_beginning_of_a_text_of_unknown_size() 
 def test_a_tokenizer_is_trained_on_its_share() -> None:
     chunks = [Chunk(["ab " * 30], True, 900_000), Chunk(["qz " * 30], True, 900_000)]
     corpus = Corpus("key", lambda: iter(chunks), size=None)
-    some = encoded.train_tokenizer(corpus, {"name": "word", "sample": 1})
-    assert "qz" in some.alphabet, "a chunk that begins below the limit is taken"
+    assert "qz" in encoded.train_tokenizer(corpus, {"name": "word", "sample": 1}).alphabet, "begins below the limit"
     chunks.insert(0, chunks[0])
     corpus = Corpus("other", lambda: iter(chunks), size=None)
     assert "qz" not in encoded.train_tokenizer(corpus, {"name": "word", "sample": 1}).alphabet
