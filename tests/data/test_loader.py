@@ -7,21 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitx.config.errors import ConfigError
-from minitx.data.batch import Batch
 from minitx.data.examples import Stream
 from minitx.data.loader import FixedBatches, TrainingBatches, curriculum
 from minitx.data.tasks import Reverse
 from small_models import every_architecture
+from toy import same
 
 TASK = Reverse(symbols=8, length=(1, 9), batch_size=5)
 
 
 def batches(seed: int = 1, rank: int = 0, first: int = 0, total: int = 6, architecture: str = "decoder_only") -> list:
     return list(TrainingBatches(TASK, architecture, seed, rank, lambda: first, total))
-
-
-def same(one: Batch, other: Batch) -> bool:
-    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
 
 
 @every_architecture

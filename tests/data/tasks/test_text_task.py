@@ -1,6 +1,8 @@
 """Running text, and masked language modelling: the choice of tokens, their replacement, texts with <mask>."""
 
+import dataclasses
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minitx.data.batch import IGNORE
 from minitx.data.examples import Masked, Stream
-from minitx.data.tasks import MaskedText, Text, generator
+from minitx.data.tasks import TASKS, MaskedText, Text, generator
 from minitx.data.tasks.text import MASK_SHARE, RANDOM_SHARE, mask_tokens
 from minitx.data.text import corpora
 from minitx.data.text.tokenizer_training import CharTokenizer
@@ -85,8 +88,6 @@ def test_the_three_parts_follow_one_another_and_share_nothing(make: Writer) -> N
     test, validation = task.examples("test"), task.examples("validation")
     assert spelt(task, test.ids[0, :1]) + predicted(task, test) == text[130:180]
     assert spelt(task, validation.ids[0, :1]) + predicted(task, validation) == text[180:]
-    seen = set(spelt(task, task.batch(generator(1), 2000).ids))
-    assert seen == set(text[:130])
 
 
 def test_a_limit_takes_examples_evenly_from_beginning_to_end(make: Writer) -> None:
@@ -221,3 +222,87 @@ def test_special_tokens_and_unknown_characters_beside_a_mask() -> None:
     assert LETTERS.decode_masked([special.bos, a, special.mask, b, special.pad, special.unk]) == "a<mask>b"
     with pytest.raises(ValueError, match="'z' is not in the tokenizer's alphabet"):
         LETTERS.encode_masked("ab<mask>z")
+
+
+# ---- documents in one stream, separated by <eos>, isolated if requested ---------------------------------------------
+
+DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Callable[..., Any]:
+    """packed(name, **options): the task on a table of DOCUMENTS, or of others."""
+
+    def task(name: str = "text", documents_are: list[str] = DOCUMENTS, **options: object) -> Any:
+        path = tmp_path / "table.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents_are))
+        return TASKS[name](path=str(path), **{"block": 12, "validation_share": 0.3, **options})  # type: ignore[arg-type]
+
+    return task
+
+
+def test_an_end_token_stands_between_two_documents(packed: Callable) -> None:
+    task = packed()
+    stream = torch.cat([torch.from_numpy(task._parts[part].astype("int64")) for part in ("training", "validation")])
+    assert "".join(task.vocabulary.tokens(stream.tolist())) == "<eos>".join(DOCUMENTS)
+
+
+def test_with_isolation_nothing_is_predicted_across_a_border(packed: Callable) -> None:
+    task = packed(isolate=True)
+    stream = task.batch(generator(1), 50)
+    assert stream.documents is not None
+    assert torch.equal(stream.ids, packed().batch(generator(1), 50).ids)
+    batch = stream.frame("decoder_only", task.vocabulary.special)
+    end = task.vocabulary.special.eos
+    assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "the token after an end belongs to another document"
+    assert torch.equal(batch.labels[batch.labels != IGNORE], stream.ids[:, 1:][batch.tgt != end])
+    assert (batch.labels == end).any(), "that a document ends is predicted"
+    assert torch.equal(batch.model_inputs()["documents"], stream.documents[:, :-1])
+    for row, numbers in zip(batch.tgt.tolist(), batch.documents.tolist(), strict=True):
+        for place in range(1, len(row)):
+            assert numbers[place] == numbers[place - 1] + (row[place - 1] == end)
+
+
+def test_padding_is_still_not_predicted(packed: Callable) -> None:
+    task = packed(isolate=True)
+    stream = task.examples("validation")
+    padding = stream.ids[:, 1:] == task.vocabulary.special.pad
+    assert padding.any()
+    assert (stream.frame("decoder_only", task.vocabulary.special).labels[padding] == IGNORE).all()
+
+
+def parts(ids: torch.Tensor, end: int) -> list[slice]:
+    ends = [place + 1 for place, token in enumerate(ids.tolist()) if token == end]
+    borders = [0, *ends] if ends and ends[-1] == len(ids) else [0, *ends, len(ids)]
+    return [slice(a, b) for a, b in itertools.pairwise(borders)]
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "rope"])
+@pytest.mark.parametrize(("name", "architecture"), [("text", "decoder_only"), ("masked_text", "encoder_only")])
+def test_isolated_documents_are_read_as_if_alone(
+    packed: Callable, tiny: Any, name: str, architecture: str, scheme: str
+) -> None:
+    task = packed(name, isolate=True, block=20, documents_are=["abc", "d", "cadbac", "ba", "abcdabc"] * 6)
+    model = tiny(architecture, scheme)
+    batch = task.batch(generator(1), 4).frame(architecture, task.vocabulary.special)
+    ids = batch.tgt if batch.src is None else batch.src
+    together = model(**dataclasses.replace(batch, documents=None).model_inputs())
+    packed = model(**batch.model_inputs())
+    apart, differs = 0, False
+    for row in range(4):
+        answers = task.vocabulary.special.eos
+        for place in parts(ids[row], answers):
+            alone = model(ids[row : row + 1, place])[0]
+            torch.testing.assert_close(packed[row, place], alone, rtol=1e-5, atol=1e-5)
+            differs |= not torch.allclose(together[row, place], alone, rtol=1e-3, atol=1e-3)
+            apart += 1
+    assert apart > 8
+    assert differs, "without isolation they see each other"
+
+
+def test_nothing_to_isolate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("some text\n\nand more\n\n" * 20)
+    task = Text(path=str(tmp_path / "x.txt"), isolate=True, block=4)
+    with pytest.raises(ValueError, match=r"data\.isolate: .*x\.txt is read as one running text; set data\.documents"):
+        _ = task.vocabulary
+    assert Text(path=str(tmp_path / "x.txt"), isolate=True, block=4, documents="paragraph").batch(generator(1), 2)
