@@ -95,8 +95,8 @@ class Task:
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The tokenizer; may be assigned, to use that of a checkpoint."""
-        raise NotImplementedError
+        """The tokenizer; may be assigned, to use that of a checkpoint. By default that of `symbols` numbers."""
+        return numbered(vars(self)["symbols"])
 
     @property
     def longest(self) -> tuple[int, int]:

@@ -62,10 +62,6 @@ class Counting(LengthTask):
         if self.symbols < (longest := self.length[1]):
             raise ConfigError(f"data.symbols must be at least {longest}, the longest answer, got {self.symbols}")
 
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return numbered(self.symbols)
-
     @property
     def longest(self) -> tuple[int, int]:
         return 2, self.length[1]
