@@ -19,7 +19,7 @@ from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPrun
 from minitx.training.api import AllExtras, train_config
 from minitx.training.choices.timing import first_batch
 from minitx.training.describe import cost
-from minitx.training.module import SELECTION, RunCallback
+from minitx.training.module import SELECTION, Callback
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
@@ -40,7 +40,7 @@ def work(trial: ClaimedTrial) -> None:
         trial.end(FAIL, sentence if plain else f"{type(error).__name__}: {sentence}")
 
 
-class _ReportValidations(RunCallback):
+class _ReportValidations(Callback):
     def __init__(self, trial: ClaimedTrial) -> None:
         self.trial = trial
 

@@ -1,7 +1,9 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,11 @@ from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
 from minitx.training import run
-from minitx.training.choices.numerics import Numerics, choose_numerics
+from minitx.training.choices.numerics import Numerics, choose_numerics, training_kernel
 from minitx.training.folder import RunFiles
-from minitx.training.lightning_messages import silence_lightning
 from minitx.training.resilience.disk import TolerantFiles
-from minitx.training.resilience.folder_lock import locked_new_folder, locked_old_folder
+from minitx.training.resilience.folder_lock import locked_folder
+from minitx.training.resilience.memory import freed_memory_kept
 from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
 from minitx.training.start import Start
@@ -81,18 +83,31 @@ def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from
     return found
 
 
+UNINFORMATIVE = (
+    ".*does not have many workers.*",
+    ".*resuming from a checkpoint that ended before the epoch ended.*",
+    ".*callbacks used to create the checkpoint need to be provided.*",  # settings may change on resume
+    ".*It is recommended to use .self.log.*sync_dist.*",  # figures are summed before they are logged
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*isinstance.treespec, LeafSpec.*",
+    ".*smaller than the logging interval.*",
+)
+"""Lightning's warnings that do not apply to batches sampled by number, or repeat ours."""
+
+
 class AllExtras(run.RunExtras):
     """All callbacks that a config selects and others, and the complete evaluation. Imports Lightning with training."""
 
     files = TolerantFiles
     numerics: Numerics
+    signals: Any  # the callback StopOnSignal
     stop: Any = None  # the callback StopWhen, if the config selects it
 
     def __init__(self, *callbacks: Any) -> None:
         self.added = callbacks
 
     def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
-        return locked_new_folder(config) if start is None else locked_old_folder(start.file.parent)
+        return locked_folder(config, None if start is None else start.file.parent)
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
         from minitx.training.callbacks.loggers import create
@@ -119,17 +134,17 @@ class AllExtras(run.RunExtras):
         from minitx.training.callbacks.log_attention import LogAttention
         from minitx.training.callbacks.log_embeddings import LogEmbeddings
         from minitx.training.callbacks.profiling import ProfileSteps
-        from minitx.training.choices.attention_kernel import AttentionKernel
         from minitx.training.choices.auto_compile import AutoCompile
         from minitx.training.resilience.divergence import StopOnDivergence
-        from minitx.training.resilience.memory import KeepFreedMemory
         from minitx.training.resilience.signals import StopOnSignal
 
-        silence_lightning()
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+        for message in UNINFORMATIVE:
+            warnings.filterwarnings("ignore", message)
         settings = config.trainer
         wanted: list[Any] = [
             StopOnDivergence(config, files),
-            AttentionKernel(self.numerics.attention_kernel),
+            *super().callbacks(config, files),
             *([LogAttention(config.log.attention)] if "tensorboard" in config.log.to else []),
             *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
         ]
@@ -150,7 +165,13 @@ class AllExtras(run.RunExtras):
             from minitx.training.callbacks.average_weights import AverageWeights
 
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
-        return [*wanted, StopOnSignal(files), KeepFreedMemory(), *self.added]
+        self.signals = StopOnSignal(files)
+        return [*wanted, self.signals, *self.added]
+
+    @contextmanager
+    def around(self, trainer: Any) -> Iterator[None]:
+        with training_kernel(self.numerics.attention_kernel), self.signals.around(trainer), freed_memory_kept():
+            yield
 
     def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
         figures, ema = evaluation_report(predictor), predictor.config.trainer.ema

@@ -19,7 +19,7 @@ from minitx.config.schema import Config
 from minitx.training import run
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
-from minitx.training.resilience.folder_lock import locked_new_folder
+from minitx.training.resilience.folder_lock import locked_folder
 from minitx.training.resolve import resolve
 from tests.training.interrupting import assert_same_run, break_off, interrupt_at, scalars, state
 
@@ -303,7 +303,7 @@ def test_runs_that_start_at_the_same_moment_have_folders_of_their_own(
     small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # as each sees it before the other creates its folder
-    with locked_new_folder(small()) as one, locked_new_folder(small()) as other:
+    with locked_folder(small(), None) as one, locked_folder(small(), None) as other:
         assert (one.name, other.name) == ("v0", "v1")
 
 
@@ -327,7 +327,7 @@ def test_a_run_that_left_nothing_leaves_its_folder_to_the_next(
     version.mkdir(parents=True)
     for name in left:
         (version / name).write_text("x")
-    with locked_new_folder(small()) as folder:
+    with locked_folder(small(), None) as folder:
         assert folder == version.with_name(taken)
         assert not list(folder.glob(".*"))
 
@@ -336,7 +336,7 @@ def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: p
     """As to a disk that is not mounted."""
     monkeypatch.setattr(itertools, "count", lambda first: range(first, first + 3))
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
-    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"), locked_new_folder(small()):
+    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"), locked_folder(small(), None):
         pass
 
 

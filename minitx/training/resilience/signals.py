@@ -12,16 +12,16 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from minitx.training.folder import RunFiles, print_line
-from minitx.training.module import RunCallback
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SIGPIPE: Any = getattr(signal, "SIGPIPE", None)  # Windows has neither this one nor SIGHUP
 
 
-class StopOnSignal(RunCallback):
+class StopOnSignal(Callback):
     """End a run at a signal, or when nobody reads its output any more, with exit code 128 + the signal's number.
 
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
