@@ -30,11 +30,11 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
+from minitx.hardware.machine import finished_at
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.training.choices.numerics import training_kernel
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.choices.races import race as race_steps
-from minitx.training.choices.timing import finished_at
 from minitx.training.resilience.memory import freed_memory_kept
 
 CPU_SIZES = (

@@ -17,7 +17,7 @@ from minitx.sweeps.plan import fingerprint
 from minitx.sweeps.tables import Row
 from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
-from minitx.training.choices.timing import first_batch
+from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost
 from minitx.training.module import SELECTION, Callback
 

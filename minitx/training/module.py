@@ -79,9 +79,10 @@ class TransformerModule(pl.LightningModule):
         return time.perf_counter() - self._start_time
 
     def on_train_start(self) -> None:
-        """Replace the optimizer settings of a checkpoint by those of the config."""
+        """Replace the optimizer settings of a checkpoint by those of the config, at the step of the checkpoint."""
         optimizer, scheduler = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler
         assert isinstance(scheduler, LambdaLR)
+        scheduler.last_epoch = self.trainer.global_step
         scheduler.base_lrs = [settings["initial_lr"] for settings in self._group_settings]
         for group, settings in zip(optimizer.param_groups, self._group_settings, strict=True):
             group.update(settings, lr=settings["initial_lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch))

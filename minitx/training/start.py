@@ -211,14 +211,20 @@ def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
     finished epoch of a completed run by another.
     """
 
-    def counters(started: int, done: int) -> dict[str, int]:
-        return {"ready": started, "started": started, "processed": done, "completed": done}
+    def progress(started: int, done: int, **more: bool) -> dict[str, Any]:
+        counters = {"ready": started, "started": started, "processed": done, "completed": done}
+        return {"total": counters, "current": dict(counters), **more}
 
-    step, loops = contents["global_step"], contents["loops"]["fit_loop"]
-    done = counters(step * accumulate, step * accumulate)
-    loops["epoch_progress"] = {name: counters(1, 0) for name in ("total", "current")}
-    loops["epoch_loop.batch_progress"] = {"total": done, "current": dict(done), "is_last_batch": False}
-    loops["epoch_loop.state_dict"] = {"_batches_that_stepped": step}
+    step = contents["global_step"]
     # One started and not completed makes Lightning run the validation that was due at the last save.
-    started = counters(0 if contents.get("validated", True) else 1, 0)
-    loops["epoch_loop.val_loop.batch_progress"] = {"total": started, "current": dict(started), "is_last_batch": False}
+    validations = progress(0 if contents.get("validated", True) else 1, 0, is_last_batch=False)
+    contents["loops"] = {"fit_loop": {
+        "epoch_progress": progress(1, 0),
+        "epoch_loop.state_dict": {"_batches_that_stepped": step},
+        "epoch_loop.batch_progress": progress(step * accumulate, step * accumulate, is_last_batch=False),
+        "epoch_loop.scheduler_progress": progress(step, step),
+        "epoch_loop.automatic_optimization.optim_progress": {
+            "optimizer": {"step": progress(step, step), "zero_grad": progress(step, step)},
+        },
+        "epoch_loop.val_loop.batch_progress": validations,
+    }}  # fmt: skip

@@ -8,10 +8,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from minitx import ModelConfig, build_model
 from minitx.config.schema import OptimizerConfig, ScheduleConfig
-from minitx.training import optim
 from minitx.training.optim import build_optimizer, place_step_counters, schedule
 from minitx.training.optimizers.muon import CombinedOptimizer
-from minitx.training.resilience.training_state import regrouped
 
 NAMES = ("constant", "linear", "cosine", "noam", "wsd")
 
@@ -81,30 +79,6 @@ def test_biases_of_attention_scores_are_not_decayed(name: str, biases: str, opti
     undecayed = {p for group in built.param_groups if not group["weight_decay"] for p in group["params"]}
     for path, parameter in model.named_parameters():
         assert (parameter in undecayed) == bool(parameter.dim() < 2 or re.search(biases, path)), path
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("name", ["t5", "transformer_xl", "learned"])
-def test_an_older_state_goes_to_the_same_parameters(name: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier versions decayed the biases of attention scores with the matrices."""
-    model, config = learned_scores(name), OptimizerConfig(name=optimizer)  # type: ignore[arg-type]
-    with monkeypatch.context() as patch:
-        patch.setattr(optim, "biases_of_scores", lambda model: set())
-        older = build_optimizer(model, config)
-        for number, parameter in enumerate(model.parameters()):
-            parameter.grad = torch.full_like(parameter, number + 1.0)
-        older.step()
-    now = build_optimizer(model, config)
-    now.load_state_dict(regrouped(deepcopy(older.state_dict()), model))
-    states = [
-        {p: state for part in getattr(each, "parts", [each]) for p, state in part.state.items()}
-        for each in (older, now)
-    ]
-    for parameter in model.parameters():
-        one, other = (each[parameter] for each in states)
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[key], other[key]) for key in one)
-    assert regrouped(now.state_dict(), model) == now.state_dict()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

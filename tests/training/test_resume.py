@@ -76,12 +76,15 @@ def test_killed_and_resumed_is_never_interrupted(small: Any, trained: Any, versi
     assert_same_run(trained(**sections), version)
 
 
+@pytest.mark.parametrize(("scheme", "optimizer"), [("t5", "adamw"), ("transformer_xl", "muon")])
 def test_a_run_from_before_score_biases_were_left_alone(
-    small: Any, trained: Any, version: Path, monkeypatch: pytest.MonkeyPatch
+    small: Any, trained: Any, version: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, optimizer: str
 ) -> None:
     """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
     sections = seven(
-        model={"position": {"name": "t5"}}, optimizer={"weight_decay": 0.0}, trainer={"gradient_clip_val": 0.0}
+        model={"position": {"name": scheme}},
+        optimizer={"name": optimizer, "weight_decay": 0.0},
+        trainer={"gradient_clip_val": 0.0},
     )
     straight = trained(**sections)
     with monkeypatch.context() as patch:
@@ -336,8 +339,8 @@ def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: p
     """As to a disk that is not mounted."""
     monkeypatch.setattr(itertools, "count", lambda first: range(first, first + 3))
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
-    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"), locked_folder(small(), None):
-        pass
+    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"):
+        locked_folder(small(), None).__enter__()
 
 
 def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, version: Path, capsys: Any) -> None:

@@ -12,7 +12,7 @@ from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.prompts import labels
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
-from minitx.training.callbacks.event_logger import RunLogger
+from minitx.training.callbacks.loggers import RunLogger
 
 COLUMNS = ["token", "vector", "example", "position"]
 """Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
