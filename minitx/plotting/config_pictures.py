@@ -7,7 +7,7 @@ import torch
 
 from minitx.interpret.position_signals import PositionSignal, position_signals
 from minitx.plotting.panels import Heat, Lines, sheet
-from minitx.training.describe import schedule_points
+from minitx.training.optim import schedule_points
 from minitx.training.resolve import ResolvedRun
 
 MAX_POSITIONS = 128

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from minitx.config.schema import Config, ScheduleConfig
+from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
 from minitx.training.choices.numerics import choose_numerics, first_batch, training_kernel
 from minitx.training.losses import cross_entropy
-from minitx.training.optim import schedule
+from minitx.training.optim import schedule_points
 from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -90,13 +90,6 @@ def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
         f"attention ({device}, {precision})",
         *(f"  {place:<32} {'; '.join(each)}" for place, each in lines.items()),
     ]
-
-
-def schedule_points(config: ScheduleConfig, max_steps: int, points: int) -> list[tuple[int, float]]:
-    """(steps done, ratio to the peak) at up to `points` evenly spaced steps, first and last included."""
-    ratio = schedule(config, max_steps)
-    steps = torch.linspace(0, max_steps - 1, min(points, max_steps)).long().tolist()
-    return [(step, ratio(step)) for step in steps]
 
 
 def learning_rate_curve(config: Config) -> list[str]:

@@ -213,18 +213,17 @@ def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
 
     def progress(started: int, done: int, **more: bool) -> dict[str, Any]:
         counters = {"ready": started, "started": started, "processed": done, "completed": done}
-        return {"total": counters, "current": dict(counters), **more}
+        return {"total": counters, "current": counters, **more}
 
     step = contents["global_step"]
+    steps = progress(step, step)
     # One started and not completed makes Lightning run the validation that was due at the last save.
     validations = progress(0 if contents.get("validated", True) else 1, 0, is_last_batch=False)
     contents["loops"] = {"fit_loop": {
         "epoch_progress": progress(1, 0),
         "epoch_loop.state_dict": {"_batches_that_stepped": step},
         "epoch_loop.batch_progress": progress(step * accumulate, step * accumulate, is_last_batch=False),
-        "epoch_loop.scheduler_progress": progress(step, step),
-        "epoch_loop.automatic_optimization.optim_progress": {
-            "optimizer": {"step": progress(step, step), "zero_grad": progress(step, step)},
-        },
+        "epoch_loop.scheduler_progress": steps,
+        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": steps}},
         "epoch_loop.val_loop.batch_progress": validations,
     }}  # fmt: skip
