@@ -224,5 +224,5 @@ def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
         "epoch_loop.scheduler_progress": steps,
         "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": steps}},
         # One started and not completed makes Lightning run the validation that was due at the last save.
-        "epoch_loop.val_loop.batch_progress": progress(int(not contents.get("validated", True)), 0, is_last_batch=False),
+        "epoch_loop.val_loop.batch_progress": progress(int(contents.get("validated") is False), 0, is_last_batch=False),
     }}  # fmt: skip
