@@ -8,22 +8,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.config.yaml_files import overridden
+from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
 from minitx.training import run
-from minitx.training.choices.numerics import Numerics, choose_numerics, training_kernel
+from minitx.training.choices.numerics import Numerics, choose_numerics, first_batch, training_kernel
 from minitx.training.folder import RunFiles
 from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resilience.folder_lock import locked_folder
 from minitx.training.resilience.memory import freed_memory_kept
 from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
-from minitx.training.start import Start
+from minitx.training.start import Start, described
 
 
 def train(
@@ -126,9 +128,7 @@ class AllExtras(run.RunExtras):
         return self.numerics.precision, reason
 
     def notes(self, run: ResolvedRun) -> list[str]:
-        from minitx.training.resilience.start_notes import start_notes
-
-        return [*start_notes(run), *run.task.notes]
+        return [*_start_notes(run), *run.task.notes]
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         from minitx.training.callbacks.log_attention import LogAttention
@@ -186,3 +186,31 @@ class AllExtras(run.RunExtras):
 
         for logger in loggers:
             finish(logger, config, results)
+
+
+def _start_notes(run: ResolvedRun) -> list[str]:
+    """The step that a run resumes after or the weights that it starts from, and the settings that differ."""
+    start, task, found = run.start, run.task, run.changes
+    if start is None:
+        return []
+    if start.resumes:
+        lines = [f"--resume: continues after step {start.step:,}"]
+        if task.sampling == 1:
+            lines.append("--resume: training examples are sampled as by the earlier version that began this run")
+        newest = checkpoint.versions(start.file.parent.parent)[-1:]
+        if newest and newest[0].name != start.file.parent.name:
+            lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
+        return [*lines, f"--resume: {described(found)}"] if found else lines
+    lines = [f"--init_from: the weights of {start.path} ({start.config.run.name})"]
+    lines += [f"--init_from: {described({key: pair})}" for key, pair in found.items()]
+    if task.vocabulary.to_dict() != start.tokenizer.to_dict():
+        lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
+    elif unknown := _unknown_share(run):
+        lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
+    return lines
+
+
+def _unknown_share(run: ResolvedRun) -> float:
+    """The share of <unk> among the labels of the first batch."""
+    labels, unknown = first_batch(run.config, run.task).labels, run.task.vocabulary.special.unk
+    return float((labels == unknown).sum() / (labels != IGNORE).sum())
