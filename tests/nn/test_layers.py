@@ -31,7 +31,7 @@ with_padding = pytest.mark.parametrize("padded", [False, True], ids=["", "paddin
 
 def encoder_layer(norm_first: bool = True, activation: str = "gelu", dropout: float = 0.0) -> EncoderLayer:
     ffn = FeedForward(D, 20, activation, dropout)
-    return EncoderLayer(MultiHeadAttention(D, HEADS), ffn, D, norm_first, dropout)
+    return EncoderLayer(MultiHeadAttention(D, HEADS), ffn, D, None, norm_first, dropout)
 
 
 def decoder_layer(
@@ -54,7 +54,7 @@ def test_encoder_layer_equals_torch(norm_first: bool, activation: str, padded: b
     keep = keep_of(6, 5, 4)
     theirs = twin(ours)(x, src_key_padding_mask=~keep if padded else None)
     prepared = ours.self_attn.prepare(x, mask=masks.key_padding(keep)) if padded else None
-    out = ours(x, prepared)
+    out = ours(x, prepared=prepared)
     close(out[keep], theirs[keep])  # torch may compute anything at padding
 
 
@@ -82,7 +82,7 @@ def test_decoder_layer_equals_torch(norm_first: bool, activation: str, padded: b
 @both_norms
 def test_decoder_layer_alone_is_an_encoder_layer_under_the_causal_rule(norm_first: bool, roughen, twin) -> None:
     ours = roughen(decoder_layer(norm_first, cross=False))
-    as_encoder = EncoderLayer(ours.self_attn, ours.ffn, D, norm_first)
+    as_encoder = EncoderLayer(ours.self_attn, ours.ffn, D, norm_first=norm_first)
     as_encoder.add_norm_attn, as_encoder.add_norm_ffn = ours.add_norm_self, ours.add_norm_ffn
     triangle, x = torch.ones(5, 5).tril().bool(), torch.randn(2, 5, D)
     theirs = twin(as_encoder)(x, src_mask=~triangle)
