@@ -70,27 +70,6 @@ def test_logits_and_maps_are_equal(both: tuple[HFModel, Predictor]) -> None:
             torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
-@every_case
-@torch.no_grad()
-def test_activations_add_up_and_their_own_values_change_nothing(both: tuple[HFModel, Predictor]) -> None:
-    model, ids = both[1].model, torch.arange(12)[None] * 7 % 100
-    arguments = (ids, ids[:, :9]) if both[1].architecture == "encoder_decoder" else (ids,)
-    with minitx.trace(model) as t:
-        before = model(*arguments)
-    with minitx.intervene(model, t):
-        assert torch.equal(model(*arguments), before)
-    for path in [name.removesuffix(".resid_pre") for name in t if name.endswith("resid_pre")]:
-        for attention in {"self_attn", "cross_attn"} & dict(model.get_submodule(path).named_children()).keys():
-            bias = model.get_submodule(f"{path}.{attention}.o_proj").bias
-            heads = t[f"{path}.{attention}.result"].sum(dim=2) + (0.0 if bias is None else bias)
-            torch.testing.assert_close(heads, t[f"{path}.{attention}.out"], atol=1e-5, rtol=1e-5)
-        added = [t[name] for name in t if name.startswith(f"{path}.") and name.endswith("n.out")]
-        if both[1].config.model.norm_first and not both[1].config.model.sandwich_norm:
-            torch.testing.assert_close(
-                sum(added, t[f"{path}.resid_pre"]), t[f"{path}.resid_post"], atol=1e-5, rtol=1e-5
-            )
-
-
 @pytest.mark.parametrize("both", [name for name in CASES if "bert" not in name], indirect=True)
 def test_greedy_texts_are_equal(both: tuple[HFModel, Predictor]) -> None:
     check_text(both[0].model, both[0].tokenizer, both[1], PROMPTS)

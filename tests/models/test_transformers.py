@@ -112,6 +112,11 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architectur
         ({"position": {"name": "sinusoidal", "base": "wide"}}, "model.position.base", "wide"),
         ({"position": {"name": "learned", "max_len": 0}}, "model.position.max_len", "0"),
         ({"architecture": "decoder_only", "n_decoder_layers": 2}, "model.n_decoder_layers", "decoder_only"),
+        *(({"prefix_lm": True, **changes}, "model.prefix_lm", "with") for changes in
+          ({"architecture": "encoder_only"}, {}, {"architecture": "decoder_only", "window": 4})),
+        ({"position_ids": {"name": "offset", "largest": -1}}, "model.position_ids.largest", "-1"),
+        *(({"position_ids": {"name": "randomized", "range": 10, "longest": longest}}, "model.position_ids.longest",
+           f"{longest} and 10") for longest in (0, 11)),
     ],
     ids=str,
 )  # fmt: skip
