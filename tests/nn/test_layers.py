@@ -11,11 +11,15 @@ from minitx.nn import (
     ACTIVATIONS,
     POSITIONS,
     AddNorm,
+    DecoderLayer,
+    EncoderLayer,
     EncoderStack,
     FeedForward,
     Head,
+    MultiHeadAttention,
     TokenEmbedding,
 )
+from minitx.nn.layers import Layer
 from minitx.nn.norms import RMSNorm
 from small_models import close
 
@@ -23,7 +27,17 @@ D, HEADS = 12, 3
 both_norms = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 
 
-# --- layers against torch -------------------------------------------------------------------------------------------
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+@both_norms
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+def test_a_layer_alone_equals_torch(kind: type[Layer], norm_first: bool, roughen, twin) -> None:
+    """Without a stack nothing is padding, and a decoder's layer is causal."""
+    cross_attn = MultiHeadAttention(D, HEADS) if kind is DecoderLayer else None
+    ours = roughen(kind(MultiHeadAttention(D, HEADS), FeedForward(D, 20), D, cross_attn, norm_first))
+    x, memory, future = torch.randn(3, 5, D), torch.randn(3, 7, D), ~torch.ones(5, 5).tril().bool()
+    close(ours(x, memory), twin(ours)(x, memory, tgt_mask=future) if cross_attn else twin(ours)(x))
 
 
 # --- norms ----------------------------------------------------------------------------------------------------------
