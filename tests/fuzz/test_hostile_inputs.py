@@ -57,7 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResolvedRun, Path
     return resumed, resumed.start.file
 
 
-@few_and_many(150, 3000, 2)
+@few_and_many(150, 1000, 2)
 def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], count: int, seed: int) -> None:
     """One that fits leads to finite weights, without a write past the end of moments that are too small."""
     resumed, asked, chance = trained[0], Asked(), random.Random(seed)

@@ -246,7 +246,10 @@ def test_unscaled_maps_into_the_residual_are_drawn_as_any_other(architecture: st
     weights, depth = {}, {"n_layers": 3, "n_decoder_layers": 1 if architecture == "encoder_decoder" else None}
     for scaled in (True, False):
         torch.manual_seed(3)
-        weights[scaled] = dict(fresh(architecture, **depth, scale_residual=scaled).named_parameters())
+        model = fresh(architecture, **depth, scale_residual=scaled)
+        weights[scaled] = dict(model.named_parameters())
+    if architecture == "encoder_decoder":
+        assert (len(model.encoder.layers), len(model.decoder.layers)) == (3, 1)
     for path, weight in weights[False].items():
         layers = 1 if architecture == "encoder_decoder" and path.startswith("decoder.") else 3
         factor = math.sqrt(2 * layers) if path.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
