@@ -218,6 +218,9 @@ FOLDERS: dict[str, tuple[str, bytes]] = {
     "a header of many tensors": ("model.safetensors", _header(b"{%s}" % b",".join(
         b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % number for number in range(10**5)
     ))),
+    "weights that are not finite": ("model.safetensors", save(
+        {name: torch.full_like(weight, torch.nan) for name, weight in gpt2_weights().items()}
+    )),
     "a deep header": ("model.safetensors", _header(b'{"a":' * 10**5)),
 }  # fmt: skip
 """A file of each, and its bytes."""

@@ -149,6 +149,13 @@ def test_model_folders_are_imported_or_refused(tmp_path: Path, count: int, seed:
     asked.check()
 
 
+@pytest.mark.parametrize("what", FOLDERS)
+def test_folders_made_to_harm_are_refused(tmp_path: Path, what: str) -> None:
+    write_folder(tmp_path / "model", dict([FOLDERS[what]]))
+    with pytest.raises(ConfigError):
+        import_model(str(tmp_path / "model"), tmp_path / "out.ckpt")
+
+
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 Case = tuple[str, list[str]]
