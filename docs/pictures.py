@@ -120,7 +120,7 @@ def residual(path: Path) -> None:
     for name, framed in (("pre-norm", True), ("post-norm", False), ("no residual", None)):
         torch.manual_seed(1)
         stack = [
-            EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 4 * width), width, bool(framed))
+            EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 4 * width), width, norm_first=bool(framed))
             for _ in range(depth)
         ]
         x = torch.randn(32, 16, width, requires_grad=True)
