@@ -14,7 +14,7 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.html import embedded
-from minitx.interpret.lens import decoder_lens, residual_streams
+from minitx.interpret.lens import decoder_lens, ranked, residual_streams
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
 
 MAX_MAP_TOKENS = 128
@@ -77,20 +77,19 @@ def explained(
     across = decoder_lens(model, inputs, streams)[:, 0, index] if isinstance(model, EncoderDecoder) else None
     added = attribute(model, inputs, tokens) if model.head.transform is None else None
     yield {
-        "lens": _layers(model.head(stack.norm(streams[name][:, 0, index])), token),
-        "encoder": None if across is None else _layers(across, token),
+        "lens": _layers(model.head(stack.norm(streams[name][:, 0, index])), tokens[0, :1]),
+        "encoder": None if across is None else _layers(across, tokens[0, :1]),
         "parts": None if added is None else [[part, float(values[0, index])] for part, values in added.items()],
     }
 
 
-def _layers(logits: Tensor, token: int) -> list[dict[str, Any]]:
+def _layers(logits: Tensor, answer: Tensor) -> list[dict[str, Any]]:
     """Rows of a lens, from logits [L + 1, V]."""
-    shares = logits.float().softmax(dim=-1)
-    best = shares.topk(min(LENS_TOKENS, shares.size(-1)))
-    ranks = (shares > shares[:, token, None]).sum(dim=-1) + 1
-    rows = zip(best.indices.tolist(), best.values.tolist(), ranks.tolist(), shares[:, token].tolist(), strict=True)
     return [
-        {"tokens": [*zip(ids, values, strict=True)], "rank": rank, "share": share} for ids, values, rank, share in rows
+        {"tokens": [*zip(ids, shares, strict=True)], "rank": rank, "share": share}
+        for ids, shares, rank, share in zip(
+            *(part.tolist() for part in ranked(logits, answer, LENS_TOKENS)), strict=True
+        )
     ]
 
 
