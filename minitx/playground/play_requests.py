@@ -1,4 +1,4 @@
-"""The requests of the page: their fields, and what each computes."""
+"""The requests of the page, but those of inspection.py: their fields, and what each computes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +16,6 @@ from minitx.interpret.intervene import At, intervene, mean_activations
 from minitx.interpret.parts import Part, all_parts, in_place_of
 from minitx.models.transformers import EncoderOnly
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import explained, recorded_maps
 from minitx.playground.known_answers import Questions
 from minitx.playground.written_steps import filled, written
 
@@ -139,39 +138,6 @@ class BeamTree(Prompted):
 
 
 @dataclass(kw_only=True)
-class TokensRequest(Prompted):
-    """A request about the tokens that a model has read, see inspection.py for the fields."""
-
-    source: list[int]
-    target: list[int]
-    prompt_tokens: int
-
-
-@dataclass(kw_only=True)
-class Look(TokensRequest):
-    """The maps of all heads."""
-
-    start: int = 0
-
-    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
-        """One line."""
-        return recorded_maps(session.predictor, self.source, self.target, self.start, self.prompt_tokens)
-
-
-@dataclass(kw_only=True)
-class Explain(TokensRequest):
-    """The lens and the attribution of one token."""
-
-    index: int
-    token: int
-
-    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
-        """One line."""
-        read = self.source, self.target, self.prompt_tokens
-        return explained(session.predictor, *read, self.index, self.token)
-
-
-@dataclass(kw_only=True)
 class Ablate:
     """The metrics without each part."""
 
@@ -183,7 +149,3 @@ class Ablate:
         """One line."""
         examples = min(self.examples, MAX_ABLATION_EXAMPLES)
         yield ablate(session.predictor, examples=examples, parts="heads,ffn").to_dict()
-
-
-REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
-"""By the last part of their address."""

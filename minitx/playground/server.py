@@ -4,7 +4,7 @@
     GET  /TOKEN/static/FILE    its modules and style, and those of the Attention tab
     GET  /TOKEN/model          what the page shows about the model
     GET  /TOKEN/examples       three test questions with their answers
-    POST /TOKEN/NAME           a request of play_requests.py; JSON in, a line of JSON for each item out
+    POST /TOKEN/NAME           a request of REQUESTS; JSON in, a line of JSON for each item out
 
 It listens on the loopback only. The token of the address is random; Host and Origin must be the server's own, so that
 no other page of the browser reaches it. Errors are {"error": sentence}.
@@ -30,8 +30,11 @@ from werkzeug.wrappers import Request, Response
 from minitx.config.errors import ConfigError
 from minitx.config.validation import validate
 from minitx.inference.predictor import Predictor
-from minitx.playground.play_requests import REQUESTS, Session
+from minitx.playground.inspection import Explain, Look
+from minitx.playground.play_requests import Ablate, BeamTree, Session, Write
 
+REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
+"""By the last part of their address."""
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 2**18
 MAX_WAITING = 16
