@@ -101,7 +101,7 @@ def _stacks(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Stack]]:
 def _in_stack(prefix: str, stack: Stack) -> Iterator[tuple[str, Site]]:
     """The activations of a stack, in the order in which it computes them."""
     for index, compiled in enumerate(stack.layers):
-        layer = compiled._modules.get("_orig_mod") or compiled
+        layer: Any = compiled._modules.get("_orig_mod") or compiled
         path = f"{prefix}layers.{index}"
         yield f"{path}.resid_pre", Site(stack, layer, "input", "BTD")
         sublayers = [(name, part) for name in _STREAM_AFTER if (part := layer._modules.get(name)) is not None]
@@ -134,8 +134,9 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterato
     models and parts run without their compiled code, which has no hooks.
     """
     compiled = "torch._dynamo" in sys.modules and _compiled(model)
+    eager: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     undo: list[Callable[[], Any]] = []  # ExitStack.callback takes three times as long
-    with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+    with eager:
         try:
             undo.extend(_attach(site, change) for site, change in changes)
             yield
