@@ -119,7 +119,8 @@ def _checked_part(
     may_be_empty: bool,
 ) -> dict[str, Any]:
     """The state_dict of AdamW or Muon; `older` are AdamW's groups in earlier versions."""
-    kind, numbers = type(optimizer).__name__, []
+    kind = type(optimizer).__name__
+    numbers: list[Any] = []
     _require(isinstance(saved, dict) and isinstance(saved.get("state"), dict), f"{kind} must have a state", saved)
     _require(isinstance(saved.get("param_groups"), list), "param_groups must be a list", saved.get("param_groups"))
     for group in saved["param_groups"]:
