@@ -28,7 +28,7 @@ PUBLISHED = {  # exact match in percent at 21 to 40, 108M parameters
 OVERRIDES = (
     "--trainer.max_steps=1000", "--trainer.val_every_n_steps=1000", "--data.validation_size=200",
     "--data.test_size=200", "--log.attention.every_n_validations=0", "--data.add_bos=false", "--data.add_eos=false",
-    "--model.n_heads=4", "--model.qk_norm=true",
+    "--model.n_heads=4", "--model.qk_norm=true", "--trainer.precision=auto",
 )  # fmt: skip
 OPTIONS = {
     "learned": ", max_len: 256",

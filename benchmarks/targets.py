@@ -240,7 +240,7 @@ TARGETS = (
     ),
     Target(
         "copy_lengths",
-        "decoder alone, RoPE with coupled ids and an end marker, trained up to length 20, tested on 21-60 (after "
+        "decoder alone, T5's bias with coupled ids and an end marker, trained up to length 20, tested on 21-60 (after "
         "Kazemnejad et al. 2023, with 10 symbols instead of 100); by scheme: lengths.md",
         "T5 54.9 %, ALiBi 42.7, none 39.3, sinusoidal 3.4, RoPE 1.5 at 21-40, with 108M parameters; 0 % at 40",
         ">= 99 % at 21-40 with every seed",
