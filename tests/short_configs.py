@@ -30,6 +30,8 @@ def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
     """An experiment of a few steps, its runs and its texts in a folder."""
     words = ["--config", str(path), *short(steps), "--run.folder", str(folder / "runs")]
     data: dict[str, Any] = yaml.safe_load(path.read_text())["data"]
+    if "stages" in data:
+        words += [f"--data.stages={[{**stage, 'steps': 1} for stage in data['stages']]}"]
     if data["name"] == "text":
         words += ["--data.validation_share", "0.01"]
         if data["path"].startswith("data/"):  # a text that the reader brings
