@@ -141,14 +141,14 @@ TARGETS = (
     ),
     Target(
         "associative_recall-16",
-        "1 to 16 pairs, 16 queries, after a first stage with 4 pairs",
+        "1 to 16 pairs, 16 queries, after stages with 1 to 2 pairs and with 4",
         "about 100 %",
         ">= 99.5 % at 16 pairs",
         overrides=(
             "--data.pairs=[1,16]",
             "--data.queries=16",
-            "--data.stages=[{steps: 900, pairs: [4, 4], queries: 4}]",
-            "--trainer.max_steps=2000",
+            "--data.stages=[{steps: 400, pairs: [1, 2], queries: 2}, {steps: 800, pairs: [4, 4], queries: 4}]",
+            "--trainer.max_steps=2300",
         ),
         lengths="16:16",
         headline=("exact_match", "exact_match@16-16"),
