@@ -133,8 +133,8 @@ TARGETS = (
     Target("induction-1", "the same with 1 layer", "fails", "fails", overrides=("--model.n_layers=1",)),
     Target(
         "associative_recall",
-        "64 symbols, 4 pairs of key and value, 4 queries, each answered where it is read (MQAR), after a stage with 1 to "
-        "2 pairs; 2 layers of attention alone",
+        "64 symbols, 4 pairs of key and value, 4 queries, each answered where it is read (MQAR), after a stage with 1 "
+        "to 2 pairs; 2 layers of attention alone",
         "about 100 %",
         ">= 99.9 %",
         first_seed=71,
