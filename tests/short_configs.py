@@ -6,14 +6,14 @@ from typing import Any
 
 import yaml
 
-from minitx.cli.config_parser import config_parser
+from minitx.cli.config_parser import Parser
 from minitx.config.schema import Config, config_from_dict
 from parallel_files import write_split
 
 
 def config_from_words(words: Sequence[str]) -> Config:
     """The Config of a command line: `--config FILE` and `--section.key value`, nothing else."""
-    return config_from_dict(config_parser().parse_args(words).values)
+    return config_from_dict(Parser(configured=True).parse_args(words).values)
 
 
 def short(steps: int) -> list[str]:
@@ -30,6 +30,8 @@ def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
     """An experiment of a few steps, its runs and its texts in a folder."""
     words = ["--config", str(path), *short(steps), "--run.folder", str(folder / "runs")]
     data: dict[str, Any] = yaml.safe_load(path.read_text())["data"]
+    if "stages" in data:
+        words += [f"--data.stages={[{**stage, 'steps': 1} for stage in data['stages']]}"]
     if data["name"] == "text":
         words += ["--data.validation_share", "0.01"]
         if data["path"].startswith("data/"):  # a text that the reader brings

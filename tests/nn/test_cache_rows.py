@@ -1,6 +1,5 @@
 """Rows of a cache that leave and continue each other, and windows that drop tokens: the same logits, no more memory."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -132,26 +131,3 @@ def test_the_capacity_of_a_window_does_not_grow(window: int | None) -> None:
         layer.extend(*torch.randn(2, 1, 1, 1, 2), window)
         most = max(most, layer.buffers[0].size(2))
     assert most >= 4 * FIRST_CAPACITY if window is None else most <= max(FIRST_CAPACITY, 2 * window)
-
-
-def test_a_long_prompt_keeps_its_capacity_and_no_more() -> None:
-    model: Any = build_tiny("decoder_only", "rope", window=3)
-    cache, ids, further = model.start(), draw(1, 3 * FIRST_CAPACITY), draw(1, 3 * FIRST_CAPACITY)
-    model.step(ids, cache)
-    capacity = cache.layers[0].buffers[0].size(2)
-    pieces = [model.step(piece, cache) for piece in further.split([1, 5, 1, 40, 1, 1, 7, 40], dim=1)]
-    assert cache.layers[0].buffers[0].size(2) == capacity
-    close(torch.cat(pieces, dim=1), model(torch.cat((ids, further), dim=1))[:, -further.size(1) :])
-
-
-def test_rows_may_leave_after_a_window_has_dropped_tokens() -> None:
-    model: Any = build_tiny("decoder_only", "alibi", window=3)
-    cache, ids = model.start(), draw(4, FIRST_CAPACITY + 5)
-    for token in ids.split(1, dim=1):
-        model.step(token, cache)
-    left, further, other = torch.tensor([3, 1]), draw(2, 1), copy.deepcopy(cache)
-    cache.select(left)
-    whole = model(torch.cat((ids[left], further), dim=1))[:, -1:]
-    close(model.step(further, cache), whole)
-    other.reorder(torch.tensor([3, 1, 2, 3]), 0)
-    close(model.step(torch.cat((further, draw(2, 1))), other)[:2], whole)
