@@ -40,9 +40,6 @@ class StaticCache(Cache):
         self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos.index_select(1, self.at)
 
-    def key_positions(self, tokens: int, window: int | None) -> Tensor:
-        """Position ids [B, capacity]; `keep` hides the empty capacity."""
-        return self.pos
 
     def advance(self, tokens: int) -> None:
         """Move the index of the next token."""

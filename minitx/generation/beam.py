@@ -50,7 +50,7 @@ def beam_search(
     """Search for the most likely sequences.
 
     Args:
-        model: its cache also has `reorder`.
+        model: its cache also has `branch`, which gives the cache of the beams: with `select` of prompts, and `reorder`.
         ids: the prompts [B, P]; for this and the other arguments see decode.steps.
         num_beams: number of running beams, K.
         logits_processor: changes the log-probabilities first, depending on the tokens so far.
@@ -62,13 +62,12 @@ def beam_search(
     with torch.inference_mode():
         search = _Search(ids, keep, num_beams, max_new_tokens, pad, length_penalty, early_stopping)
         cache: Any = model.start(*source)
-        logits = model.step(ids, cache, keep)[:, -1]  # once for all beams of a prompt
-        cache.select(search.items.repeat_interleave(num_beams))
-        logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]
+        logits = model.step(ids, cache, keep)[:, -1:].expand(-1, num_beams, -1)  # once for all beams of a prompt
+        cache = cache.branch(num_beams)
         step = default_step(model, cache)
         for count in range(max_new_tokens):
             last = count + 1 == max_new_tokens
-            own = logs = logits.float().log_softmax(dim=-1)
+            own = logs = logits.flatten(0, 1).float().log_softmax(dim=-1)  # [B K, V]
             if logits_processor is not None:
                 logs = logits_processor(logs, search.read, search.keep, count)
             totals = search.summed(logs, search.scores)  # [B, K V]
@@ -80,15 +79,16 @@ def beam_search(
             search.finish(candidates, ending)
             if last:
                 break
-            rows, shared = search.advance(candidates._replace(logs=best + MISSING_SCORE * ending))
+            cache.reorder(search.advance(candidates._replace(logs=best + MISSING_SCORE * ending)))
             settled = search.settled()
-            done, since = torch.stack((settled.sum(), shared)).tolist()
+            done = int(settled.sum())
             if done == len(settled):
                 break
-            cache.reorder(rows, since)
-            if len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
-                cache.select(search.drop(remaining_rows(settled, done)))
-            logits = step(search.read[:, -1:])[:, -1]
+            if num_beams * len(settled) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
+                left = remaining_rows(settled, done)
+                search.drop(left)
+                cache.select(left)
+            logits = step(search.read[:, -1].unflatten(0, (-1, num_beams)))
         found = search.result()
         return found._replace(ids=found.ids[..., : max(int(found.lengths.max()), 1)])
 
@@ -124,8 +124,6 @@ class _Search:
         self.scores = torch.full((batch, beams), MISSING_SCORE, device=device)  # summed log-probabilities
         self.scores[:, 0] = 0.0  # the beams are equal at first, so one represents all
         self.own = self.scores  # the same before penalties
-        # The length of the common prefix of two beams, which need not be copied from one to the other.
-        self.common = torch.full((batch, beams, beams), self.prompt, device=device)
         self.all = Beams(  # finished sequences of the whole batch
             torch.full((batch, beams, tokens), pad, device=device),
             torch.full((batch, beams), MISSING_SCORE, device=device),
@@ -164,21 +162,15 @@ class _Search:
             torch.cat((finished.lengths, torch.where(accepted, count + 1, 0)), dim=1).gather(1, order),
         )
 
-    def advance(self, candidates: _Candidates) -> tuple[Tensor, Tensor]:
-        """Make the K best candidates the running beams; returns the row each continues and the first token to copy."""
+    def advance(self, candidates: _Candidates) -> Tensor:
+        """Make the K best candidates the running beams; returns the beam that each continues [B, K]."""
         self.scores, chosen = candidates.logs.topk(self.beams, dim=1)
         self.own, parents, tokens = (part.gather(1, chosen) for part in candidates[1:])  # [B, K]
-        length = self.read.size(1)
-        itself = torch.arange(self.beams, device=parents.device)
-        shared = self.common.gather(2, parents[..., None])[..., 0].masked_fill(parents == itself, length)
-        of_parents = self.common.gather(1, parents[..., None].expand_as(self.common))
-        of_parents = of_parents.gather(2, parents[:, None].expand_as(self.common))
-        self.common = of_parents.masked_fill(parents[..., None] == parents[:, None], length)
         rows = (parents + self.beams * torch.arange(len(parents), device=parents.device)[:, None]).flatten()
         self.read = torch.cat((self.read.index_select(0, rows), tokens.flatten()[:, None]), dim=1)
         if self.keep is not None:
             self.keep = torch.cat((self.keep, torch.ones_like(self.keep[:, :1])), dim=1)
-        return rows, shared.min()
+        return parents
 
     def settled(self) -> Tensor:
         """Whether the finished sequences are final, for each prompt [B]."""
@@ -190,15 +182,14 @@ class _Search:
         final = ~self.improvable | finished.complete if self.early_stopping is True else ~self.improvable
         return final[:, 0]
 
-    def drop(self, left: Tensor) -> Tensor:
-        """Remove all prompts but those at these indices; returns the rows that remain."""
+    def drop(self, left: Tensor) -> None:
+        """Remove all prompts but those at these indices."""
         self.all = self.result()
         beams = (self.beams * left[:, None] + torch.arange(self.beams, device=left.device)).flatten()
-        self.items, self.common, self.improvable = self.items[left], self.common[left], self.improvable[left]
+        self.items, self.improvable = self.items[left], self.improvable[left]
         self.scores, self.own = self.scores[left], self.own[left]
         self.read, self.keep = self.read[beams], None if self.keep is None else self.keep[beams]
         self.finished = Beams(*(part[left] for part in self.finished))
-        return beams
 
     def result(self) -> Beams:
         """The best sequences of the whole batch."""
