@@ -2,8 +2,8 @@
 
 With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
 for each token. A replayed step has the calls that compute and nothing else; views of views are one view, and small
-linear maps of one input are one map. Two consecutive steps are recorded. An integer that differs between them by as much
-as a length is one, which keeps growing; if anything else differs, the step is not replayed.
+linear maps of one input are one map. Two consecutive steps are recorded. An integer that differs between them by as
+much as a length is one, which keeps growing; if anything else differs, the step is not replayed.
 """
 
 import operator

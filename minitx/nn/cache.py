@@ -110,16 +110,16 @@ class BeamCache(Cache):
     prompt, whatever their order, T those of a beam.
     """
 
-    parts = ("ids", "real", "seen", "pos", "places")
-    ids: Tensor  # [B, W, T]
+    parts = ("ids", "keep", "seen", "pos", "places")
+    ids: Tensor  # [B, W, T]; so is keep
 
     def __init__(self, cache: Cache, beams: int) -> None:
         assert cache.ids is not None  # the prompt's
         super().__init__(cache.memory, cache.memory_keep)
         self.length = self.compacted = cache.length
         self.ids = cache.ids[:, None].expand(-1, beams, -1)
-        self.real = None if cache.keep is None else cache.keep[:, None].expand(-1, beams, -1)  # [B, W, T]
-        self.seen = torch.ones_like(self.ids, dtype=torch.bool) if self.real is None else self.real  # [B, W, S]
+        self.keep = None if cache.keep is None else cache.keep[:, None].expand(-1, beams, -1)
+        self.seen = torch.ones_like(self.ids, dtype=torch.bool) if self.keep is None else self.keep  # [B, W, S]
         self.pos = cache.pos.expand(len(self.ids), -1)  # [B, S]
         self.places = torch.arange(self.length, device=self.pos.device).expand_as(self.pos)  # [B, S], indices in a text
         self.layers = cache.layers
@@ -131,9 +131,9 @@ class BeamCache(Cache):
         prompts, beams = ids.shape
         self.places = F.pad(self.places, (0, beams), value=self.ids.size(2))
         self.ids = torch.cat((self.ids, ids[..., None]), dim=2)
-        self.real = None if self.real is None else F.pad(self.real, (0, 1), value=True)
-        texts, real = self.ids.flatten(0, 1), None if self.real is None else self.real.flatten(0, 1)
-        pos = position_ids(texts, real, fixed=True)[:, -1:].expand(len(texts), 1).reshape(prompts, beams)
+        self.keep = None if self.keep is None else F.pad(self.keep, (0, 1), value=True)
+        texts, keep = self.ids.flatten(0, 1), None if self.keep is None else self.keep.flatten(0, 1)
+        pos = position_ids(texts, keep, fixed=True)[:, -1:].expand(len(texts), 1).reshape(prompts, beams)
         own = torch.eye(beams, dtype=torch.bool, device=ids.device).expand(prompts, -1, -1)
         self.pos, self.seen = torch.cat((self.pos, pos), dim=1), torch.cat((self.seen, own), dim=2)
         return pos

@@ -14,7 +14,7 @@ from minitx.generation.decode import default_step
 from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn.position_ids import POSITION_IDS
-from small_models import build_tiny
+from small_models import build_tiny, every_pairing
 
 PROMPT, ROWS, STEPS, BEAMS = 6, 3, 34, 4  # the buffers grow once
 
@@ -80,15 +80,14 @@ def test_equal_with_other_parts(changes: dict[str, Any]) -> None:
     assert all(programs(model))
 
 
-@pytest.mark.parametrize("numbering", sorted(POSITION_IDS))
-@pytest.mark.parametrize("position", sorted(POSITIONS))
+@every_pairing
 @pytest.mark.parametrize(
     ("architecture", "padded", "window"),
     [("decoder_only", True, None), ("decoder_only", False, (20, None)), ("encoder_decoder", False, None)],
 )
-def test_equal_with_beams(architecture: str, padded: bool, window: Any, position: str, numbering: str) -> None:
+def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: str, numbering: str) -> None:
     """Between steps, beams continue each other, tokens that no beam has are dropped, and a prompt leaves."""
-    model = build_tiny(architecture, position, numbering, window=window)
+    model = build_tiny(architecture, name, numbering, window=window)
     with torch.inference_mode():
         caches = []
         for _ in range(2):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -22,21 +23,20 @@ Row = tuple[int, ...]
 
 
 class History:
-    """A cache of the tokens that each beam of each prompt has read; of one beam before it branches."""
+    """A cache of the tokens that each beam of each prompt has read, [B, K, T]; of one beam before it branches."""
 
-    def __init__(self) -> None:
-        self.prompts: list[list[list[int]]] = []
+    ids = torch.empty(0, 1, 0, dtype=torch.long)
+    keep: Tensor
 
     def branch(self, beams: int) -> "History":
-        self.prompts = [[list(row) for _ in range(beams)] for (row,) in self.prompts]
+        self.ids, self.keep = (part.expand(-1, beams, -1) for part in (self.ids, self.keep))
         return self
 
     def select(self, prompts: Tensor) -> None:
-        self.prompts = [self.prompts[prompt] for prompt in prompts.tolist()]
+        self.ids, self.keep = self.ids[prompts], self.keep[prompts]
 
     def reorder(self, parents: Tensor) -> None:
-        pairs = zip(self.prompts, parents.tolist(), strict=True)
-        self.prompts = [[list(rows[parent]) for parent in several] for rows, several in pairs]
+        self.ids = torch.stack([rows[several] for rows, several in zip(self.ids, parents, strict=True)])
 
 
 class Table:
@@ -52,14 +52,14 @@ class Table:
 
     def step(self, ids: Tensor, cache: History, keep: Tensor | None = None) -> Tensor:
         self.crowds.append(len(ids))
-        if not cache.prompts:
-            real = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
-            cache.prompts = [[row[kept].tolist()] for row, kept in zip(ids, real, strict=True)]
+        if not len(cache.ids):
+            cache.ids = ids[:, None]
+            cache.keep = (torch.ones_like(ids, dtype=torch.bool) if keep is None else keep)[:, None]
         else:
-            for rows, tokens in zip(cache.prompts, ids.tolist(), strict=True):
-                for row, token in zip(rows, tokens, strict=True):
-                    row.append(token)
-        return torch.stack([torch.stack([self.logits((*row,)) for row in rows]) for rows in cache.prompts])
+            cache.ids = torch.cat((cache.ids, ids[..., None]), dim=2)
+            cache.keep = F.pad(cache.keep, (0, 1), value=True)
+        pairs = zip(cache.ids.flatten(0, 1), cache.keep.flatten(0, 1), strict=True)
+        return torch.stack([self.logits((*row[kept].tolist(),)) for row, kept in pairs]).view(*cache.ids.shape[:2], -1)
 
     def logits(self, history: Row) -> Tensor:
         if history not in self.known:

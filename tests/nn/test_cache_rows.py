@@ -26,9 +26,7 @@ def _no_grad():
 @every_decoder
 @every_pairing
 @pytest.mark.parametrize("window", [None, (None, 5)])
-def test_beams_are_rows_that_continue_each_other(
-    window: Any, name: str, numbering: str, architecture: str
-) -> None:
+def test_beams_are_rows_that_continue_each_other(window: Any, name: str, numbering: str, architecture: str) -> None:
     """Two prompts, padded on the left; tokens that no beam has any more are dropped; one prompt leaves."""
     model = build_tiny(architecture, name, numbering, window=window, n_layers=2)
     source = (draw(2, 5), keep_of(5, 3)) if architecture == "encoder_decoder" else ()
