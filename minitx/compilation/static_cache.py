@@ -63,7 +63,7 @@ class StaticBeamCache(StaticCache):
 
     def before_step(self, ids: Tensor, position_ids: ConsecutiveIds) -> None:
         """Append tokens ids [B, W] to the beams, and copy what a step reads of them."""
-        self.at.copy_(torch.arange(self.beams.length, self.beams.length + ids.size(1)))
+        self.at.copy_(torch.arange(self.beams.length, self.beams.length + ids.size(1), device=ids.device))
         self.new = self.beams.append(ids, None, position_ids).contiguous()
         padding = (0, self.length - self.beams.pos.size(1))
         self.pos, self.seen = F.pad(self.beams.pos, padding), F.pad(self.beams.seen, padding)

@@ -52,7 +52,7 @@ def beam_search(
 
     Args:
         model: its cache also has `branch`, which gives one of beams: their `ids` and `keep` [B, K, P + T], `select` of
-            prompts, and `reorder`.
+            prompts, `reorder`, `alive` and `compact`.
         ids: the prompts [B, P]; for this and the other arguments see decode.steps.
         num_beams: number of running beams, K.
         logits_processor: changes the log-probabilities first, depending on the tokens so far.
@@ -86,10 +86,11 @@ def beam_search(
                 break
             parents, tokens = search.advance(candidates._replace(logs=best + MISSING_SCORE * ending))
             settled = search.settled(count + 1)
-            done = int(settled.sum())
+            cache.reorder(parents)
+            done, alive = torch.stack((settled.sum(), cache.alive())).tolist()
             if done == len(settled):
                 break
-            cache.reorder(parents)
+            cache.compact(alive)
             if stepper is None and num_beams * len(settled) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
                 left = remaining_rows(settled, done)
                 search.drop(left)

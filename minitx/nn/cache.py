@@ -17,8 +17,8 @@ from minitx.nn.position_ids import ConsecutiveIds
 
 FIRST_CAPACITY = 32
 """Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
-COMPACT_AFTER_TOKENS = 32
-"""New tokens of a prompt's beams after which those that no beam continues are looked for."""
+MAX_DEAD_TOKENS = 32
+"""Stored tokens of a prompt that no beam has any more from which it pays to drop them."""
 
 
 class Cache:
@@ -116,7 +116,7 @@ class BeamCache(Cache):
     def __init__(self, cache: Cache, beams: int) -> None:
         assert cache.ids is not None  # the prompt's
         super().__init__(cache.memory, cache.memory_keep)
-        self.length = self.compacted = cache.length
+        self.length = cache.length
         self.ids = cache.ids[:, None].expand(-1, beams, -1)
         self.keep = None if cache.keep is None else cache.keep[:, None].expand(-1, beams, -1)
         self.seen = torch.ones_like(self.ids, dtype=torch.bool) if self.keep is None else self.keep  # [B, W, S]
@@ -152,19 +152,21 @@ class BeamCache(Cache):
         self.ids, self.seen = (
             part.gather(1, parents[..., None].expand(-1, -1, part.size(2))) for part in (self.ids, self.seen)
         )
-        if self.length >= self.compacted + COMPACT_AFTER_TOKENS:
-            self._compact()
 
-    def _compact(self) -> None:
-        """Drop stored tokens that belong to no beam any more."""
-        alive = self.seen.any(dim=1)  # [B, S]
-        count, self.compacted = int(alive.sum(dim=1).max()), self.length
-        if 4 * count > 3 * self.length:
+    def alive(self) -> Tensor:
+        """Number of stored tokens that some beam has, of the prompt with the most."""
+        return self.seen.any(dim=1).sum(dim=1).max()
+
+    def compact(self, count: int) -> None:
+        """Drop stored tokens that no beam has any more, if they are many; count is that of alive."""
+        if self.length - count < MAX_DEAD_TOKENS or 4 * count > 3 * self.length:
             return
-        index = alive.long().argsort(dim=1, descending=True, stable=True)[:, :count]  # of prompts with fewer, also dead
+        index = (
+            self.seen.any(dim=1).long().argsort(dim=1, descending=True, stable=True)[:, :count]
+        )  # of prompts with fewer, also dead
         self.pos, self.places = self.pos.gather(1, index), self.places.gather(1, index)
         self.seen = self.seen.gather(2, index[:, None].expand(-1, self.seen.size(1), -1))
-        self.length = self.compacted = count
+        self.length = count
         for layer in self.layers.values():
             layer.compact(index)
 

@@ -102,6 +102,7 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
             parents, ids = torch.randint(1 + count % 2, (prompts, BEAMS)), torch.randint(11, (prompts, BEAMS))
             for cache in caches:
                 cache.reorder(parents)
+                cache.compact(int(cache.alive()))
             torch.testing.assert_close(replayed(ids), model.step(ids, caches[0]), rtol=1e-5, atol=1e-5)
     assert len(programs(model)) == 2
     assert all(programs(model)), "one for each number of prompts"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minitx.generation.decode import generate
 from minitx.generation.sampling import greedy
-from minitx.nn.cache import COMPACT_AFTER_TOKENS, FIRST_CAPACITY, LayerCache
+from minitx.nn.cache import FIRST_CAPACITY, MAX_DEAD_TOKENS, LayerCache
 from small_models import build_tiny, close, draw, every_decoder, every_pairing, every_scheme, keep_of
 
 BEAMS = 3
@@ -36,17 +36,18 @@ def test_beams_are_rows_that_continue_each_other(window: Any, name: str, numberi
         model.step(ids, cache, keep)
     rows.select(torch.arange(2).repeat_interleave(BEAMS))
     beams = beams.branch(BEAMS)
-    for count in range(2 * COMPACT_AFTER_TOKENS // BEAMS + 2):
-        if count == COMPACT_AFTER_TOKENS // BEAMS + 5:
+    for count in range(2 * MAX_DEAD_TOKENS // BEAMS + 2):
+        if count == MAX_DEAD_TOKENS // BEAMS + 5:
             rows.select(torch.arange(BEAMS, 2 * BEAMS))
             beams.select(torch.tensor([1]))
         prompts = len(rows.ids) // BEAMS
         parents = torch.randint(BEAMS, (prompts, BEAMS))
         rows.select((parents + BEAMS * torch.arange(prompts)[:, None]).flatten())
         beams.reorder(parents)
+        beams.compact(int(beams.alive()))
         new = draw(prompts, BEAMS)
         close(model.step(new, beams), model.step(new.view(-1, 1), rows).view(prompts, BEAMS, -1), 1e-4)
-    assert beams.length <= rows.length + COMPACT_AFTER_TOKENS
+    assert beams.length <= rows.length + MAX_DEAD_TOKENS
 
 
 # --- windows that drop tokens -----------------------------------------------------------------------------------------
