@@ -161,9 +161,8 @@ class BeamCache(Cache):
         """Drop stored tokens that no beam has any more, if they are many; count is that of alive."""
         if self.length - count < MAX_DEAD_TOKENS or 4 * count > 3 * self.length:
             return
-        index = (
-            self.seen.any(dim=1).long().argsort(dim=1, descending=True, stable=True)[:, :count]
-        )  # of prompts with fewer, also dead
+        # Of a prompt with fewer, some that no beam has are kept.
+        index = self.seen.any(dim=1).long().argsort(dim=1, descending=True, stable=True)[:, :count]
         self.pos, self.places = self.pos.gather(1, index), self.places.gather(1, index)
         self.seen = self.seen.gather(2, index[:, None].expand(-1, self.seen.size(1), -1))
         self.length = count
