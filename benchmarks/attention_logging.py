@@ -59,7 +59,7 @@ LOGS = (50, 500)
 
 def run(words: list[str], logged: bool) -> dict[str, Any]:
     """Train in this process, and measure time and memory."""
-    from minitx.cli.config_parser import config_parser
+    from minitx.cli.config_parser import Parser
     from minitx.training import api
     from minitx.training.callbacks import log_attention as callbacks
 
@@ -92,7 +92,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
     after.evaluation_report, after.table = lambda predictor: {}, str  # evaluation after training is not measured
     with tempfile.TemporaryDirectory() as folder:
         off = [] if logged else ["--log.attention.every_n_validations", "0"]
-        values = config_parser().parse_args([*words, *off, "--run.folder", folder]).values
+        values = Parser(configured=True).parse_args([*words, *off, "--run.folder", folder]).values
         found["steps"] = api.train_config(values)["steps"]
         found["bytes"] = sum(file.stat().st_size for file in Path(folder).rglob("events.*"))
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minitx.cli.config_parser import config_parser
+from minitx.cli.config_parser import Parser
 from minitx.hardware.machine import machine
 from minitx.sweeps.plan import plan
 from minitx.sweeps.sweep import sweep
@@ -20,7 +20,9 @@ def trained(
     words: Sequence[str], values: dict[str, list[str]], seeds: int, lengths: str | None, jobs: int, first_seed: int = 1
 ) -> list[dict[str, Any]]:
     """The rows of a sweep over values of keys, for a config from a command line; exits if a run fails."""
-    rows, failed = sweep(plan(config_parser().parse_args(words).values, values, seeds, lengths, first_seed), jobs)
+    rows, failed = sweep(
+        plan(Parser(configured=True).parse_args(words).values, values, seeds, lengths, first_seed), jobs
+    )
     if failed:
         raise SystemExit("\n".join(failed))
     return rows

@@ -25,7 +25,7 @@ from minitx.compilation.compiled_step import CompiledStep
 from minitx.compilation.replay import ReplayedStep
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
-from minitx.training.choices.timing import finished_at
+from minitx.hardware.machine import finished_at
 
 VOCABULARY, PROMPT, D_MODEL, HEADS, LAYERS = 256, 16, 128, 4, 4
 CASES = (("batch 1", 1, 1, 256), ("batch 16", 16, 1, 256), ("batch 64", 64, 1, 256), ("4 beams, batch 8", 8, 4, 256))

@@ -33,8 +33,8 @@ from benchmarks.peers import DEVICE, Missing, Size
 from benchmarks.training import GPU_SIZES, Contestant, races, ratio, speed
 from minitx.checkpoints import format as checkpoint
 from minitx.evaluation.report import evaluation_report
+from minitx.hardware.machine import finished_at
 from minitx.inference.predictor import load
-from minitx.training.choices.timing import finished_at
 
 KEPT = RESULTS / "gpu"
 RUNS = Path("runs/gpu")

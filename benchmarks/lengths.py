@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.common import DOCS, RESULTS, table, trained
 from minitx.nn import POSITIONS
 from minitx.plotting.curves import Curve, accuracy_by_length
-from minitx.sweeps.tables import Summary, shown
+from minitx.sweeps.tables import shown
 
 TRAINED, LENGTHS, SEEDS = (1, 20), "1:40", 3
 KEPT = RESULTS / "lengths"
@@ -69,7 +69,7 @@ def mean(row: dict[str, Any], first: int, last: int) -> float | None:
 
 def spread(rows: list[dict[str, Any]], first: int, last: int) -> str:
     means = [value for row in rows if (value := mean(row, first, last)) is not None]
-    return shown("exact_match", Summary.of(means)) if len(means) == len(rows) > 0 else "-"
+    return shown("exact_match", means) if len(means) == len(rows) > 0 else "-"
 
 
 def section(task: str) -> str:
@@ -85,7 +85,7 @@ def section(task: str) -> str:
     header = ["scheme", *(f"{name}, {span}" for name in IDS for span in ("1-20", "21-40")), "published, 21-40"]
     pictures = "\n\n".join(f"![{task}, {name} ids](images/lengths_{task}_{name}.png)" for name in IDS)
     on = rows[0]["machine"]
-    seconds = shown("seconds", Summary.of(row["seconds"] for row in rows))
+    seconds = shown("seconds", [row["seconds"] for row in rows])
     where = f"{len(rows)} runs of {rows[0]['steps']:,} steps, {seconds} s each, two at a time, one thread each; "
     where += f"{on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.lengths {task}`"
     return f"## {task.capitalize()}\n\n{table(header, lines)}\n\n{pictures}\n\n({where})"

@@ -16,9 +16,9 @@ from contextlib import nullcontext
 import torch
 
 from benchmarks.common import record, table
+from minitx.hardware.machine import finished_at
 from minitx.interpret.recording import record_attention
 from minitx.nn import MultiHeadAttention
-from minitx.training.choices.timing import finished_at
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 PATHS = ("fused", "explicit")

@@ -35,7 +35,7 @@ from minitx.training import run
 from minitx.training.api import train_config
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, schedule
-from minitx.training.resilience.memory import KeepFreedMemory
+from minitx.training.resilience.memory import freed_memory_kept
 from minitx.training.resolve import resolve
 
 TURN = 100
@@ -81,7 +81,7 @@ class Loop:
             scheduler.step()
             optimizer.zero_grad(set_to_none=True)
 
-        with KeepFreedMemory().around() if self.keeps_memory else contextlib.nullcontext():
+        with freed_memory_kept() if self.keeps_memory else contextlib.nullcontext():
             take(turns, step)
 
 

@@ -18,7 +18,7 @@ from benchmarks.common import DOCS, RESULTS, table, trained
 from benchmarks.measures import MEASURES
 from benchmarks.targets import TARGETS, Target
 from minitx.config.errors import did_you_mean
-from minitx.sweeps.tables import Summary, shown
+from minitx.sweeps.tables import shown
 
 RUNS = RESULTS / "runs"
 CONFIGS = DOCS.parent / "configs"
@@ -77,7 +77,7 @@ def described(rows: list[dict[str, Any]], name: str) -> str:
     if plain in MEASURES:
         label, unit = MEASURES[plain].meaning, "exact_match" if MEASURES[plain].share else "steps"
     values = [value for row in rows if (value := figure(row, name)) is not None]
-    text = shown(unit, Summary.of(values)) if len(values) == len(rows) else "not measured"
+    text = shown(unit, values) if len(values) == len(rows) else "not measured"
     return f"{label}{f', length {lengths}' if lengths else ''}: {text}"
 
 
@@ -93,7 +93,7 @@ def page() -> str:
     summary, details, machines = [], [], []
     for target in TARGETS:
         rows = kept(target)
-        seconds = shown("seconds", Summary.of(row["seconds"] for row in rows)) if rows else ""
+        seconds = shown("seconds", [row["seconds"] for row in rows]) if rows else ""
         cost = (
             f"{len(rows)} x {seconds} s; {rows[0]['parameters']:,} parameters; {rows[0]['flops']:.2g} FLOP"
             if rows

@@ -13,7 +13,7 @@ import statistics
 from typing import Any
 
 from benchmarks.common import DOCS, record, table
-from minitx.cli.config_parser import config_parser
+from minitx.cli.config_parser import Parser
 from minitx.sweeps import grid
 from minitx.sweeps.plan import SearchOptions, plan
 from minitx.sweeps.sweep import sweep
@@ -24,7 +24,7 @@ SHOWN = (5, 10, 15, 20)  # trials
 
 def best_losses(words: list[str], search: SearchOptions, repeat: int, jobs: int) -> list[float]:
     """The held-out loss of the best trial so far, by the score in validations, after each trial."""
-    values = config_parser().parse_args(words).values
+    values = Parser(configured=True).parse_args(words).values
     rows, failed = sweep(plan(values, grid.parse(RANGES), 1, None, repeat, search), jobs)
     if not rows:
         raise SystemExit("\n".join(failed))

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.common import RESULTS, machine, table
 from minitx.config import yaml_files
-from minitx.sweeps.tables import Summary, shown
+from minitx.sweeps.tables import shown
 from minitx.training.api import train
 
 CONFIGS = ("reverse_encoder", "copy", "addition", "associative_recall", "reverse", "sort", "dates", "induction")
@@ -62,7 +62,7 @@ def section() -> str:
         solved = [f"{row['solved_at_step']:,}" if row["solved_at_step"] else "not solved" for row in mine]
         steps = [f"{row['steps']:,}" for row in mine]
         exact, seconds = (
-            shown(key, Summary.of(row[where] for row in mine))
+            shown(key, [row[where] for row in mine])
             for key, where in (("exact_match", "exact_match"), ("seconds", "processor_seconds"))
         )
         lines.append([f"`{name}`", f"{mine[0]['max_steps']:,}", ", ".join(solved), ", ".join(steps), exact, seconds])

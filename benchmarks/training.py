@@ -30,12 +30,12 @@ import torch
 from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
+from minitx.hardware.machine import finished_at
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.training.choices.numerics import training_kernel
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.choices.races import race as race_steps
-from minitx.training.choices.timing import finished_at
-from minitx.training.resilience.memory import KeepFreedMemory
+from minitx.training.resilience.memory import freed_memory_kept
 
 CPU_SIZES = (
     Size("10.6M decoder: 6 layers, d 384, 256 tokens x 8", 6, 384, 6, 256, 8, 65),
@@ -112,7 +112,7 @@ class Contestant:
         if self.make is peers.minitx and self.bf16 and DEVICE == "cpu":
             seconds = step_seconds(peer, ids)
             kernel = min(CPU_HALF_KERNELS, key=seconds.__getitem__)
-        keeps = KeepFreedMemory().around() if self.keeps_memory else contextlib.nullcontext()
+        keeps = freed_memory_kept() if self.keeps_memory else contextlib.nullcontext()
         with keeps, training_kernel(kernel):
             step = stepper(peer, ids, self.bf16, self.mode)
             for _ in range(WARM_UP):

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Any
 
-from minitx.cli.config_parser import field_docs
-from minitx.config.schema import Config
-from minitx.config.validation import expected, keys, shown
+from minitx.cli.config_parser import documented_keys
+from minitx.config.validation import expected, shown
 
 MARK = "<!-- keys -->"
 HEAD = ["key", "value", "default", "meaning"]
@@ -19,21 +18,19 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 def tables() -> str:
     """A heading and a table for each section."""
     parts: dict[str, list[str]] = {}
-    docs = field_docs(Config)
-    for key, field in keys(Config):
+    for key, field, text in documented_keys():
         if dataclasses.is_dataclass(field.annotation):
-            docs = docs | {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
-            parts[key] = [f"\n## {key}\n\n{docs[key]}\n", _row(HEAD), _row(["---"] * len(HEAD))]
+            parts[key] = [f"\n## {key}\n\n{text}\n", _row(HEAD), _row(["---"] * len(HEAD))]
             continue
         section, _, name = key.rpartition(".")
         if not section:
-            parts[key] = [f"\n## {key}\n\n{docs[key]}\n"]
+            parts[key] = [f"\n## {key}\n\n{text}\n"]
             continue
         default = shown(field.get_default(call_default_factory=True)).replace("'", "")
         name = f'<code id="{key}">{name}</code>'
         values, _, example = expected(field).replace("'", "`").partition(", e.g. ")
         values += f", e.g. `{example}`" if example else ""
-        parts[section].append(_row([name, values, f"`{default}`", docs[key]]))
+        parts[section].append(_row([name, values, f"`{default}`", text]))
     return "\n".join(line for lines in parts.values() for line in lines)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 import minitx
@@ -120,7 +120,7 @@ def residual(path: Path) -> None:
     for name, framed in (("pre-norm", True), ("post-norm", False), ("no residual", None)):
         torch.manual_seed(1)
         stack = [
-            EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 4 * width), width, bool(framed))
+            EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 4 * width), width, norm_first=bool(framed))
             for _ in range(depth)
         ]
         x = torch.randn(32, 16, width, requires_grad=True)
@@ -241,8 +241,12 @@ def recording(path: Path, run: str, tag: str = "cross/example_1") -> None:
         for number, shape in enumerate(map_format.sizes(header)[: len(header["heads"])]):
             levels = np.frombuffer(map_format.unpacked(blobs[number], shape, number), np.uint8).reshape(shape)
             weights = (levels[:, : len(tokens[0]), : len(tokens[1])] / map_format.LEVELS) ** 2
+            heads = images.heads(weights, *tokens).convert("RGB")
+            layer = Image.new("RGB", (heads.width, heads.height + 24), "white")
             title = f"{header['kind']}-attention, layer {number + 1}, step {event.step:,}"
-            layers.append(images.titled(images.heads(weights, *tokens), title).convert("RGB"))
+            ImageDraw.Draw(layer).text((6, 6), title, fill=(40, 40, 40), font_size=12)
+            layer.paste(heads, (0, 24))
+            layers.append(layer)
         frames.append(Image.fromarray(np.hstack([np.asarray(layer) for layer in layers])))
     milliseconds = [150] * (len(frames) - 1) + [2500]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, lossless=True)

@@ -6,14 +6,14 @@ from typing import Any
 
 import yaml
 
-from minitx.cli.config_parser import config_parser
+from minitx.cli.config_parser import Parser
 from minitx.config.schema import Config, config_from_dict
 from parallel_files import write_split
 
 
 def config_from_words(words: Sequence[str]) -> Config:
     """The Config of a command line: `--config FILE` and `--section.key value`, nothing else."""
-    return config_from_dict(config_parser().parse_args(words).values)
+    return config_from_dict(Parser(configured=True).parse_args(words).values)
 
 
 def short(steps: int) -> list[str]:

@@ -88,28 +88,19 @@ def test_texts_are_read_and_written_as_utf_8() -> None:
 
 
 def test_the_continuous_integration_runs_the_commands_that_there_are() -> None:
-    """Valid by the structure of a workflow: what runs where, and only make's targets and minitx's commands."""
+    """Only make's targets, minitx's commands and files that exist."""
     from minitx.cli.main import COMMANDS
 
     flow = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
-    assert flow.keys() <= {"name", "on", "concurrency", "permissions", "defaults", "env", "jobs"}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    known = {"make": targets, "minitx": {*COMMANDS}, "python": {"-m"}}
     for job in flow["jobs"].values():
-        assert job.keys() == {"strategy", "runs-on", "timeout-minutes", "steps"}
-        assert {system.partition("-")[0] for system in job["strategy"]["matrix"]["os"]} == {
-            "ubuntu",
-            "macos",
-            "windows",
-        }
-        for step in job["steps"]:
-            assert ("uses" in step) != ("run" in step)
-            assert step.keys() <= {"name", "uses", "with", "if", "run", "working-directory"}
-            for line in step.get("run", "").strip().splitlines():
-                tool, *words = line.split()
-                known = {"make": targets, "minitx": {*COMMANDS}, "python": {"-m"}}
-                assert words[0] in known[tool], line
-            for path in re.findall(r"(?:tests|configs)/[\w./]+", step.get("run", "")):
-                assert (ROOT / path).exists(), path
-    pythons = flow["jobs"]["test"]["strategy"]["matrix"]["python"]
-    assert pythons == ["3.11", "3.12", "3.13", "3.14"]
-    assert 'requires-python = ">=3.11"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        systems = {system.partition("-")[0] for system in job["strategy"]["matrix"]["os"]}
+        assert systems == {"ubuntu", "macos", "windows"}
+        scripts = [step["run"] for step in job["steps"] if "run" in step]
+        for tool, word, *_ in (line.split() for script in scripts for line in script.strip().splitlines()):
+            assert word in known[tool], (tool, word)
+        for path in re.findall(r"(?:tests|configs)/[\w./]+", " ".join(scripts)):
+            assert (ROOT / path).exists(), path
+    oldest = flow["jobs"]["test"]["strategy"]["matrix"]["python"][0]
+    assert f'requires-python = ">={oldest}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -55,13 +55,6 @@ def test_a_row_is_a_config_with_overrides_that_fit(target: Target) -> None:
     assert target.lengths or not any("@" in name for name in target.headline)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_kept_figures_are_of_the_row_as_it_stands(target: Target) -> None:
-    for row in results.kept(target):
-        for name in target.headline:
-            assert results.described([row], name) in results.page()
-
-
 def test_frequencies_are_those_that_embeddings_and_neurons_are_made_of() -> None:
     numbers = torch.arange(23)
     wave = {w: torch.cos(2 * torch.pi * w * numbers / 23) for w in (3, 5)}
@@ -111,23 +104,6 @@ def test_the_page_has_the_recorded_figures_only(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(results, "TARGETS", (Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=4",)),))
     with pytest.raises(ValueError, match="holds figures of"):
         results.page()
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["revers"], "did you mean reverse?"),
-        (["reverse", "--model.n_heads=4"], "add its own row"),
-        (["reverse", "--model.n_heads", "4"], "add its own row"),
-    ],
-)
-def test_another_experiment_is_another_row(
-    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["results", *words])
-    with pytest.raises(SystemExit):
-        results.main()
-    assert sentence in capsys.readouterr().err
 
 
 def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

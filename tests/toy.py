@@ -14,6 +14,7 @@ from babel.dates import format_date, get_date_format
 from num2words import num2words
 from torch import Tensor
 
+from minitx.data.batch import TensorRecord
 from minitx.data.examples import Pairs
 from minitx.data.tasks import TASKS, QuestionTask, SequenceTask, Task
 
@@ -64,7 +65,7 @@ def check_answers(name: str, task: Task, pairs: Pairs) -> None:
         assert answer == ANSWERS[name](task, question), f"{name} of {' '.join(question)}"
 
 
-def same(one: Pairs, other: Pairs) -> bool:
+def same(one: TensorRecord, other: TensorRecord) -> bool:
     return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
 
 

@@ -17,6 +17,7 @@ def script(shell: str, parsers: Mapping[str, Parser]) -> str:
     tree = argparse.ArgumentParser(prog="minitx", description="mini-transformers")
     commands = tree.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, parser in parsers.items():
+        parser.add_keys()
         for section, registry in OPEN.items() if parser.configured else ():
             parser.add_argument(f"--{section}.name", choices=[*registry])
             for option in sorted({option for kind in registry.values() for option in own_options(kind)}):

@@ -11,8 +11,8 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
@@ -40,6 +40,7 @@ class Parser(argparse.ArgumentParser):
         if strange:
             name = strange[0].partition("=")[0]
             if name.startswith("-"):
+                self.add_keys()
                 known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
                 raise ConfigError(f"unknown option {name}: {did_you_mean(name, known)}")
             hint = f"; to set a key, write --{name} VALUE" if self.configured else ""
@@ -47,32 +48,42 @@ class Parser(argparse.ArgumentParser):
         parsed.values = values
         return parsed
 
+    def add_keys(self) -> None:
+        """Add `--config` and every key of a Config, of which read_config leaves none: for help and completion."""
+        if not self.configured or "--config" in self._option_string_actions:
+            return
+        self.usage = f"{self.prog} [--config FILE] [--section.key VALUE] ..."
+        self.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
+        groups: dict[str, Any] = {}
+        for key, field, text in documented_keys():
+            if dataclasses.is_dataclass(field.annotation):
+                groups[key] = self.add_argument_group(key)
+                continue
+            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
+            default = shown(field.get_default(call_default_factory=True))
+            text = f"{text} ({expected(field)}; default: {default})".replace("%", "%%")
+            group = groups.get(key.rpartition(".")[0], self)
+            group.add_argument(f"--{key}", metavar="VALUE", choices=choices, help=text)
+
+    def format_help(self) -> str:
+        """The help, with every key."""
+        self.add_keys()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Raise argparse's complaint."""
         raise ConfigError(message)
 
 
-def config_parser(**kwargs: Any) -> Parser:
-    """A parser for a whole Config; its help lists every key."""
-    usage = f"{kwargs.get('prog', 'minitx')} [--config FILE] [--section.key VALUE] ..."
-    parser = Parser(configured=True, usage=usage, **kwargs)
-    parser.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
-    parser.add_argument("--print_config", action="store_true", help="print the config with all its defaults, and stop")
-    docs, groups = field_docs(Config), {}
+def documented_keys() -> Iterator[tuple[str, Any, str]]:
+    """Every key of a Config, sections before their own keys: with its field and its docstring."""
+    docs = field_docs(Config)
     for key, field in keys(Config):
         if dataclasses.is_dataclass(field.annotation):
-            groups[key] = parser.add_argument_group(key)
             docs = docs | {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
-            continue
-        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
-        default = shown(field.get_default(call_default_factory=True))
-        text = f"{docs[key]} ({expected(field)}; default: {default})".replace("%", "%%")
-        group = groups.get(key.rpartition(".")[0], parser)
-        group.add_argument(f"--{key}", metavar="VALUE", choices=choices, help=text)
-    return parser
+        yield key, field, docs[key]
 
 
-@cache
 def field_docs(kind: Any) -> dict[str, str]:
     """The docstring of every field of a dataclass, by name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from minitx.cli import conversion, experiments, trained
-from minitx.cli.config_parser import Parser, config_parser
+from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
 from minitx.extensions.python_files import import_files
 
@@ -32,16 +32,13 @@ class Command(NamedTuple):
     arguments: Callable[[Parser], None] = lambda parser: None
     configured: bool = False  # whether it takes --config and overrides
 
-    @property
-    def help(self) -> str:
-        """A line on the purpose of the command."""
-        return str(self.run.__doc__)
-
     def parser(self, name: str) -> Parser:
         """The parser of the arguments after the command's name."""
-        make = config_parser if self.configured else Parser
-        parser = make(prog=f"minitx {name}", description=self.help)
+        parser = Parser(self.configured, prog=f"minitx {name}", description=self.run.__doc__)
         self.arguments(parser)
+        if self.configured:
+            text = "print the config with all its defaults, and stop"
+            parser.add_argument("--print_config", action="store_true", help=text)
         text = "a Python file of your own, which registers tasks, position schemes or corpora; once for each file"
         parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE", help=text)
         return parser
@@ -112,11 +109,6 @@ def _sentences(error: Exception) -> str | None:
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None
-    return _memory(error)
-
-
-def _memory(error: Exception) -> str | None:
-    """The message for memory that has run out, in Python or torch; None for any other error."""
     message = str(error).partition("\n")[0]
     if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", message):
         return None
@@ -128,7 +120,7 @@ def _memory(error: Exception) -> str | None:
 def usage() -> str:
     """The text of `minitx --help`."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<{width}}  {command.run.__doc__}" for name, command in COMMANDS.items()]
     return "\n".join(["usage: minitx COMMAND ...   (minitx COMMAND --help lists its arguments)", "", *lines])
 
 

@@ -72,14 +72,10 @@ def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[st
         }
     for name, (annotation, value) in annotations.items():
         if name not in CONTEXT and annotation and not ast.unparse(annotation).startswith("ClassVar"):
-            found[name] = (_type(ast.unparse(annotation)), _default(value))
+            # A tuple of constants is an example for messages.
+            plain = isinstance(value, ast.Tuple) and all(isinstance(part, ast.Constant) for part in value.elts)
+            found[name] = (_type(ast.unparse(annotation)), ast.literal_eval(value) if value and plain else None)
     return found
-
-
-def _default(value: ast.expr | None) -> Any:
-    """A default that is a tuple of constants, an example for messages; None for any other."""
-    plain = isinstance(value, ast.Tuple) and all(isinstance(part, ast.Constant) for part in value.elts)
-    return ast.literal_eval(value) if value is not None and plain else None
 
 
 def _type(annotation: str) -> Any:

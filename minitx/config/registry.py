@@ -6,15 +6,15 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import ConfigDict, create_model
 
 from minitx.config.errors import ConfigError, UnknownName, did_you_mean
 from minitx.config.schema import Options
 from minitx.config.validation import shown, validate
 
-T = TypeVar("T")
+CLOSED = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class LazyRegistry(UserDict[str, Any]):
@@ -53,7 +53,7 @@ def check_options(
         raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
     values = {key: value for key, value in options.items() if key != "name"}
     try:
-        own = validate(_model(name, known(name)), values, section)
+        own = validate(create_model(name, __config__=CLOSED, **known(name)), values, section)  # type: ignore[call-overload]
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None
@@ -63,17 +63,23 @@ def check_options(
 def check_fields(built: Any, section: str) -> None:
     """Check and convert the fields of an instance of a registered dataclass by their annotations, as resolve does."""
     kind: Any = type(built)
-    vars(built).update(vars(validate(_model(kind.__name__, parameters(kind)), vars(built), section)))
+    model = create_model(kind.__name__, __config__=CLOSED, **parameters(kind))  # type: ignore[call-overload]
+    vars(built).update(vars(validate(model, vars(built), section)))
 
 
-def _model(name: str, options: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
-    return create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **options)  # type: ignore[call-overload]
+def build(registry: Mapping[str, Any], options: Options, section: str, **given: Any) -> Any:
+    """Build the object that an open section describes, whose options its constructor checks, as check_fields does."""
+    values = {**options}
+    try:
+        return registry[values.pop("name")](**given, **values)
+    except (KeyError, TypeError, ConfigError):
+        resolve(registry, options, section, given)  # raises if it is the options: all their mistakes, with the name
+        raise
 
 
-def build(registry: Mapping[str, type[T]], options: Options, section: str, **given: Any) -> T:
-    """Build the object that an open section describes; see resolve."""
-    resolved = resolve(registry, options, section, given)
-    return registry[resolved.pop("name")](**given, **resolved)
+def section_of(name: str, built: Any) -> Options:
+    """The open section of a dataclass, every option included."""
+    return {"name": name, **{field.name: getattr(built, field.name) for field in dataclasses.fields(built)}}
 
 
 @cache

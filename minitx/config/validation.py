@@ -19,7 +19,6 @@ from minitx.config.errors import ConfigError, did_you_mean
 MAX_VALUES = 20_000  # in a config, each counted wherever it occurs: an alias may repeat millions
 MAX_DEPTH = 20  # of sections; a config has four levels
 MAX_SHOWN_LIMIT = 2**20  # a larger limit only guards against a typo, and is left out of sentences
-
 MAX_COUNT = 2**40  # more steps than any run takes
 
 MAX_SIZE = 2**20

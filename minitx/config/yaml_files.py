@@ -6,7 +6,6 @@ A config is a file, or one of the bundled configs by name, so that `--config rev
 import re
 from collections.abc import Mapping
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ import yaml
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
 from minitx.config.schema import Config, merged
-from minitx.config.validation import MAX_VALUES, check_plain, keys
+from minitx.config.validation import MAX_VALUES, keys
 
 Values = dict[str, Any]
 
@@ -35,27 +34,23 @@ class Loader(yaml.SafeLoader):
         self.sizes: dict[yaml.Node, int] = {}  # number of values in each node, itself included
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse too many values, a section within itself, and a number that would take long to convert."""
+        """Refuse a repeated key, too many values, a section within itself, and a number that takes long to convert."""
         is_alias = self.check_event(yaml.AliasEvent)
         node: Any = super().compose_node(parent, index)
-        if not is_alias:
-            parts = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-            inner = () if isinstance(node, yaml.ScalarNode) else parts
-            self.sizes[node] = 1 + sum(self.sizes.get(part, MAX_VALUES) for part in inner)  # missing: within itself
-            if max(self.sizes[node], len(self.sizes)) > MAX_VALUES:
-                self._refuse(f"more than {MAX_VALUES:,} values", node)
-            if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
-                self._refuse(f"a number of more than {MAX_DIGITS} characters", node)
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse a repeated key, whose first value YAML would drop."""
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in seen and key.value != "<<":
+        if is_alias:
+            return node
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        parts = [part for pair in pairs for part in pair] or (node.value if isinstance(node, yaml.SequenceNode) else [])
+        self.sizes[node] = 1 + sum(self.sizes.get(part, MAX_VALUES) for part in parts)  # missing: within itself
+        if max(self.sizes[node], len(self.sizes)) > MAX_VALUES:
+            self._refuse(f"more than {MAX_VALUES:,} values", node)
+        if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
+            self._refuse(f"a number of more than {MAX_DIGITS} characters", node)
+        names: set[str] = set()
+        for key, _ in pairs:
+            if str(key.value) in names and key.value != "<<":  # YAML would drop the first value
                 self._refuse(f"the key {key.value!r} again", key)
-            seen.add(str(key.value))
+            names.add(str(key.value))
         return node
 
     def _refuse(self, problem: str, node: yaml.Node) -> NoReturn:
@@ -110,7 +105,6 @@ def read(name: str) -> Values:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             problem = f"line {error.problem_mark.line + 1}: {error.problem}"
         raise ConfigError(f"--config: {path} must be YAML, got {problem}") from None
-    check_plain(values, f"--config: {path}")
     if not isinstance(values, dict):
         raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
     return values

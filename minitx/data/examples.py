@@ -63,7 +63,7 @@ class Examples(TensorRecord):
     @property
     def width(self) -> int:
         """An upper bound on the tokens of one sequence."""
-        raise NotImplementedError
+        return next(iter(self)).size(1)
 
 
 @dataclass(eq=False)
@@ -153,11 +153,6 @@ class Stream(Examples):
     def clip(self, max_tokens: int) -> Self:
         return self.map(lambda part: part[:, : max_tokens + 1])
 
-    @property
-    def width(self) -> int:
-        """A block and the token after it."""
-        return self.ids.size(1)
-
 
 @dataclass(eq=False)
 class Masked(Examples):
@@ -182,11 +177,6 @@ class Masked(Examples):
 
     def clip(self, max_tokens: int) -> Self:
         return self.map(lambda part: part[:, :max_tokens])
-
-    @property
-    def width(self) -> int:
-        """One block."""
-        return self.source.size(1)
 
 
 def check_architecture(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool = True) -> None:

@@ -46,11 +46,8 @@ def in_split(hashes: Tensor, split: Split) -> Tensor:
     """Membership of hashes in a split: int64 [N] to bool [N]."""
     bucket = (hashes.numpy() & 0x7FFFFFFFFFFFFFFF) % BUCKETS
     first_test, first_training = int(BUCKETS * SHARES["validation"]), int(BUCKETS * (1 - SHARES["training"]))
-    first, end = {
-        "validation": (0, first_test),
-        "test": (first_test, first_training),
-        "training": (first_training, BUCKETS),
-    }[split]
+    parts = {"validation": (0, first_test), "test": (first_test, first_training), "training": (first_training, BUCKETS)}
+    first, end = parts[split]
     return torch.from_numpy((bucket >= first) & (bucket < end))
 
 

@@ -1,8 +1,9 @@
-"""The machine that a figure was measured on."""
+"""The machine that a figure was measured on, and a clock that waits for it."""
 
 import datetime
 import os
 import platform
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,3 +27,13 @@ def machine() -> dict[str, Any]:
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     versions = {"torch": torch.__version__, "lightning": version("lightning"), "python": platform.python_version()}
     return {"device": device, **versions, "date": date}
+
+
+def finished_at(device: torch.device | str) -> float:
+    """The clock in seconds, read when the device has finished its work: a GPU computes while Python continues."""
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize(device)
+    elif kind == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()

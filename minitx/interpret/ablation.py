@@ -20,8 +20,8 @@ from minitx.data.splits import Split
 from minitx.data.text.work_progress import progress
 from minitx.evaluation.metrics import evaluate, rows_at_once
 from minitx.inference.predictor import Predictor
-from minitx.interpret.intervene import at, intervene, mean_activations
-from minitx.interpret.parts import Part, all_parts, check_parts, parse_parts
+from minitx.interpret.intervene import intervene, mean_activations
+from minitx.interpret.parts import Part, all_parts, check_parts, in_place_of, parse_parts
 from minitx.interpret.task_statistics import task_statistics
 from minitx.tensorboard.map_format import Named, strongest
 
@@ -132,22 +132,13 @@ def _common(names: Sequence[Named | None]) -> Named | None:
 def _evaluate_without(
     predictor: Predictor, ablated: Sequence[Part], examples: Examples, by: By, means: dict[str, Tensor]
 ) -> dict[str, float]:
-    indices: dict[str, list[int]] = defaultdict(list)
-    for part in ablated:
-        indices[part.site].append(part.number - 1)
     generator = torch.Generator().manual_seed(0)
 
     def resampled(value: Tensor) -> Tensor:
         """The rows of a batch, moved by the same random number."""
         return value.roll(int(torch.randint(1, max(2, len(value)), (), generator=generator)), 0)
 
-    value: Any = resampled if by == "resample" else by
-    changes = {
-        site: at(value, heads=chosen) if site.endswith(".z") else at(value, neurons=chosen)
-        for site, chosen in indices.items()
-        if not site.endswith(".out")
-    }
-    changes |= {site: at(value) for site in indices.keys() - changes.keys()}
+    changes = in_place_of(ablated, resampled if by == "resample" else by)
     free_running = not predictor.task.metrics  # exact match means nothing for tasks with text metrics
     special = predictor.tokenizer.special
     with intervene(predictor.model, changes, means):

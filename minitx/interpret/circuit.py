@@ -4,21 +4,21 @@ The induction head attends to the token whose predecessor is the current token. 
 copied each token's predecessor into the input of the keys (Elhage et al. 2021, Olsson et al. 2022).
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
-from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
 from minitx.inference.predictor import Predictor
 from minitx.interpret.composition import Composition, compositions
-from minitx.interpret.intervene import At, at, intervene
-from minitx.interpret.parts import Part
+from minitx.interpret.intervene import at, intervene
+from minitx.interpret.parts import Part, in_place_of
 from minitx.interpret.patching import Patch, part_patch
 from minitx.interpret.task_statistics import task_statistics
 from minitx.interpret.trace import trace
@@ -112,15 +112,14 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     previous, values["previous_token"] = _largest(statistics["previous_token"], range(1, induction.layer))
     pairs = sorted(compositions(model), key=lambda found: -found.score)
     held_out = predictor.task.examples(split, examples)
-    slices = FixedBatches(held_out, rows_at_once(model, held_out.width))
-    frame = (predictor.architecture, predictor.tokenizer.special)
-    sums: dict[str, Scores] = {}
+    whole = held_out.frame(predictor.architecture, predictor.tokenizer.special).to(predictor.device)
+    rows = rows_at_once(model, whole.labels.size(1))
+    sums: dict[str, Scores] = defaultdict(Scores)
     with torch.inference_mode(), evaluating(model):
-        for part in slices:
-            batch = part.to(predictor.device).frame(*frame)
-            for name, changes in _changes(predictor, previous, induction, batch).items():
-                with intervene(model, changes):
-                    sums[name] = sums.get(name, Scores()) + teacher_forced(model, batch)
+        for start in range(0, len(held_out), rows):
+            batch = whole.slice(start, start + rows)
+            for name, scores in _without_parts(model, previous, induction, batch):
+                sums[name] += scores
     metrics = {name: {key: found.means()[key] for key in ("loss", "token_accuracy")} for name, found in sums.items()}
     random = predictor.config.model.d_model**-0.5
     return InductionCircuit(previous, induction, values, len(held_out), split, metrics, pairs, random)
@@ -137,25 +136,18 @@ def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:
     return best, heads[best]
 
 
-def _changes(predictor: Predictor, previous: Part, induction: Part, batch: Batch) -> dict[str, dict[str, At]]:
-    """The interventions for one batch, by the names of InductionCircuit.metrics."""
-    model: Any = predictor.model
+def _without_parts(model: Any, previous: Part, induction: Part, batch: Batch) -> Iterator[tuple[str, Scores]]:
+    """The sums of one batch of a single forward, by the names of InductionCircuit.metrics."""
     keys, _, head = part_patch(model, Patch(induction.site, None, induction.number - 1), "k")
-
-    def no(part: Part) -> dict[str, At]:
-        return {part.site: at("zero", heads=part.number - 1)}
-
-    def keys_with(changes: dict[str, At]) -> dict[str, At]:
-        """The keys of the induction head as they are in a model with these changes."""
-        with intervene(model, changes), trace(model, keys) as t:
-            model(**batch.model_inputs(), head=False)
-        value: Tensor = t[keys]
-        return {keys: at(value, heads=head)}
-
-    return {
-        "whole": {},
-        "no_induction": no(induction),
-        "no_previous_token": no(previous),
-        "no_keys": keys_with(no(previous)),
-        "only_keys": no(previous) | keys_with({}),
-    }
+    removed = in_place_of([previous], "zero")
+    with trace(model, keys) as own:
+        yield "whole", teacher_forced(model, batch)
+    with intervene(model, removed), trace(model, keys) as without:
+        yield "no_previous_token", teacher_forced(model, batch)
+    for name, changes in (
+        ("no_induction", in_place_of([induction], "zero")),
+        ("no_keys", {keys: at(without[keys], heads=head)}),
+        ("only_keys", removed | {keys: at(own[keys], heads=head)}),
+    ):
+        with intervene(model, changes):
+            yield name, teacher_forced(model, batch)

@@ -51,21 +51,9 @@ def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> I
     top = (FONT_SIZE if widest < cell else widest) + FONT_SIZE + 2 * _MARGIN
     frame = _frame(cell, rows, columns, left, top)  # the labels are the same for all heads
     drawn = [_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)]
-    return _from_palette(np.hstack(drawn))
-
-
-def stacked(images: list[Image.Image]) -> Image.Image:
-    """Images below one another, aligned on the left."""
-    width = max(image.width for image in images)
-    rows = [np.pad(np.asarray(image), ((0, 0), (0, width - image.width)), constant_values=_COLOURS) for image in images]
-    return _from_palette(np.vstack(rows))
-
-
-def titled(image: Image.Image, title: str) -> Image.Image:
-    """The image below a line of text."""
-    line = Image.new("L", (max(image.width, _width(title) + 2 * _MARGIN), FONT_SIZE + 2 * _MARGIN))
-    ImageDraw.Draw(line).text((_MARGIN, _MARGIN), title, fill=255, font=_font())
-    return stacked([_from_palette(_INKS[np.asarray(line)]), image])
+    image = Image.fromarray(np.hstack(drawn))
+    image.putpalette(_palette())
+    return image
 
 
 def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) -> Image.Image:
@@ -91,15 +79,10 @@ def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: 
     text = frame.copy()
     ImageDraw.Draw(text).text((left, 2), title, fill=255, font=_font())
     pixels = _INKS[np.asarray(text)]
-    levels = _levels(weights)
+    levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * (_COLOURS - 1)).round().astype(np.uint8)
     levels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
     pixels[top : top + levels.shape[0], left : left + levels.shape[1]] = levels
     return pixels
-
-
-def _levels(weights: np.ndarray) -> np.ndarray:
-    """Indices of the colours of weights."""
-    return (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * (_COLOURS - 1)).round().astype(np.uint8)
 
 
 def token_label(token: str) -> str:
@@ -110,10 +93,3 @@ def token_label(token: str) -> str:
 
 def _width(text: str) -> int:
     return round(_font().getlength(text))
-
-
-def _from_palette(pixels: np.ndarray) -> Image.Image:
-    """Palette indices [height, width] as an image."""
-    image = Image.fromarray(pixels)
-    image.putpalette(_palette())
-    return image

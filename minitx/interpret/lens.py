@@ -7,9 +7,8 @@ DecoderLens (Langedijk et al. 2024) applies the whole decoder to the encoder's s
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,6 +89,23 @@ def _lens(model: Transformer, streams: Mapping[str, Tensor]) -> Iterator[Tensor]
     return (model.head(stack.norm(stream)) for stream in streams[name])
 
 
+class Ranked(NamedTuple):
+    """The likeliest tokens of some distributions, and the place of the answers in them; see ranked."""
+
+    likeliest: Tensor  # ids, [..., n]
+    shares: Tensor  # their probabilities
+    rank: Tensor  # of the answer among all tokens, from 1, [...]
+    share: Tensor  # its probability
+
+
+def ranked(logits: Tensor, answers: Tensor, count: int = SHOWN) -> Ranked:
+    """Rank the tokens of logits [..., V]; answers are broadcastable to [...]."""
+    index = answers.expand(logits.shape[:-1])[..., None]
+    shares, own = logits.float().softmax(dim=-1), logits.gather(-1, index)
+    best = shares.topk(min(count, shares.size(-1)))
+    return Ranked(best.indices, best.values, (logits > own).sum(dim=-1) + 1, shares.gather(-1, index)[..., 0])
+
+
 @dataclass(frozen=True)
 class Lens(html.Tables):
     """The predictions from each layer of a model on one text: `logits`, and what follows from them.
@@ -110,32 +126,21 @@ class Lens(html.Tables):
     """What each part of the model adds to the logit of the answer, [T] by part; empty where the head is not linear."""
     predictor: "Predictor"
 
-    @cached_property
-    def probabilities(self) -> dict[str, Tensor]:
-        """The softmax of the logits."""
-        return {stack: logits.softmax(dim=-1) for stack, logits in self.logits.items()}
-
     def answer_probabilities(self, stack: str) -> Tensor:
         """Probability of the answers, [L + 1, T]."""
-        return self._of_answers(self.probabilities[stack])
+        return ranked(self.logits[stack], self.answers).share
 
     def ranks(self, stack: str) -> Tensor:
         """Rank of the answers among all tokens, from 1, [L + 1, T]."""
-        logits = self.logits[stack]
-        return (logits > self._of_answers(logits)[..., None]).sum(dim=-1) + 1
+        return ranked(self.logits[stack], self.answers).rank
 
     def top(self, stack: str, count: int = SHOWN) -> list[list[list[tuple[str, float]]]]:
         """The likeliest tokens with their probabilities, for each layer and position."""
-        found = self.probabilities[stack].topk(min(count, self.probabilities[stack].size(-1)))
-        tokens = self.predictor.tokenizer.tokens
+        found, tokens = ranked(self.logits[stack], self.answers, count), self.predictor.tokenizer.tokens
         return [
-            [[*zip(tokens(ids), values, strict=True)] for ids, values in zip(*row, strict=True)]
-            for row in zip(found.indices.tolist(), found.values.tolist(), strict=True)
+            [[*zip(tokens(ids), shares, strict=True)] for ids, shares in zip(*row, strict=True)]
+            for row in zip(found.likeliest.tolist(), found.shares.tolist(), strict=True)
         ]
-
-    def _of_answers(self, values: Tensor) -> Tensor:
-        """[L + 1, T, V] to [L + 1, T]."""
-        return values.gather(-1, self.answers.expand(*values.shape[:2])[..., None])[..., 0]
 
     def save_image(self, path: str | Path) -> None:
         """Save the likeliest token of each layer and position as PNG, PDF or SVG, by the ending of the path."""

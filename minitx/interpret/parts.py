@@ -2,10 +2,12 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
+from minitx.interpret.intervene import At, Replacement, at
 from minitx.interpret.recording import KINDS
 from minitx.interpret.sites import sites
 from minitx.models.transformers import Transformer
@@ -45,6 +47,17 @@ def all_parts(model: Transformer) -> dict[str, list[Part]]:
             ffn = Part(kind, layer, 0, ffn=True)
             parts["ffn"] += [ffn] if kind != "cross" and ffn.site in known else []
     return parts
+
+
+def in_place_of(parts: Iterable[Part], value: Replacement) -> dict[str, At]:
+    """For intervene: a value in place of the outputs of some parts."""
+    groups: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for part in parts:
+        groups[part.site, part.ffn].append(part.number - 1)
+    return {
+        site: at(value) if site.endswith(".out") else at(value, **{"neurons" if ffn else "heads": numbers})
+        for (site, ffn), numbers in groups.items()
+    }
 
 
 def check_parts(model: Transformer, parts: Sequence[Part], key: str) -> None:

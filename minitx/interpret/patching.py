@@ -163,11 +163,13 @@ def patch_texts(
     model, tokens, heads = predictor.model, predictor.tokenizer.tokens, head_patches(predictor.model)
     if sender is not None and sender not in heads:
         raise ConfigError(f"sender: this model has no head {sender}: {did_you_mean(sender, heads)}")
-    if sites == "ffn" and not all_parts(model)["ffn"] and sender is None:
+    rows = _rows(model, sites) if sender is None else _receivers(model, heads[sender].name)
+    if not rows and sender is None:
         raise ConfigError("sites: this model has no feed-forward networks: expected resid, attn or heads")
+    if not rows:
+        raise ConfigError(f"sender: no head follows {sender} in this model")
     inputs = patched_inputs(predictor, clean, corrupted, answers)
     if sender is None:
-        rows = _rows(model, sites, heads)
         with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as traced:
             model(**inputs.clean)
         values: dict[str, Tensor] = {**traced}
@@ -182,7 +184,6 @@ def patch_texts(
         }
     else:
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
-        rows = _receivers(model, heads, sender)
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
         patches = {
             kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
@@ -209,38 +210,32 @@ def patch_texts(
     )
 
 
-def _rows(model: Transformer, sites: str, heads: Mapping[str, Patch]) -> dict[str, dict[str, Patch]]:
+def _rows(model: Transformer, sites: str) -> dict[str, dict[str, Patch]]:
     """Activations to patch, by stack or kind of attention and by the label of a row."""
     found: dict[str, dict[str, Patch]] = defaultdict(dict)
-    if sites == "heads":
-        for name, patch in heads.items():
-            found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
-    elif sites == "attn":
-        for name, patch in heads.items():
-            kind, layer, _ = name.split(".")
-            found[kind][f"layer {layer}"] = Patch(patch.name.removesuffix("z") + "out")
-    elif sites == "ffn":
-        for part in all_parts(model)["ffn"]:
-            found[part.kind][f"layer {part.layer}"] = Patch(part.site)
-    else:
+    if sites == "resid":
         for stack in (name for name in ("encoder", "decoder") if hasattr(model, name)):
             layers: Any = model.get_submodule(f"{stack}.layers")
             names = [f"{stack}.layers.0.resid_pre", *(f"{stack}.layers.{n}.resid_post" for n in range(len(layers)))]
             found[stack] = dict(zip(layer_names(len(names)), map(Patch, names), strict=True))
+        return found
+    for part in all_parts(model)["ffn" if sites == "ffn" else "heads"]:
+        if sites == "heads":
+            found[part.kind][f"head {part.layer}.{part.number}"] = Patch(part.site, None, part.number - 1)
+        else:
+            found[part.kind][f"layer {part.layer}"] = Patch(part.site.replace("attn.z", "attn.out"))
     return found
 
 
-def _receivers(model: Transformer, heads: Mapping[str, Patch], sender: str) -> dict[str, dict[str, Patch]]:
+def _receivers(model: Transformer, sender: str) -> dict[str, dict[str, Patch]]:
     """The heads that the model computes after a sender, by kind and label; those of the sender's own layer are not."""
     order = [*activations(model)]
-    later = order[order.index(heads[sender].name) + 1 :]
-    found: dict[str, dict[str, Patch]] = defaultdict(dict)
-    for name, patch in heads.items():
-        if patch.name in later:
-            found[name.split(".")[0]][f"head {name.partition('.')[2]}"] = patch
-    if not found:
-        raise ConfigError(f"sender: no head follows {sender} in this model")
-    return found
+    later = order[order.index(sender) + 1 :]
+    heads = {
+        kind: {label: patch for label, patch in rows.items() if patch.name in later}
+        for kind, rows in _rows(model, "heads").items()
+    }
+    return {kind: rows for kind, rows in heads.items() if rows}
 
 
 def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:

@@ -8,9 +8,8 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import filter as matching
-from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -20,21 +19,14 @@ from minitx.config.errors import ConfigError, did_you_mean
 from minitx.nn import MultiHeadAttention, Stack
 from minitx.nn.kernels import MaskAndBias, Operands, fold
 
-_STREAM = ("output", "BTD")
 _IN_ATTENTION = {
     "q": "BTHK", "k": "BSGK", "v": "BSGK", "scores": "BHTS", "weights": "BHTS", "z": "BTHK", "result": "BTHD",
 }  # fmt: skip
+_STREAM_AFTER = {"self_attn": "resid_mid", "cross_attn": "resid_mid_cross", "ffn": ""}
+"""By sublayer, the residual stream after it, if another sublayer follows."""
 
 Change = Callable[[Tensor], Tensor]
 """From the value of an activation to the value that the model continues with: the same tensor for no change."""
-
-
-_Form = tuple[str, bool, bool]
-"""Of a layer: name of the norm after self-attention, and whether it has cross-attention and a feed-forward network."""
-_Forms = tuple[tuple[str, tuple[_Form, ...]], ...]
-"""Of a model: the beginning of the names of each stack, and the forms of its layers."""
-_Place = tuple[str, int | None, tuple[str, ...], str, str]
-"""Stack, layer (None for the stack itself), path of the module in the layer, kind and shape."""
 
 
 class Site(NamedTuple):
@@ -88,14 +80,13 @@ def sites(model: nn.Module, only: str | Iterable[str] = "*") -> dict[str, Site]:
     Raises:
         ConfigError: a pattern that no name matches.
     """
-    stacks = {prefix: (stack, [_uncompiled(layer) for layer in stack.layers]) for prefix, stack in _stacks(model)}
-    forms = tuple((prefix, tuple(map(_form, layers))) for prefix, (_, layers) in stacks.items())
-    found = {}
-    for name, (prefix, index, path, kind, shape) in _selected(forms, (only,) if isinstance(only, str) else (*only,)):
-        stack, layers = stacks[prefix]
-        module = stack if index is None else reduce(getattr, path, layers[index])
-        found[name] = Site(stack, module, kind, shape)
-    return found
+    known = {name: site for prefix, stack in _stacks(model) for name, site in _in_stack(prefix, stack)}
+    names: set[str] = set()
+    for pattern in (only,) if isinstance(only, str) else only:
+        if not (found := matching(known, pattern)):
+            raise ConfigError(f"this model has no activation {pattern}: {did_you_mean(pattern, known)}")
+        names.update(found)
+    return {name: site for name, site in known.items() if name in names}
 
 
 def _stacks(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Stack]]:
@@ -107,8 +98,25 @@ def _stacks(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Stack]]:
         yield from _stacks(part, prefix if name == "_orig_mod" else f"{prefix}{name}.")
 
 
-def _uncompiled(layer: nn.Module) -> nn.Module:
-    return layer._modules.get("_orig_mod") or layer
+def _in_stack(prefix: str, stack: Stack) -> Iterator[tuple[str, Site]]:
+    """The activations of a stack, in the order in which it computes them."""
+    for index, compiled in enumerate(stack.layers):
+        layer: Any = compiled._modules.get("_orig_mod") or compiled
+        path = f"{prefix}layers.{index}"
+        yield f"{path}.resid_pre", Site(stack, layer, "input", "BTD")
+        sublayers = [(name, part) for name in _STREAM_AFTER if (part := layer._modules.get(name)) is not None]
+        for name, part in sublayers:
+            if name == "ffn":
+                yield f"{path}.ffn.hidden", Site(stack, part.down_proj, "input", "BTF")
+            else:
+                for kind, shape in _IN_ATTENTION.items():
+                    yield f"{path}.{name}.{kind}", Site(stack, part, kind, shape)
+            yield f"{path}.{name}.out", Site(stack, part, "output", "BTD")
+            if name != sublayers[-1][0]:
+                add_norm = layer._modules[add_norm_name(layer, name)]
+                yield f"{path}.{_STREAM_AFTER[name]}", Site(stack, add_norm, "output", "BTD")
+        yield f"{path}.resid_post", Site(stack, layer, "output", "BTD")
+    yield f"{prefix}out", Site(stack, stack, "output", "BTD")
 
 
 def add_norm_name(layer: nn.Module, sublayer: str) -> str:
@@ -118,55 +126,6 @@ def add_norm_name(layer: nn.Module, sublayer: str) -> str:
     return f"add_norm_{sublayer.removesuffix('_attn')}"
 
 
-def _form(layer: nn.Module) -> _Form:
-    parts = layer._modules
-    return add_norm_name(layer, "self_attn"), parts.get("cross_attn") is not None, parts.get("ffn") is not None
-
-
-# A block of `trace` may be opened for each forward of a small model: what follows from the form alone is kept.
-@lru_cache
-def _selected(forms: _Forms, patterns: tuple[str, ...]) -> list[tuple[str, _Place]]:
-    """Names that match one of the patterns, with their places."""
-    known = _places(forms)
-    names: set[str] = set()
-    for pattern in patterns:
-        if not (found := matching(known, pattern)):
-            raise ConfigError(f"this model has no activation {pattern}: {did_you_mean(pattern, known)}")
-        names.update(found)
-    return [(name, place) for name, place in known.items() if name in names]
-
-
-@lru_cache
-def _places(forms: _Forms) -> dict[str, _Place]:
-    """Every name of a model whose stacks have layers of these forms."""
-    found: dict[str, _Place] = {}
-    for prefix, layers in forms:
-        for index, form in enumerate(layers):
-            for name, place in _in_layer(*form).items():
-                found[f"{prefix}layers.{index}.{name}"] = (prefix, index, *place)
-        found[f"{prefix}out"] = (prefix, None, (), *_STREAM)
-    return found
-
-
-def _in_layer(first: str, cross: bool, ffn: bool) -> dict[str, tuple[tuple[str, ...], str, str]]:
-    """Path of the module, kind and shape of each activation of a layer."""
-    found = {"resid_pre": ((), "input", "BTD"), **_in_attention("self_attn")}
-    if cross or ffn:
-        found["resid_mid"] = ((first,), *_STREAM)
-    if cross:
-        found |= _in_attention("cross_attn")
-    if cross and ffn:
-        found["resid_mid_cross"] = (("add_norm_cross",), *_STREAM)
-    if ffn:
-        found |= {"ffn.hidden": (("ffn", "down_proj"), "input", "BTF"), "ffn.out": (("ffn",), *_STREAM)}
-    return found | {"resid_post": ((), *_STREAM)}
-
-
-def _in_attention(name: str) -> dict[str, tuple[tuple[str, ...], str, str]]:
-    found = {f"{name}.{kind}": ((name,), kind, shape) for kind, shape in _IN_ATTENTION.items()}
-    return {**found, f"{name}.out": ((name,), *_STREAM)}
-
-
 @contextmanager
 def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterator[None]:
     """Within this block, apply each function to its activation whenever the model computes it; blocks may nest.
@@ -174,12 +133,16 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterato
     Functions of one site are applied in the order in which they were given, those of an outer block first. Compiled
     models and parts run without their compiled code, which has no hooks.
     """
-    with ExitStack() as stack:
-        if "torch._dynamo" in sys.modules and _compiled(model):
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for site, change in changes:
-            stack.callback(_attach(site, change))
-        yield
+    compiled = "torch._dynamo" in sys.modules and _compiled(model)
+    eager: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    undo: list[Callable[[], Any]] = []  # ExitStack.callback takes three times as long
+    with eager:
+        try:
+            undo.extend(_attach(site, change) for site, change in changes)
+            yield
+        finally:
+            for detach in reversed(undo):
+                detach()
 
 
 def _compiled(part: nn.Module) -> bool:
@@ -245,7 +208,7 @@ class _ChangedAttention:
             return result
         out = result[0] if return_weights else result
         # The difference, here and below: what did not change then changes nothing, whatever the order of a sum.
-        out = out + (weights - before_weights) @ v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+        out = out + (weights - before_weights) @ _for_each_head(v, q)
         return (out, weights) if return_weights else out
 
     def _project(self, o_proj: nn.Linear, args: tuple[Tensor], out: Tensor) -> Tensor:
@@ -267,11 +230,16 @@ def _scores(q: Tensor, k: Tensor, *, dropout: float = 0.0, softcap: float | None
     """The scores [B, H, T, S] of explicit_attention, -inf where a key is hidden."""
     operands = Operands(q.size(-2), k.size(-2), q.size(-1), q.dtype, q.device)
     mask, bias, _, _ = fold(operands, MaskAndBias(**masking), "explicit")
-    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+    k = _for_each_head(k, q)
     scores = (q / math.sqrt(q.size(-1))) @ k.transpose(-2, -1)
     scores = scores if softcap is None else softcap * (scores / softcap).tanh()
     scores = scores if bias is None else scores + bias
     return scores if mask is None else scores.masked_fill(~mask, -math.inf)
+
+
+def _for_each_head(keys: Tensor, q: Tensor) -> Tensor:
+    """Keys or values [B, G, S, K] as [B, H, S, K]; a copy only where heads share them."""
+    return keys if keys.size(1) == q.size(1) else keys.repeat_interleave(q.size(1) // keys.size(1), dim=1)
 
 
 def _weights(scores: Tensor) -> Tensor:

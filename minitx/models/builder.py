@@ -1,7 +1,7 @@
 """Build a model from its config, with its initial weights: the one file that imports both config and nn/."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 from torch import nn
 
@@ -12,12 +12,14 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly,
 from minitx.nn.embedding import Head, HeadTransform, TokenEmbedding
 from minitx.nn.errors import OptionError, require
 from minitx.nn.feed_forward import FeedForward
-from minitx.nn.layers import DecoderLayer, EncoderLayer
+from minitx.nn.layers import DecoderLayer, EncoderLayer, Layer
 from minitx.nn.multi_head import MultiHeadAttention
 from minitx.nn.norms import build_norm
-from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds
+from minitx.nn.position_ids import POSITION_IDS
 from minitx.nn.positions import GIVEN, POSITIONS, NoPositions
-from minitx.nn.stacks import DecoderStack, EncoderStack
+from minitx.nn.stacks import DecoderStack, EncoderStack, Stack
+
+AnyStack = TypeVar("AnyStack", bound=Stack)
 
 
 def resolved_positions(config: ModelConfig) -> ModelConfig:
@@ -39,34 +41,50 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
     vocab_size = vocab_size if config.vocab_size is None else config.vocab_size
     if vocab_size is None:
         raise ConfigError("model.vocab_size is missing: the tokenizer usually sets it")
+    config = resolved_positions(config)
     try:
         embedding = TokenEmbedding(vocab_size, config.d_model, config.scale_embeddings)
         model: Transformer
         if config.architecture == "encoder_only":
-            model = EncoderOnly(embedding, _encoder(config), _head(config, embedding))
+            encoder = _stack(config, EncoderStack, EncoderLayer)
+            model = EncoderOnly(embedding, encoder, _head(config, embedding))
         elif config.architecture == "decoder_only":
-            model = DecoderOnly(embedding, _decoder(config, False), _head(config, embedding), config.prefix_lm)
+            decoder = _stack(config, DecoderStack, DecoderLayer)
+            model = DecoderOnly(embedding, decoder, _head(config, embedding), config.prefix_lm)
         else:
-            model = EncoderDecoder(embedding, _encoder(config), _decoder(config, True), _head(config, embedding))
+            encoder = _stack(config, EncoderStack, EncoderLayer)
+            decoder = _stack(config, DecoderStack, DecoderLayer, cross=True)
+            model = EncoderDecoder(embedding, encoder, decoder, _head(config, embedding))
     except OptionError as error:
         raise ConfigError(str(error)) from None
     init_weights(model, config)
     return model
 
 
-def _encoder(config: ModelConfig) -> EncoderStack:
-    (scheme, attentions), options = _self_attentions(config, False, config.n_layers), _layer_options(config)
-    layers = [EncoderLayer(self_attn, _ffn(config), **options) for self_attn in attentions]
-    return EncoderStack(layers, **_stack_options(config, scheme, False))
-
-
-def _decoder(config: ModelConfig, cross: bool) -> DecoderStack:
-    (scheme, attentions), options = _self_attentions(config, True, config.decoder_layers), _layer_options(config)
+def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross: bool = False) -> AnyStack:
+    scheme, attentions = _self_attentions(
+        config, kind.causal, config.decoder_layers if kind.causal else config.n_layers
+    )
     layers = [
-        DecoderLayer(self_attn, _ffn(config), cross_attn=_attention(config) if cross else None, **options)
-        for self_attn in attentions
-    ]
-    return DecoderStack(layers, **_stack_options(config, scheme, True))
+        layer(
+            attention, _ffn(config), config.d_model, _attention(config) if cross else None, config.norm_first,
+            config.dropout, config.parallel_residual, config.shared_norm, norm=config.norm, norm_eps=config.norm_eps,
+            sandwich=config.sandwich_norm,
+        )
+        for attention in attentions
+    ]  # fmt: skip
+    position_ids = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=kind.causal)
+    require(
+        scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1,
+        f"model.position.max_len must be larger for model.position_ids.name {config.position_ids['name']}, whose ids "
+        f"go past it, got {scheme.max_len}",
+    )
+    if not scheme.shared:  # its weights belong to the layers
+        scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
+    last_norm = _norm(config) if config.norm_first else None
+    return kind(
+        layers, scheme, last_norm, config.dropout, position_ids, _norm(config) if config.embedding_norm else None
+    )
 
 
 def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[MultiHeadAttention]]:
@@ -113,32 +131,6 @@ def _ffn(config: ModelConfig) -> FeedForward | None:
 
 def _norm(config: ModelConfig) -> nn.Module:
     return build_norm(config.norm, config.d_model, config.norm_eps)
-
-
-def _layer_options(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "d_model": config.d_model, "norm_first": config.norm_first, "dropout": config.dropout,
-        "norm": config.norm, "norm_eps": config.norm_eps, "sandwich": config.sandwich_norm,
-        "parallel": config.parallel_residual, "shared_norm": config.shared_norm,
-    }  # fmt: skip
-
-
-def _stack_options(config: ModelConfig, scheme: NoPositions, causal: bool) -> dict[str, Any]:
-    """All arguments of a stack but its layers; pre-norm layers need a norm at the end."""
-    position_ids: ConsecutiveIds = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=causal)
-    require(
-        scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1,
-        f"model.position.max_len must be larger for model.position_ids.name {config.position_ids['name']}, whose ids "
-        f"go past it, got {scheme.max_len}",
-    )
-    return {
-        # A scheme with weights of its own in each layer belongs to the layers alone.
-        "position": scheme if scheme.shared else NoPositions(config.d_model, config.n_heads, 0, causal),
-        "position_ids": position_ids,
-        "norm": _norm(config) if config.norm_first else None,
-        "dropout": config.dropout,
-        "embedding_norm": _norm(config) if config.embedding_norm else None,
-    }
 
 
 def _head(config: ModelConfig, embedding: TokenEmbedding) -> Head:

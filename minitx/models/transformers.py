@@ -4,7 +4,7 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 `keep` is True for a real token and False for padding; None says that all are real.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,36 +12,37 @@ from minitx.config.errors import ConfigError
 from minitx.nn import Cache, DecoderStack, EncoderStack, Head, NoPositions, Stack, TokenEmbedding, masks
 
 
-class _Decoding(nn.Module):
-    """Base of models with a decoder."""
+class _Model(nn.Module):
+    """Base of the models: how a stack reads tokens."""
 
     embedding: TokenEmbedding
-    decoder: DecoderStack
+    head: Head
 
-    def _decode(
+    def _read(
         self,
+        stack: Stack,
         ids: Tensor,
         keep: Tensor | None,
-        cache: Cache | None,
-        memory: Tensor | None = None,
-        memory_keep: Tensor | None = None,
-        rules: Sequence[masks.Predicate] = (),
-        causal: bool = True,
         documents: Tensor | None = None,
+        cache: Cache | None = None,
+        rules: tuple[masks.Predicate, ...] = (),
+        **options: Any,
     ) -> Tensor:
-        """Decode ids [B, T] to [B, T, D]; with a cache, ids are the new tokens."""
+        """Run a stack on ids [B, T], with a cache the new tokens; returns [B, T, D]. options are those of the stack."""
+        if documents is not None:
+            rules = (*rules, masks.same_document(documents))
         if cache is None:
-            pos = self.decoder.position_ids(ids, keep, documents)
+            pos = stack.position_ids(ids, keep, documents)
         else:
-            pos = cache.append(ids, keep, self.decoder.position_ids)
+            pos = cache.append(ids, keep, stack.position_ids)
             keep = cache.keep
-        x = self.decoder(self.embedding(ids), pos, keep, memory, memory_keep, cache, rules, causal)
+        x: Tensor = stack(self.embedding(ids), pos, keep, cache=cache, rules=rules, **options)
         if cache is not None:
             cache.advance(ids.size(1))
         return x
 
 
-class EncoderDecoder(_Decoding):
+class EncoderDecoder(_Model):
     """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017); source and target share one embedding."""
 
     def __init__(self, embedding: TokenEmbedding, encoder: EncoderStack, decoder: DecoderStack, head: Head) -> None:
@@ -65,7 +66,7 @@ class EncoderDecoder(_Decoding):
 
     def encode(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Tensor:
         """Encode src_ids [B, S] to the memory [B, S, D]."""
-        return self.encoder(self.embedding(src_ids), self.encoder.position_ids(src_ids, src_keep), src_keep)
+        return self._read(self.encoder, src_ids, src_keep)
 
     def decode(
         self,
@@ -78,7 +79,7 @@ class EncoderDecoder(_Decoding):
         head: bool = True,
     ) -> Tensor:
         """Decode tgt_ids [B, T], with a cache the new ones, and the memory [B, S, D] to logits [B, T, V]."""
-        x = self._decode(tgt_ids, tgt_keep, cache, memory, src_keep)
+        x = self._read(self.decoder, tgt_ids, tgt_keep, cache=cache, memory=memory, memory_keep=src_keep)
         return self.head(x) if head else x
 
     def start(self, src_ids: Tensor, src_keep: Tensor | None = None) -> Cache:
@@ -91,7 +92,7 @@ class EncoderDecoder(_Decoding):
         return self.decode(ids, cache.memory, cache.memory_keep, keep, cache)
 
 
-class DecoderOnly(_Decoding):
+class DecoderOnly(_Model):
     """A causal language model (GPT; Radford et al. 2018)."""
 
     def __init__(self, embedding: TokenEmbedding, decoder: DecoderStack, head: Head, prefix_lm: bool = False) -> None:
@@ -121,13 +122,10 @@ class DecoderOnly(_Decoding):
                 positions restart in each. Not together with a cache.
             head: False for the input [B, T, D] of the head.
         """
-        rules = [masks.prefix(prefix)] if self.prefix_lm and prefix is not None else []
-        causal = not rules
-        if documents is not None:
-            if cache is not None:
-                raise ConfigError("packed documents cannot be read through a cache: it belongs to one document")
-            rules.append(masks.same_document(documents))
-        x = self._decode(ids, keep, cache, rules=rules, causal=causal, documents=documents)
+        if documents is not None and cache is not None:
+            raise ConfigError("packed documents cannot be read through a cache: it belongs to one document")
+        rules = (masks.prefix(prefix),) if self.prefix_lm and prefix is not None else ()
+        x = self._read(self.decoder, ids, keep, documents, cache, rules, causal=not rules)
         return self.head(x) if head else x
 
     def start(self) -> Cache:
@@ -143,7 +141,7 @@ class DecoderOnly(_Decoding):
         return self(ids, keep, cache, ids.new_full((ids.size(0),), ids.size(1)) if first else None)
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(_Model):
     """A bidirectional encoder with an output at each position (BERT; Devlin et al. 2019)."""
 
     def __init__(self, embedding: TokenEmbedding, encoder: EncoderStack, head: Head) -> None:
@@ -154,8 +152,7 @@ class EncoderOnly(nn.Module):
         self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None, *, head: bool = True
     ) -> Tensor:
         """Compute logits [B, T, V] for each position of ids [B, T]; other arguments as for DecoderOnly."""
-        rules = [] if documents is None else [masks.same_document(documents)]
-        x = self.encoder(self.embedding(ids), self.encoder.position_ids(ids, keep, documents), keep, rules=rules)
+        x = self._read(self.encoder, ids, keep, documents)
         return self.head(x) if head else x
 
 

@@ -1,10 +1,10 @@
-"""One layer of an encoder and one of a decoder: sublayers, each inside Add & Norm.
+"""A layer of an encoder or a decoder: sublayers, each inside Add & Norm.
 
-Legend: B batch, T queries, S keys, M memory tokens, H heads, D d_model.
+Legend: B batch, T queries, M memory tokens, D d_model.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -14,45 +14,18 @@ from minitx.nn.multi_head import MultiHeadAttention, Prepared
 from minitx.nn.norms import AddNorm
 
 
-class EncoderLayer(nn.Module):
-    """Self-attention in both directions, then the feed-forward network (Vaswani et al. 2017, figure 1, left).
+class Layer(nn.Module):
+    """Self-attention, attention to a memory if there is one, the feed-forward network (Vaswani et al. 2017, figure 1).
 
     ffn is None for attention alone. parallel: all sublayers read the layer's input, and their outputs are added to it
     (Wang and Komatsuzaki 2021, GPT-J); shared_norm: they have one norm. Other arguments as for AddNorm.
     """
 
-    def __init__(
-        self,
-        self_attn: MultiHeadAttention,
-        ffn: FeedForward | None,
-        d_model: int,
-        norm_first: bool = True,
-        dropout: float = 0.0,
-        parallel: bool = False,
-        shared_norm: bool = False,
-        **norm: Any,
-    ) -> None:
-        super().__init__()
-        self.self_attn, self.ffn, self.parallel = self_attn, ffn, parallel
-        add_norm = partial(AddNorm, d_model, norm_first, dropout, **norm)
-        self.add_norm_attn = add_norm()
-        self.add_norm_ffn = add_norm() if ffn is not None else None
-        if shared_norm and self.add_norm_ffn is not None:
-            self.add_norm_ffn.norm = self.add_norm_attn.norm
-
-    def forward(self, x: Tensor, prepared: Prepared | None = None) -> Tensor:
-        """Apply the sublayers to x [B, T, D]; `prepared` is for consecutive positions without padding by default."""
-        out = self.add_norm_attn(x, lambda h: self.self_attn(h, prepared=prepared))
-        if self.ffn is not None and self.add_norm_ffn is not None:
-            out = self.add_norm_ffn(x if self.parallel else out, self.ffn, out)
-        return out
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to a memory if there is one, the feed-forward network (figure 1, right).
-
-    cross_attn is None for a decoder alone (GPT); other arguments as for EncoderLayer.
-    """
+    causal: ClassVar[bool]
+    first_norm: ClassVar[str]
+    """The name of the AddNorm around self-attention, as checkpoints have it."""
+    add_norm_cross: AddNorm
+    add_norm_ffn: AddNorm
 
     def __init__(
         self,
@@ -68,13 +41,12 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.self_attn, self.cross_attn, self.ffn, self.parallel = self_attn, cross_attn, ffn, parallel
-        add_norm = partial(AddNorm, d_model, norm_first, dropout, **norm)
-        self.add_norm_self = add_norm()
-        self.add_norm_cross = add_norm() if cross_attn is not None else None
-        self.add_norm_ffn = add_norm() if ffn is not None else None
-        for each in (self.add_norm_cross, self.add_norm_ffn):
-            if shared_norm and each is not None:
-                each.norm = self.add_norm_self.norm
+        sublayers = {self.first_norm: self_attn, "add_norm_cross": cross_attn, "add_norm_ffn": ffn}
+        for name, sublayer in sublayers.items():
+            if sublayer is not None:
+                setattr(self, name, AddNorm(d_model, norm_first, dropout, **norm))
+                if shared_norm:
+                    getattr(self, name).norm = getattr(self, self.first_norm).norm
 
     def forward(
         self,
@@ -86,13 +58,26 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Apply the sublayers to x [B, T, D], with attention to memory [B, M, D] in a layer that has cross_attn.
 
-        prepared is for self-attention, by default causal without padding; cross_prepared is for cross-attention, by
-        default without padding. cache is this layer's part of a Cache.
+        prepared is for self-attention, cross_prepared for cross-attention, both without padding by default. cache is
+        this layer's part of a Cache.
         """
-        out = self.add_norm_self(x, lambda h: self.self_attn(h, causal=True, cache=cache, prepared=prepared))
-        if self.cross_attn is not None and self.add_norm_cross is not None:
+        attend = partial(self.self_attn, causal=self.causal, cache=cache, prepared=prepared)
+        out = getattr(self, self.first_norm)(x, attend)
+        if self.cross_attn is not None:
             attend = partial(self.cross_attn, memory=memory, cache=cache, prepared=cross_prepared)
             out = self.add_norm_cross(x if self.parallel else out, attend, out)
-        if self.ffn is not None and self.add_norm_ffn is not None:
+        if self.ffn is not None:
             out = self.add_norm_ffn(x if self.parallel else out, self.ffn, out)
         return out
+
+
+class EncoderLayer(Layer):
+    """Self-attention in both directions (figure 1, left)."""
+
+    causal, first_norm = False, "add_norm_attn"
+
+
+class DecoderLayer(Layer):
+    """Causal self-attention (figure 1, right); cross_attn is None for a decoder alone (GPT)."""
+
+    causal, first_norm = True, "add_norm_self"

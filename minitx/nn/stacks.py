@@ -75,23 +75,18 @@ class Stack(nn.Module):
             causal: hide the future; False when a rule decides about it.
         """
         x = self.embed(x, pos)
-        causal = self.causal if causal is None else causal
         layers: list[Any] = [*self.layers]
-        kinds = {layer.self_attn.window: layer.self_attn for layer in layers}
-        common = (x, None, masks.key_padding(keep), causal, pos, cache, rules)
-        prepared = {window: attention.prepare(*common) for window, attention in kinds.items()}
-        options: dict[str, Any] = {}
-        if memory is not None:
-            cross_prepared = layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
-            options |= {"memory": memory, "cross_prepared": cross_prepared}
+        common = (x, None, masks.key_padding(keep), self.causal if causal is None else causal, pos, cache, rules)
+        by_window = {layer.self_attn.window: layer.self_attn for layer in layers}
+        prepared = {window: attention.prepare(*common) for window, attention in by_window.items()}
+        cross = None if memory is None else layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
         for index, layer in enumerate(layers):
-            options["prepared"] = prepared[layer.self_attn.window]
-            if cache is not None:
-                options["cache"] = cache.layers[index]
+            own = None if cache is None else cache.layers[index]
+            given = (x, memory, prepared[layer.self_attn.window], cross, own)
             if self.recompute and self.training and torch.is_grad_enabled():
-                x = checkpoint(layer, x, use_reentrant=False, **options)
+                x = checkpoint(layer, *given, use_reentrant=False)
             else:
-                x = layer(x, **options)
+                x = layer(*given)
         return self.norm(x)
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:

@@ -1,9 +1,7 @@
-"""Inspect one step of a text: attention maps, the lens, and what each part added to the logit of its token.
+"""Inspect one step of a text: attention maps, the lens, and what each part added to the logit of its token."""
 
-Legend: P prompt tokens, T generated tokens.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +12,10 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.html import embedded
-from minitx.interpret.lens import decoder_lens, residual_streams
+from minitx.interpret.lens import decoder_lens, ranked, residual_streams
+from minitx.interpret.recording import KINDS
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
+from minitx.playground.play_requests import Prompted, Session
 
 MAX_MAP_TOKENS = 128
 """Rows and columns of a map, at most: of longer texts the last ones."""
@@ -23,91 +23,92 @@ LENS_TOKENS = 5
 """Likeliest tokens of each layer."""
 
 
-def recorded_maps(
-    predictor: Predictor, source: Sequence[int], target: Sequence[int], start: int, prompt: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the maps of one forward over the tokens in the cache, as for html.embedded, with their first tokens.
+@dataclass(kw_only=True)
+class TokensRequest(Prompted):
+    """A request about the tokens that a model has read."""
 
-    Args:
-        predictor: the model.
-        source: ids that an encoder reads.
-        target: ids that a decoder reads, prompt and generated ones.
-        start: index of the first token of `target` that is still in the cache.
-        prompt: number of tokens of the prompt.
+    source: list[int]
+    """Ids that an encoder reads."""
+    target: list[int]
+    """Ids that a decoder reads, prompt and generated ones."""
+    prompt_tokens: int
+
+    def forward_inputs(self, predictor: Predictor, start: int = 0) -> dict[str, Tensor]:
+        """Arguments of the model's forward, of the target from an index on.
+
+        Raises:
+            ConfigError: nothing to read, or ids that the model does not have.
+        """
+        source, target, model = self.source, self.target[start:], predictor.model
+        size, alone = model.head.out_features, isinstance(model, EncoderOnly)
+        if not all(0 <= token < size for token in (*source, *target)) or not (source if alone else target):
+            raise ConfigError(f"expected ids from 0 to {size - 1}, and at least one, got {[*source, *target][:5]} ...")
+        src, tgt = (torch.tensor([ids], dtype=torch.long, device=predictor.device) for ids in (source, target))
+        if isinstance(model, EncoderDecoder):
+            return {"src_ids": src, "tgt_ids": tgt}
+        if isinstance(model, DecoderOnly):
+            return {"ids": tgt, "prefix": torch.tensor([self.prompt_tokens], device=predictor.device)}
+        return {"ids": src}
+
+
+@dataclass(kw_only=True)
+class Look(TokensRequest):
+    """The maps of one forward over the tokens in the cache, as for html.embedded, with their first tokens."""
+
+    start: int = 0
+    """The index of the first token of `target` that is still in the cache."""
+
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
+        predictor, read = session.predictor, {"source": self.source, "target": self.target[self.start :]}
+        labels = {side: [predictor.tokenizer.tokens(ids[-MAX_MAP_TOKENS:])] for side, ids in read.items()}
+        maps = attention_maps(predictor.model, self.forward_inputs(predictor, self.start), labels)
+        for kind in KINDS:
+            layers = getattr(maps, kind)
+            setattr(maps, kind, [layer[..., -MAX_MAP_TOKENS:, -MAX_MAP_TOKENS:] for layer in layers])
+        first = {"source": max(len(self.source) - MAX_MAP_TOKENS, 0)}
+        first["target"] = max(len(self.target) - MAX_MAP_TOKENS, self.start)
+        tags = {f"{kind}/text": items for kind, items in maps.encoded().items()}
+        yield {"runs": embedded({"model": tags}), "first": first}
+
+
+@dataclass(kw_only=True)
+class Explain(TokensRequest):
+    """The lens at one position, and what each part of the model adds to the logit of a token there.
+
+    Here, `target` begins with the first token in the cache. In the answer, `lens` has a row for the embeddings and for
+    each layer: the likeliest tokens as [id, probability], and `rank` and `share` of the token. `encoder` is the same
+    for the DecoderLens, null without encoder and decoder. `parts` are [name, added], null where the head is not linear.
     """
-    inputs = forward_inputs(predictor, source, target[start:], prompt)
-    labels = {
-        side: [predictor.tokenizer.tokens(ids[-MAX_MAP_TOKENS:])]
-        for side, ids in (("source", source), ("target", target[start:]))
-    }
-    maps = attention_maps(predictor.model, inputs, labels)
-    for kind in ("encoder", "decoder", "cross"):
-        layers = getattr(maps, kind)
-        setattr(maps, kind, [layer[..., -MAX_MAP_TOKENS:, -MAX_MAP_TOKENS:] for layer in layers])
-    first = {"source": max(len(source) - MAX_MAP_TOKENS, 0), "target": max(len(target) - MAX_MAP_TOKENS, start)}
-    tags = {f"{kind}/text": items for kind, items in maps.encoded().items()}
-    yield {"runs": embedded({"model": tags}), "first": first}
+
+    index: int
+    """The position in the sequence that the head reads, from 0; negative from the end."""
+    token: int
+
+    @torch.no_grad()
+    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
+        """One line."""
+        model, index, token = session.predictor.model, self.index, self.token
+        inputs = self.forward_inputs(session.predictor)
+        tokens = torch.full((1, len(self.target or self.source)), token, device=session.predictor.device)
+        if not (-tokens.size(1) <= index < tokens.size(1) and 0 <= token < model.head.out_features):
+            raise ConfigError(f"there is no position {index} or no token {token} in this text")
+        name, stack = last_stack(model)
+        streams = residual_streams(model, inputs)
+        across = decoder_lens(model, inputs, streams)[:, 0, index] if isinstance(model, EncoderDecoder) else None
+        added = attribute(model, inputs, tokens) if model.head.transform is None else None
+        yield {
+            "lens": _layers(model.head(stack.norm(streams[name][:, 0, index])), tokens[0, :1]),
+            "encoder": None if across is None else _layers(across, tokens[0, :1]),
+            "parts": None if added is None else [[part, float(values[0, index])] for part, values in added.items()],
+        }
 
 
-@torch.no_grad()
-def explained(
-    predictor: Predictor, source: Sequence[int], target: Sequence[int], prompt: int, index: int, token: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the lens at one position, and what each part of the model adds to the logit of a token there.
-
-    `lens` has a row for the embeddings and for each layer: the likeliest tokens as [id, probability], and `rank` and
-    `share` of the token. `encoder` is the same for the DecoderLens, null without encoder and decoder. `parts` are
-    [name, added], null where the head is not linear.
-
-    Args:
-        predictor: the model.
-        source: ids that an encoder reads.
-        target: ids that a decoder reads, from the first one in the cache.
-        prompt: number of tokens of the prompt.
-        index: the position in the sequence that the head reads, from 0; negative from the end.
-        token: its id.
-    """
-    model = predictor.model
-    inputs = forward_inputs(predictor, source, target, prompt)
-    tokens = torch.full((1, len(target or source)), token, device=predictor.device)
-    if not (-tokens.size(1) <= index < tokens.size(1) and 0 <= token < model.head.out_features):
-        raise ConfigError(f"there is no position {index} or no token {token} in this text")
-    name, stack = last_stack(model)
-    streams = residual_streams(model, inputs)
-    across = decoder_lens(model, inputs, streams)[:, 0, index] if isinstance(model, EncoderDecoder) else None
-    added = attribute(model, inputs, tokens) if model.head.transform is None else None
-    yield {
-        "lens": _layers(model.head(stack.norm(streams[name][:, 0, index])), token),
-        "encoder": None if across is None else _layers(across, token),
-        "parts": None if added is None else [[part, float(values[0, index])] for part, values in added.items()],
-    }
-
-
-def _layers(logits: Tensor, token: int) -> list[dict[str, Any]]:
+def _layers(logits: Tensor, answer: Tensor) -> list[dict[str, Any]]:
     """Rows of a lens, from logits [L + 1, V]."""
-    shares = logits.float().softmax(dim=-1)
-    best = shares.topk(min(LENS_TOKENS, shares.size(-1)))
-    ranks = (shares > shares[:, token, None]).sum(dim=-1) + 1
-    rows = zip(best.indices.tolist(), best.values.tolist(), ranks.tolist(), shares[:, token].tolist(), strict=True)
     return [
-        {"tokens": [*zip(ids, values, strict=True)], "rank": rank, "share": share} for ids, values, rank, share in rows
+        {"tokens": [*zip(ids, shares, strict=True)], "rank": rank, "share": share}
+        for ids, shares, rank, share in zip(
+            *(part.tolist() for part in ranked(logits, answer, LENS_TOKENS)), strict=True
+        )
     ]
-
-
-def forward_inputs(
-    predictor: Predictor, source: Sequence[int], target: Sequence[int], prompt: int
-) -> dict[str, Tensor]:
-    """Arguments of the model's forward.
-
-    Raises:
-        ConfigError: nothing to read, or ids that the model does not have.
-    """
-    size, alone = predictor.model.head.out_features, isinstance(predictor.model, EncoderOnly)
-    if not all(0 <= token < size for token in (*source, *target)) or not (source if alone else target):
-        raise ConfigError(f"expected ids from 0 to {size - 1}, and at least one, got {[*source, *target][:5]} ...")
-    src, tgt = (torch.tensor([[*ids]], dtype=torch.long, device=predictor.device) for ids in (source, target))
-    if isinstance(predictor.model, EncoderDecoder):
-        return {"src_ids": src, "tgt_ids": tgt}
-    if isinstance(predictor.model, DecoderOnly):
-        return {"ids": tgt, "prefix": torch.tensor([prompt], device=predictor.device)}
-    return {"ids": src}

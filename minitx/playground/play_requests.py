@@ -1,23 +1,27 @@
-"""The requests of the page: their fields, and what each computes."""
+"""The requests of the page, but those of inspection.py: their fields, and what each computes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from minitx.config.errors import ConfigError
+from torch import Tensor
+
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.ablation import ablate
+from minitx.interpret.intervene import At, intervene, mean_activations
+from minitx.interpret.parts import Part, all_parts, in_place_of
 from minitx.models.transformers import EncoderOnly
-from minitx.playground import interventions
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import explained, recorded_maps
 from minitx.playground.known_answers import Questions
 from minitx.playground.written_steps import filled, written
 
 MAX_ABLATION_EXAMPLES = 500
+MEAN_EXAMPLES = 64
+"""Held-out examples over which means are taken."""
 
 
 class Session:
@@ -42,7 +46,7 @@ class Session:
             "special": [*{*special} - {-1}],
             "mask": special.mask,
             "eos": special.eos,
-            "parts": [*interventions.parts(predictor.model)],
+            "parts": [*self.parts],
         }
 
     def warm_up(self) -> None:
@@ -60,9 +64,28 @@ class Session:
         return written(self.predictor, ids, options, forced)
 
     @cached_property
-    def means(self) -> dict[str, Any]:
-        """Mean activations over held-out examples."""
-        return interventions.means(self.predictor)
+    def parts(self) -> dict[str, Part]:
+        """Every head and feed-forward network by its name, such as cross.2.1 and decoder.1.ffn."""
+        return {str(part): part for several in all_parts(self.predictor.model).values() for part in several}
+
+    @cached_property
+    def means(self) -> dict[str, Tensor]:
+        """The mean output of each part over held-out examples.
+
+        Raises:
+            ConfigError: the task has no examples, such as that of an imported model.
+        """
+        predictor, special = self.predictor, self.predictor.tokenizer.special
+        examples = predictor.task.examples(predictor.task.final_split, MEAN_EXAMPLES)
+        batch = examples.frame(predictor.architecture, special).to(predictor.device)
+        return mean_activations(predictor.model, [batch], special.pad)
+
+    def changes(self, names: Sequence[str], value: str) -> dict[str, At]:
+        """For intervene: a value in place of the outputs of parts."""
+        if unknown := [name for name in names if name not in self.parts]:
+            sentence = f"there is no part {unknown[0][:80]!r} in this model"
+            raise ConfigError(f"{sentence}: {did_you_mean(unknown[0], self.parts)}")
+        return in_place_of([self.parts[name] for name in names], value)
 
 
 @dataclass(kw_only=True)
@@ -84,7 +107,9 @@ class Prompted:
     def answer(self, session: Session) -> Iterator[dict[str, Any]]:
         """The lines of the answer, without the parts that are switched off."""
         ids = session.predictor.encode(self.prompt)
-        with interventions.switched(session.predictor.model, self.off, self.mean, lambda: session.means):
+        off, mean = session.changes(self.off, "zero"), session.changes(self.mean, "mean")
+        model, means = session.predictor.model, session.means if mean else None
+        with intervene(model, off), intervene(model, mean, means):
             yield from self.compute(session, ids)
 
 
@@ -113,39 +138,6 @@ class BeamTree(Prompted):
 
 
 @dataclass(kw_only=True)
-class TokensRequest(Prompted):
-    """A request about the tokens that a model has read, see inspection.py for the fields."""
-
-    source: list[int]
-    target: list[int]
-    prompt_tokens: int
-
-
-@dataclass(kw_only=True)
-class Look(TokensRequest):
-    """The maps of all heads."""
-
-    start: int = 0
-
-    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
-        """One line."""
-        return recorded_maps(session.predictor, self.source, self.target, self.start, self.prompt_tokens)
-
-
-@dataclass(kw_only=True)
-class Explain(TokensRequest):
-    """The lens and the attribution of one token."""
-
-    index: int
-    token: int
-
-    def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
-        """One line."""
-        read = self.source, self.target, self.prompt_tokens
-        return explained(session.predictor, *read, self.index, self.token)
-
-
-@dataclass(kw_only=True)
 class Ablate:
     """The metrics without each part."""
 
@@ -157,7 +149,3 @@ class Ablate:
         """One line."""
         examples = min(self.examples, MAX_ABLATION_EXAMPLES)
         yield ablate(session.predictor, examples=examples, parts="heads,ffn").to_dict()
-
-
-REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
-"""By the last part of their address."""

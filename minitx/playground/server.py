@@ -4,7 +4,7 @@
     GET  /TOKEN/static/FILE    its modules and style, and those of the Attention tab
     GET  /TOKEN/model          what the page shows about the model
     GET  /TOKEN/examples       three test questions with their answers
-    POST /TOKEN/NAME           a request of play_requests.py; JSON in, a line of JSON for each item out
+    POST /TOKEN/NAME           a request of REQUESTS; JSON in, a line of JSON for each item out
 
 It listens on the loopback only. The token of the address is random; Host and Origin must be the server's own, so that
 no other page of the browser reaches it. Errors are {"error": sentence}.
@@ -23,15 +23,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from importlib.resources import files
 from typing import Any
 
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, abort
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
 from minitx.config.errors import ConfigError
 from minitx.config.validation import validate
 from minitx.inference.predictor import Predictor
-from minitx.playground.play_requests import REQUESTS, Session
+from minitx.playground.inspection import Explain, Look
+from minitx.playground.play_requests import Ablate, BeamTree, Session, Write
 
+REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
+"""By the last part of their address."""
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 2**18
 MAX_WAITING = 16
@@ -54,16 +57,6 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that is not answered: a status and a sentence."""
-
-
-class PlayRequest(Request):
-    """A request with a body of limited size."""
-
-    max_content_length = MAX_BODY_BYTES
-
-
 class Playground:
     """The WSGI application for one model."""
 
@@ -84,12 +77,10 @@ class Playground:
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer a request."""
-        request = PlayRequest(environ)
+        request = Request(environ)
+        request.max_content_length = MAX_BODY_BYTES
         try:
             response = self._answer(request)
-        except Refused as error:
-            status, sentence = error.args
-            response = _json({"error": sentence}, status)
         except RequestEntityTooLarge:
             response = _json({"error": f"a request has at most {MAX_BODY_BYTES:,} bytes: shorten the text"}, 413)
         except HTTPException as error:
@@ -99,16 +90,16 @@ class Playground:
 
     def _answer(self, request: Request) -> Response:
         if request.headers.get("Host") not in self.hosts:
-            raise Refused(403, "this server answers under its own address only")
+            abort(403, description="this server answers under its own address only")
         if (origin := request.headers.get("Origin")) and origin not in {f"http://{host}" for host in self.hosts}:
-            raise Refused(403, "this server answers its own page only")
+            abort(403, description="this server answers its own page only")
         token, _, path = request.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.token.encode()):
-            raise Refused(403, "this address lacks the token that `minitx play` has printed")
+            abort(403, description="this address lacks the token that `minitx play` has printed")
         if path in REQUESTS:
             return self._run(request, REQUESTS[path])
         if request.method not in ("GET", "HEAD"):
-            raise Refused(405, "expected GET")
+            abort(405, description="expected GET")
         if path == "model":
             return _json(self.session.description())
         if path == "examples":
@@ -120,22 +111,22 @@ class Playground:
         """A file of the page. The name is looked up in a list and never used as a path."""
         suffix = name.rpartition(".")[2]
         if name not in self._files or suffix not in TYPES:
-            raise Refused(404, f"there is no {name[:80]!r} here")
+            abort(404, description=f"there is no {name[:80]!r} here")
         return Response(self._files[name].read_bytes(), mimetype=TYPES[suffix])
 
     def _run(self, request: Request, kind: Any) -> Response:
         """Check a request at once, and answer it line by line."""
         if request.method != "POST" or request.mimetype != "application/json":
-            raise Refused(405, "expected POST with application/json")
+            abort(405, description="expected POST with application/json")
         try:
             body = json.loads(request.get_data())
             if not isinstance(body, dict):
                 raise ConfigError("the request must be an object of JSON")
             checked = validate(kind, body, "request")
         except (ValueError, RecursionError) as error:  # ConfigError, and what json raises
-            raise Refused(400, str(error)) from None
+            abort(400, str(error))
         if not self._waiting.acquire(blocking=False):
-            raise Refused(503, f"{MAX_WAITING} requests are waiting for the model: retry later")
+            abort(503, f"{MAX_WAITING} requests are waiting for the model: retry later")
         return Response(_Lines(self, checked.answer), mimetype="application/x-ndjson")
 
 
@@ -143,7 +134,7 @@ class _Lines:
     """The lines of an answer, computed as they are sent; closing the page frees the model."""
 
     def __init__(self, app: Playground, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> None:
-        self.app, self.lines = app, self._lines(app, answer)
+        self.app, self.lines = app, self._lines(answer)
 
     def __iter__(self) -> Iterator[bytes]:
         return self.lines
@@ -153,12 +144,10 @@ class _Lines:
         self.lines.close()
         self.app._waiting.release()
 
-    def _lines(
-        self, app: Playground, answer: Callable[[Session], Iterator[dict[str, Any]]]
-    ) -> Generator[bytes, None, None]:
-        with app._model:
+    def _lines(self, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> Generator[bytes, None, None]:
+        with self.app._model:
             try:
-                for item in answer(app.session):
+                for item in answer(self.app.session):
                     yield _line(item)
             except ConfigError as error:
                 yield _line({"error": str(error)})

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +31,7 @@ class SearchOptions(NamedTuple):
 GRID = SearchOptions()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """A sweep. A trial of a grid is one run; one of another search trains its settings with every seed."""
 
@@ -42,10 +42,10 @@ class Plan:
     space: Space
     seeds: range
     search: SearchOptions
-    lengths: range | None
-    trained: tuple[int, int] | None  # the lengths of training, where all settings share them
     warmup_steps: int  # before which no trial is pruned
     points: list[dict[str, str | int]]  # the parameters of a grid's trials, with their seed
+    lengths: range | None = None
+    trained: tuple[int, int] | None = None  # the lengths of training, where all settings share them
 
     @property
     def trials(self) -> int:
@@ -79,35 +79,29 @@ def plan(
     _check(search, space)
     values = with_imports(values)
     base = config_from_dict(values)
-    settings = combinations(space) if search.name == "grid" else every_value(space)
+    name, grid = base.run.name, search.name == "grid"
+    settings = combinations(space) if grid else every_value(space)
     numbers = range(first_seed, first_seed + seeds)
-    same = [fingerprint(base.to_dict()), base.run.name, list(space.items()), [*numbers], lengths, search[0], search[2]]
-    unchecked = Plan(
-        name=base.run.name,
-        study=f"{base.run.name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}",
-        folder=run_root(base).with_name(f"{base.run.name}_sweep"),
-        values=values,
-        space=space,
-        seeds=numbers,
-        search=search,
-        lengths=None,
-        trained=None,
-        warmup_steps=base.trainer.max_steps // 4,
-        points=[{**each, SEED: seed} for each in settings for seed in numbers] if search.name == "grid" else [],
-    )
-    measured: range | None = None
+    points: list[dict[str, str | int]] = []
+    if grid:
+        points = [{**each, SEED: seed} for each in settings for seed in numbers]
+    same = [fingerprint(base.to_dict()), name, list(space.items()), [*numbers], lengths, search.name, search.prune]
+    study = f"{name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}"
+    folder, warmup_steps = run_root(base).with_name(f"{name}_sweep"), base.trainer.max_steps // 4
+    planned = Plan(name, study, folder, values, space, numbers, search, warmup_steps, points)
     trained: set[tuple[int, int] | None] = set()
     for each in settings:
-        config, task, *_ = unchecked.resolved(each)
+        config, task, *_ = planned.resolved(each)
         for key, value in (("num_nodes", config.trainer.num_nodes), ("devices", config.trainer.devices)):
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
                 raise ConfigError(f"trainer.{key} must be 1 in a sweep, got {value}: {advice}")
         refuse_missing_loggers(config)
-        measured = None if lengths is None else length_range(lengths, task)
+        planned.lengths = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
         task.examples("validation", 1)  # raises if the task has too few different examples
-    return replace(unchecked, lengths=measured, trained=trained.pop() if len(trained) == 1 else None)
+    planned.trained = trained.pop() if len(trained) == 1 else None
+    return planned
 
 
 def _check(search: SearchOptions, space: Space) -> None:

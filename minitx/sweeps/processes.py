@@ -10,16 +10,15 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 STOP_SECONDS = 60.0  # time for a process to finish its step and save after SIGTERM
 
 
-def start(trial: Any, log: Path, environment: Mapping[str, str]) -> BaseProcess:
+def start(trial: Any, environment: Mapping[str, str]) -> BaseProcess:
     """Start the process of a trial (trials.ClaimedTrial), with additional environment variables."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    process = multiprocessing.get_context("spawn").Process(target=_main, args=(log, trial))
+    trial.log.parent.mkdir(parents=True, exist_ok=True)
+    process = multiprocessing.get_context("spawn").Process(target=_main, args=(trial,))
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -59,10 +58,10 @@ def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": str(max(1, cores // jobs))}] * jobs
 
 
-def _main(log: Path, trial: Any) -> None:
+def _main(trial: Any) -> None:
     if hasattr(os, "setsid"):
         os.setsid()
-    with log.open("a", encoding="utf-8") as file:
+    with trial.log.open("a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     threading.Thread(target=_end_with_parent, daemon=True).start()

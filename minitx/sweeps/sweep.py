@@ -17,7 +17,7 @@ from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps import grid, tables
 from minitx.sweeps.plan import Plan
 from minitx.sweeps.processes import environments, start, stop
-from minitx.sweeps.trials import COMPLETE, ERROR, FAIL, HEARTBEAT_SECONDS, PRUNED, ROWS, ClaimedTrial, Trials, final
+from minitx.sweeps.trials import COMPLETE, ERROR, FAIL, HEARTBEAT_SECONDS, PRUNED, ROWS, ClaimedTrial, Trials
 from minitx.training.folder import print_line
 
 POLL_SECONDS = 1.0  # between two reads of the study
@@ -55,14 +55,13 @@ def sweep(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    last = [final(attempts) for attempts in trials.runs]
+    last = [trial for trial in trials.runs if trial]
     rows = [row for trial in last if trial.state == COMPLETE for row in trial.user_attrs[ROWS]]
     if pruned := [grid.described(trial.params) for trial in last if trial.state == PRUNED]:
         print_line("\n".join([f"{len(pruned)} pruned:", *pruned]))
     if rows:
         _report(plan, tables.lines(rows, plan.lengths), out or plan.folder)
-    failed = [trial for trial in last if trial.state == FAIL]
-    return rows, [f"{grid.described(trial.params)}: {trial.user_attrs[ERROR]}" for trial in failed]
+    return rows, [f"{grid.described(each.params)}: {each.user_attrs[ERROR]}" for each in last if each.state == FAIL]
 
 
 def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
@@ -75,7 +74,7 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
     try:
         while ended < trials.plan.trials:
             while free and (claimed := trials.claim()) is not None:
-                running.append((claimed, start(claimed, claimed.log, free[0]), free.pop(0)))
+                running.append((claimed, start(claimed, free[0]), free.pop(0)))
             wait([process.sentinel for _, process, _ in running], POLL_SECONDS)
             if not running:
                 time.sleep(POLL_SECONDS)  # the last trials run elsewhere
@@ -99,11 +98,11 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
 def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
     """Write the tables and the plot, and print the table and the paths."""
     files = tables.write(out, [*plan.space], table, plan.trained)
-    curves = []
-    for line in table:
-        shares = [part["exact_match"].values for part in line.by_length.values()]
-        if shares:
-            curves.append(Curve(", ".join(line.settings.values()) or plan.name, [*line.by_length], shares))
+    curves = [
+        Curve(", ".join(line.settings.values()) or plan.name, [*line.by_length], shares)
+        for line in table
+        if (shares := [part["exact_match"] for part in line.by_length.values()])
+    ]
     if curves:
         title = f"{plan.name}: exact match by length"
         files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.space)))

@@ -1,22 +1,20 @@
 """The trials of a sweep: an Optuna study in a journal file or a database, which several processes may share. No torch.
 
-The process of a running trial renews its heartbeat, an attribute of the trial, because journals have none of Optuna's.
-A trial with a stale heartbeat fails, and its run is repeated with the same parameters in another trial. Nothing is
-locked; where two processes choose the same run at the same moment, the later trial fails before it is run.
+A run is queued as a trial with its number, and as another one if it is lost. A running trial renews its heartbeat, an
+attribute, because journals have none of Optuna's; it fails when that is stale. Nothing is locked: where two processes
+queue the same run, the later trial fails before it is run.
 """
 
-import itertools
 import statistics
 import time
 import zlib
-from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.exceptions import OptunaError, TrialPruned, UpdateFinishedTrialError
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
@@ -30,7 +28,9 @@ from minitx.sweeps.tables import Row
 HEARTBEAT_SECONDS, STALE_SECONDS = 15.0, 90.0  # between two heartbeats, and until the last one is stale
 
 RUN, HEARTBEAT, ROWS, ERROR = "run", "heartbeat", "rows", "error"  # attributes of trials
-RUNNING, COMPLETE, PRUNED, FAIL = TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
+RUNNING, WAITING, COMPLETE = TrialState.RUNNING, TrialState.WAITING, TrialState.COMPLETE
+PRUNED, FAIL = TrialState.PRUNED, TrialState.FAIL
+PRECEDENCE = (COMPLETE, PRUNED, RUNNING, WAITING, FAIL)  # among the attempts at a run
 
 
 class _JournalLock(JournalFileOpenLock):
@@ -65,25 +65,6 @@ def storage(place: str) -> BaseStorage:
         ) from None
 
 
-class _Point(RandomSampler):
-    """A sampler with one choice: a point of the grid."""
-
-    def __init__(self, point: dict[str, str | int]) -> None:
-        super().__init__()
-        self.point = point
-
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        return self.point[param_name]
-
-
-def by_run(trials: list[FrozenTrial]) -> dict[int, list[FrozenTrial]]:
-    """The attempts at each run, oldest first: first attempts are counted, the others have its number."""
-    runs, numbers = defaultdict(list), itertools.count()
-    for trial in trials:
-        runs[trial.user_attrs[RUN] if RUN in trial.user_attrs else next(numbers)].append(trial)
-    return runs
-
-
 class ClaimedTrial:
     """A trial that runs in a process of this command."""
 
@@ -91,7 +72,7 @@ class ClaimedTrial:
         self.trial, self.plan = trial, plan
         self.settings: Settings = {key: _suggested(trial, key, values) for key, values in plan.space.items()}
         self.seeds = [trial.suggest_categorical(SEED, [*plan.seeds])] if plan.points else [*plan.seeds]
-        self.rows: list[Row] = [*trial.user_attrs.get(ROWS, [])]  # of the first seeds
+        self.rows: list[Row] = [*trial.user_attrs[ROWS]]  # of the first seeds
         self.renew()
 
     @property
@@ -148,73 +129,56 @@ class Trials:
         """The latest one of each running trial, and since when it is unchanged."""
 
     @property
-    def runs(self) -> list[list[FrozenTrial]]:
-        """The attempts at each run of the plan, oldest first."""
-        runs = by_run(self.study.get_trials())
-        return [runs.get(run, []) for run in range(self.plan.trials)]
+    def runs(self) -> list[FrozenTrial | None]:
+        """The attempt at each run that counts: the first with the best state, but the last failure."""
+        runs: list[FrozenTrial | None] = [None] * self.plan.trials
+        for trial in self.study.get_trials(deepcopy=False):
+            run, rank = trial.user_attrs.get(RUN, len(runs)), PRECEDENCE.index(trial.state)
+            if run < len(runs):
+                before = runs[run]
+                if before is None or rank < PRECEDENCE.index(before.state) or before.state == FAIL:
+                    runs[run] = trial
+        return runs
 
     def ended(self) -> int:
         """The number of runs that need no further attempt."""
-        return sum(map(has_ended, self.runs))
+        return sum(each.state in (COMPLETE, PRUNED) or ERROR in each.user_attrs for each in self.runs if each)
 
     def retry_failed(self) -> None:
         """Queue another attempt at each failed run, unless a trial is running."""
-        runs = self.runs
-        if not any(trial.state == RUNNING for attempts in runs for trial in attempts):
-            for run, attempts in enumerate(runs):
-                if has_ended(attempts) and final(attempts).state == FAIL:
-                    self._repeat(run, attempts)
+        if not self.study.get_trials(deepcopy=False, states=(RUNNING,)):
+            self._queue(failed=True)
 
     def claim(self) -> ClaimedTrial | None:
         """Start the next trial; None if there is none to start now."""
         self._fail_stale()
-        for run, attempts in enumerate(self.runs):
-            if attempts and (has_ended(attempts) or final(attempts).state == RUNNING):
-                continue
-            if attempts and attempts[-1].state == FAIL:
-                self._repeat(run, attempts)
-            trial = self.study.ask()  # not necessarily of this run
-            runs = by_run(self.study.get_trials()).items()
-            run, attempts = next(each for each in runs if trial.number in [attempt.number for attempt in each[1]])
-            earlier = [attempt.state for attempt in attempts if attempt.number < trial.number]
-            if run < self.plan.trials and not {RUNNING, COMPLETE, PRUNED} & {*earlier}:
-                self.study.sampler = self._sampler(run, trial.number)
+        self._queue()
+        while self.study.get_trials(deepcopy=False, states=(WAITING,)):
+            trial = self.study.ask()
+            if trial.number in [each.number for each in self.runs if each]:
+                # Seeded by its number, so that processes with the same history differ.
+                seed = zlib.crc32(f"{self.plan.study} {trial.number}".encode())
+                self.study.sampler = TPESampler(seed=seed) if self.plan.search.name == "tpe" else RandomSampler(seed)
                 return ClaimedTrial(trial, self.plan)
             self.study.tell(trial, state=FAIL)  # another process has this run
-            return self.claim()
         return None
 
-    def _sampler(self, run: int, number: int) -> BaseSampler:
-        """The sampler of a trial, seeded by its number, so that processes with the same history differ."""
-        if self.plan.points:
-            return _Point(self.plan.points[run])
-        seed = zlib.crc32(f"{self.plan.study} {number}".encode())
-        return RandomSampler(seed) if self.plan.search.name == "random" else TPESampler(seed=seed)
-
-    def _repeat(self, run: int, attempts: list[FrozenTrial]) -> None:
-        self.study.enqueue_trial(attempts[-1].params, {RUN: run, ROWS: attempts[-1].user_attrs.get(ROWS, [])})
+    def _queue(self, failed: bool = False) -> None:
+        """Queue runs that are new, lost or also failed, with the parameters and rows of an earlier attempt."""
+        for run, attempt in enumerate(self.runs):
+            params: dict[str, Any] = self.plan.points[run] if self.plan.points else {}
+            if attempt is None:
+                self.study.enqueue_trial(params, {RUN: run, ROWS: []})
+            elif attempt.state == FAIL and (failed or ERROR not in attempt.user_attrs):
+                self.study.enqueue_trial(params or attempt.params, {RUN: run, ROWS: attempt.user_attrs.get(ROWS, [])})
 
     def _fail_stale(self) -> None:
         """Fail trials whose heartbeat has not changed for STALE_SECONDS on this machine's clock."""
         now = time.monotonic()
-        for trial in self.study.get_trials(states=(RUNNING,)):
+        for trial in self.study.get_trials(deepcopy=False, states=(RUNNING,)):
             beat = trial.user_attrs.get(HEARTBEAT)
             if self.heartbeats.setdefault(trial.number, (beat, now))[0] != beat:
                 self.heartbeats[trial.number] = beat, now
             elif now - self.heartbeats[trial.number][1] > STALE_SECONDS:
                 with suppress(UpdateFinishedTrialError):
                     self.study.tell(trial.number, state=FAIL, skip_if_finished=True)
-
-
-def final(attempts: list[FrozenTrial]) -> FrozenTrial:
-    """The attempt that counts: one that has succeeded or is running, otherwise the last."""
-    order = {COMPLETE: 0, PRUNED: 0, RUNNING: 1}
-    return min(reversed(attempts), key=lambda trial: order.get(trial.state, 2))
-
-
-def has_ended(attempts: list[FrozenTrial]) -> bool:
-    """Whether a run needs no further attempt: it has succeeded, was pruned, or has failed by an error."""
-    if not attempts:
-        return False
-    last = final(attempts)
-    return last.state in (COMPLETE, PRUNED) or (last.state == FAIL and ERROR in last.user_attrs)

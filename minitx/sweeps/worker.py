@@ -17,10 +17,9 @@ from minitx.sweeps.plan import fingerprint
 from minitx.sweeps.tables import Row
 from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
-from minitx.training.choices.timing import first_batch
+from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost
-from minitx.training.folder import RunFiles
-from minitx.training.module import SELECTION, RunCallback
+from minitx.training.module import SELECTION, Callback
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
@@ -41,23 +40,13 @@ def work(trial: ClaimedTrial) -> None:
         trial.end(FAIL, sentence if plain else f"{type(error).__name__}: {sentence}")
 
 
-class _ReportValidations(RunCallback):
+class _ReportValidations(Callback):
     def __init__(self, trial: ClaimedTrial) -> None:
         self.trial = trial
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         step = trainer.global_step + len(self.trial.rows) * trainer.max_steps
         self.trial.report(step, float(trainer.callback_metrics[SELECTION]))
-
-
-class _SweepExtras(AllExtras):
-    """All callbacks, and one that reports the score of each validation."""
-
-    def __init__(self, trial: ClaimedTrial) -> None:
-        self.trial = trial
-
-    def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
-        return [*super().callbacks(config, files), _ReportValidations(self.trial)]
 
 
 def run(trial: ClaimedTrial, seed: int) -> Row:
@@ -93,12 +82,10 @@ def trained(config: Config, trial: ClaimedTrial) -> Path:
     def versions(file: str) -> list[Path]:
         return [folder for folder in checkpoint.versions(root) if (folder / file).exists()]
 
-    def same_config(folder: Path) -> bool:
-        file = folder / "config.yaml"
-        return file.exists() and fingerprint(yaml.safe_load(file.read_text(encoding="utf-8"))) == wanted
-
-    if finished := [folder for folder in versions("results.json") if same_config(folder)]:
+    texts = {path: (path / "config.yaml").read_text(encoding="utf-8") for path in versions("config.yaml")}
+    same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted]
+    if finished := [path for path in versions("results.json") if path in same]:
         return finished[-1]
-    started = versions("last.ckpt")  # resuming continues the newest of them
-    train_config(config, bool(started) and same_config(started[-1]), extras=_SweepExtras(trial))
+    resume = versions("last.ckpt")[-1:]  # the newest of them
+    train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial)))
     return versions("results.json")[-1]

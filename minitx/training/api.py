@@ -1,27 +1,31 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.config.yaml_files import overridden
+from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.inference.predictor import Predictor
 from minitx.training import run
-from minitx.training.choices.numerics import Numerics, choose_numerics
+from minitx.training.choices.numerics import Numerics, choose_numerics, first_batch, training_kernel
 from minitx.training.folder import RunFiles
-from minitx.training.lightning_messages import silence_lightning
 from minitx.training.resilience.disk import TolerantFiles
-from minitx.training.resilience.folder_lock import locked_new_folder, locked_old_folder
+from minitx.training.resilience.folder_lock import locked_folder
+from minitx.training.resilience.memory import freed_memory_kept
 from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
-from minitx.training.start import Start
+from minitx.training.start import Start, described
 
 
 def train(
@@ -81,15 +85,31 @@ def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from
     return found
 
 
+UNINFORMATIVE = (
+    ".*does not have many workers.*",
+    ".*resuming from a checkpoint that ended before the epoch ended.*",
+    ".*callbacks used to create the checkpoint need to be provided.*",  # settings may change on resume
+    ".*It is recommended to use .self.log.*sync_dist.*",  # figures are summed before they are logged
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*isinstance.treespec, LeafSpec.*",
+    ".*smaller than the logging interval.*",
+)
+"""Lightning's warnings that do not apply to batches sampled by number, or repeat ours."""
+
+
 class AllExtras(run.RunExtras):
-    """All callbacks that a config selects, and the complete evaluation. Lightning is imported when training starts."""
+    """All callbacks that a config selects and others, and the complete evaluation. Imports Lightning with training."""
 
     files = TolerantFiles
     numerics: Numerics
+    signals: Any  # the callback StopOnSignal
     stop: Any = None  # the callback StopWhen, if the config selects it
 
+    def __init__(self, *callbacks: Any) -> None:
+        self.added = callbacks
+
     def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
-        return locked_new_folder(config) if start is None else locked_old_folder(start.file.parent)
+        return locked_folder(config, None if start is None else start.file.parent)
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
         from minitx.training.callbacks.loggers import create
@@ -108,25 +128,23 @@ class AllExtras(run.RunExtras):
         return self.numerics.precision, reason
 
     def notes(self, run: ResolvedRun) -> list[str]:
-        from minitx.training.resilience.start_notes import start_notes
-
-        return [*start_notes(run), *run.task.notes]
+        return [*_start_notes(run), *run.task.notes]
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         from minitx.training.callbacks.log_attention import LogAttention
         from minitx.training.callbacks.log_embeddings import LogEmbeddings
         from minitx.training.callbacks.profiling import ProfileSteps
-        from minitx.training.choices.attention_kernel import AttentionKernel
         from minitx.training.choices.auto_compile import AutoCompile
         from minitx.training.resilience.divergence import StopOnDivergence
-        from minitx.training.resilience.memory import KeepFreedMemory
         from minitx.training.resilience.signals import StopOnSignal
 
-        silence_lightning()
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+        for message in UNINFORMATIVE:
+            warnings.filterwarnings("ignore", message)
         settings = config.trainer
         wanted: list[Any] = [
             StopOnDivergence(config, files),
-            AttentionKernel(self.numerics.attention_kernel),
+            *super().callbacks(config, files),
             *([LogAttention(config.log.attention)] if "tensorboard" in config.log.to else []),
             *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
         ]
@@ -147,7 +165,13 @@ class AllExtras(run.RunExtras):
             from minitx.training.callbacks.average_weights import AverageWeights
 
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
-        return [*wanted, StopOnSignal(files), KeepFreedMemory()]
+        self.signals = StopOnSignal(files)
+        return [*wanted, self.signals, *self.added]
+
+    @contextmanager
+    def around(self, trainer: Any) -> Iterator[None]:
+        with training_kernel(self.numerics.attention_kernel), self.signals.around(trainer), freed_memory_kept():
+            yield
 
     def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
         figures, ema = evaluation_report(predictor), predictor.config.trainer.ema
@@ -162,3 +186,31 @@ class AllExtras(run.RunExtras):
 
         for logger in loggers:
             finish(logger, config, results)
+
+
+def _start_notes(run: ResolvedRun) -> list[str]:
+    """The step that a run resumes after or the weights that it starts from, and the settings that differ."""
+    start, task, found = run.start, run.task, run.changes
+    if start is None:
+        return []
+    if start.resumes:
+        lines = [f"--resume: continues after step {start.step:,}"]
+        if task.sampling == 1:
+            lines.append("--resume: training examples are sampled as by the earlier version that began this run")
+        newest = checkpoint.versions(start.file.parent.parent)[-1:]
+        if newest and newest[0].name != start.file.parent.name:
+            lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
+        return [*lines, f"--resume: {described(found)}"] if found else lines
+    lines = [f"--init_from: the weights of {start.path} ({start.config.run.name})"]
+    lines += [f"--init_from: {described({key: pair})}" for key, pair in found.items()]
+    if task.vocabulary.to_dict() != start.tokenizer.to_dict():
+        lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
+    elif unknown := _unknown_share(run):
+        lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
+    return lines
+
+
+def _unknown_share(run: ResolvedRun) -> float:
+    """The share of <unk> among the labels of the first batch."""
+    labels, unknown = first_batch(run.config, run.task).labels, run.task.vocabulary.special.unk
+    return float((labels == unknown).sum() / (labels != IGNORE).sum())

@@ -12,8 +12,7 @@ from minitx.data.batch import IGNORE, Batch
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
-from minitx.training.choices.numerics import choose_numerics, training_kernel
-from minitx.training.choices.timing import first_batch
+from minitx.training.choices.numerics import choose_numerics, first_batch, training_kernel
 from minitx.training.losses import cross_entropy
 from minitx.training.optim import schedule_points
 from minitx.training.resolve import ResolvedRun

@@ -4,7 +4,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -21,18 +21,21 @@ def run_root(config: Config) -> Path:
     return expanded(config.run.folder, "run.folder") / config.run.name
 
 
-def new_folder(config: Config) -> Path:
-    """Create the folder of a new version; a ConfigError if it cannot be written."""
+def new_folder(config: Config, take: Callable[[Path], None] = Path.mkdir) -> Path:
+    """Create the folder of a new version; a ConfigError if it cannot be written.
+
+    `take` creates the newest version or a later one, or raises a FileExistsError or BlockingIOError for one in use.
+    """
     root = run_root(config)
-    newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=-1)
+    newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=0)
     if not is_first_process():
-        return root / f"v{max(newest, 0)}"  # the first process broadcasts its own through Lightning
+        return root / f"v{newest}"  # the first process broadcasts its own through Lightning
     with refuse_unwritable(root):
         root.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(newest + 1):
+    for number in itertools.count(newest):
         folder = root / f"v{number}"
-        with refuse_unwritable(folder), suppress(FileExistsError):  # of another run
-            folder.mkdir()
+        with refuse_unwritable(folder), suppress(FileExistsError, BlockingIOError):
+            take(folder)
             break
     return folder
 
@@ -42,6 +45,8 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
     """Report a write that fails before training as a ConfigError."""
     try:
         yield
+    except BlockingIOError:  # locked by another process
+        raise
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})") from None

@@ -1,13 +1,12 @@
 """The LightningModule: training step, validation, and the contents of a checkpoint."""
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback as Callback  # also for callbacks of other folders
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
@@ -22,23 +21,13 @@ from minitx.evaluation.metrics import Scores, score
 from minitx.hardware.devices import widest_float
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
+from minitx.nn import kernels
 from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
 from minitx.training.optim import build_optimizer, place_step_counters, schedule, skips_on_device, unsharded
 from minitx.training.start import data_digest, resume_loops
 
 SELECTION = "validation/selection"
 """Figure that selects best.ckpt, larger is better; see TransformerModule.on_validation_epoch_end."""
-
-
-class RunCallback(Callback):
-    """A Lightning callback that may surround a run."""
-
-    first: ClassVar[bool] = False
-    """Called before all other callbacks."""
-
-    def around(self, trainer: pl.Trainer) -> AbstractContextManager[None]:
-        """Return a context for training and evaluation."""
-        return nullcontext()
 
 
 class EveryStep:
@@ -90,9 +79,10 @@ class TransformerModule(pl.LightningModule):
         return time.perf_counter() - self._start_time
 
     def on_train_start(self) -> None:
-        """Replace the optimizer settings of a checkpoint by those of the config."""
+        """Replace the optimizer settings of a checkpoint by those of the config, at the step of the checkpoint."""
         optimizer, scheduler = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs[0].scheduler
         assert isinstance(scheduler, LambdaLR)
+        scheduler.last_epoch = self.trainer.global_step
         scheduler.base_lrs = [settings["initial_lr"] for settings in self._group_settings]
         for group, settings in zip(optimizer.param_groups, self._group_settings, strict=True):
             group.update(settings, lr=settings["initial_lr"] * scheduler.lr_lambdas[0](scheduler.last_epoch))
@@ -209,7 +199,7 @@ class TransformerModule(pl.LightningModule):
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
         """Add config and tokenizer, which make the file self-contained, and the state that resuming needs."""
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
-        contents["precision"] = self.trainer.precision
+        contents["precision"], contents["attention_kernel"] = self.trainer.precision, kernels.training_kernel
         contents["seconds"] = self.seconds
         contents["data_digest"], contents["sampling"] = self._data_digest, self.task.sampling
         contents["validated"] = self._validated_step == self.global_step or not validation_is_due(self.trainer)

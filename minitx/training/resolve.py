@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from minitx.config.errors import ConfigError
-from minitx.config.registry import build
+from minitx.config.errors import ConfigError, all_results
+from minitx.config.registry import build, section_of
 from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
-from minitx.models.builder import build_model
+from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer, max_positions
-from minitx.training.start import Changes, Start, find_start, with_defaults
+from minitx.training.start import Changes, Start, find_start
 
 
 class ResolvedRun(NamedTuple):
@@ -51,16 +51,15 @@ def resolve(
     if config.trainer.accelerator == "gpu" and device == "cpu":
         raise ConfigError("trainer.accelerator gpu: torch finds no GPU here; leave it at auto, or set cpu")
     if config.trainer.precision == "64-true" and widest_float(device) != torch.float64:
-        raise ConfigError(
-            f"trainer.precision 64-true needs trainer.accelerator cpu here, got {device}, which has no float64"
-        )
+        raise ConfigError(f"trainer.precision 64-true needs trainer.accelerator cpu here: {device} has no float64")
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
-    config = with_defaults(config)
+    task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
+    config = dataclasses.replace(config, data=section_of(config.data["name"], task), model=model)
     if start is not None:
         config = start.completed(config)
-    task: Task = build(TASKS, config.data, "data")
+        task = build(TASKS, config.data, "data")  # with the checkpoint's data.tokenizer
     if start is not None and task.takes(start.tokenizer):
         task.vocabulary = start.tokenizer
     if start is not None and start.resumes:
@@ -98,11 +97,10 @@ def _completed(config: Config, task: Task) -> Config:
     model, tokens = config.model, task.vocabulary.vocab_size
     if model.position_ids.get("after") == ():
         model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
-    if model.vocab_size is None:
-        model = dataclasses.replace(model, vocab_size=tokens)
-    if model.vocab_size is None or model.vocab_size < tokens:
-        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {model.vocab_size}")
-    return dataclasses.replace(config, model=model)
+    vocab_size = tokens if model.vocab_size is None else model.vocab_size
+    if vocab_size < tokens:
+        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}")
+    return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 
 def _check_positions(config: Config, model: Transformer, task: Task) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,14 @@ class RunExtras:
         return run.task.notes
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
-        """Create Lightning callbacks; a RunCallback may surround the run."""
-        return []
+        """Create Lightning callbacks, in the order of their calls."""
+        from minitx.training.progress import ProgressLine
+
+        return [ProgressLine(config.log.every_n_steps)]
+
+    def around(self, trainer: Any) -> AbstractContextManager[None]:
+        """Return a context for training and evaluation."""
+        return nullcontext()
 
     def report(self, predictor: Predictor) -> tuple[dict[str, Any], str]:
         """Evaluate the trained model on the held-out split: figures for results.json, and the same as text."""
@@ -102,13 +108,11 @@ def _train(
         numerics = f"{precision}{reason}, {training_device(settings.accelerator)}"
         print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *extras.notes(run)]))
     from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
-    from minitx.training.module import RunCallback, TransformerModule
-    from minitx.training.progress import ProgressLine
+    from minitx.training.module import TransformerModule
 
     accumulate = settings.accumulate_grad_batches
     save_every = min(settings.save_every_n_steps, settings.max_steps)
     callbacks = [
-        ProgressLine(config.log.every_n_steps),
         *extras.callbacks(config, files),
         BestCheckpoint(files),
         SaveCheckpoints(files.folder, save_every, settings.keep_every_n_steps),
@@ -128,7 +132,7 @@ def _train(
         num_nodes=settings.num_nodes,
         # Hides the events that a killed process wrote after its last save.
         logger=extras.loggers(config, files, None if start is None else start.step + 1),
-        callbacks=sorted(callbacks, key=lambda callback: not (isinstance(callback, RunCallback) and callback.first)),
+        callbacks=callbacks,
         plugins=[AtomicCheckpointIO(files, start)],
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -156,10 +160,7 @@ def _train(
         accumulate=accumulate,
     )
     held_out = FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
-    with ExitStack() as stack:
-        for callback in callbacks:
-            if isinstance(callback, RunCallback):
-                stack.enter_context(callback.around(trainer))
+    with extras.around(trainer):
         trainer.fit(module, batches, held_out, ckpt_path=None if start is None else start.file)
         seconds = module.seconds
         results: dict[str, Any] = {"steps": trainer.global_step, "seconds": round(seconds, 2), "precision": precision}

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.errors import ConfigError, all_results
-from minitx.config.registry import resolve
+from minitx.config.errors import ConfigError
+from minitx.config.registry import section_of
 from minitx.config.schema import Config
-from minitx.data.tasks import TASKS, Task, generator
+from minitx.data.tasks import Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
@@ -163,13 +163,9 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
     if resumes and not (type(step := contents.get("global_step")) is int and 0 <= step < 2**63):
         raise ConfigError(f"{file} is damaged: its global_step must be a number of steps, got {step!r:.60}")
     predictor = from_contents(contents, file)
-    return Start(file, contents, with_defaults(predictor.config), predictor.tokenizer, resumes, path, written_ns)
-
-
-def with_defaults(config: Config) -> Config:
-    """Fill in every option of the open sections; a ConfigError has a line for each mistake."""
-    data, model = all_results(lambda: resolve(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
-    return replace(config, data=data, model=model)
+    config, task = predictor.config, predictor.task
+    config = replace(config, data=section_of(config.data["name"], task), model=resolved_positions(config.model))
+    return Start(file, contents, config, predictor.tokenizer, resumes, path, written_ns)
 
 
 def _alternative(damaged: Path) -> str:
@@ -215,14 +211,18 @@ def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
     finished epoch of a completed run by another.
     """
 
-    def counters(started: int, done: int) -> dict[str, int]:
-        return {"ready": started, "started": started, "processed": done, "completed": done}
+    def progress(started: int, done: int, **more: bool) -> dict[str, Any]:
+        counters = {"ready": started, "started": started, "processed": done, "completed": done}
+        return {"total": counters, "current": counters, **more}
 
-    step, loops = contents["global_step"], contents["loops"]["fit_loop"]
-    done = counters(step * accumulate, step * accumulate)
-    loops["epoch_progress"] = {name: counters(1, 0) for name in ("total", "current")}
-    loops["epoch_loop.batch_progress"] = {"total": done, "current": dict(done), "is_last_batch": False}
-    loops["epoch_loop.state_dict"] = {"_batches_that_stepped": step}
-    # One started and not completed makes Lightning run the validation that was due at the last save.
-    started = counters(0 if contents.get("validated", True) else 1, 0)
-    loops["epoch_loop.val_loop.batch_progress"] = {"total": started, "current": dict(started), "is_last_batch": False}
+    step = contents["global_step"]
+    steps = progress(step, step)
+    contents["loops"] = {"fit_loop": {
+        "epoch_progress": progress(1, 0),
+        "epoch_loop.state_dict": {"_batches_that_stepped": step},
+        "epoch_loop.batch_progress": progress(step * accumulate, step * accumulate, is_last_batch=False),
+        "epoch_loop.scheduler_progress": steps,
+        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": steps}},
+        # One started and not completed makes Lightning run the validation that was due at the last save.
+        "epoch_loop.val_loop.batch_progress": progress(int(contents.get("validated") is False), 0, is_last_batch=False),
+    }}  # fmt: skip

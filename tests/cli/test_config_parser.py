@@ -1,6 +1,5 @@
 """From files and the command line to a Config: what wins, and one sentence for each mistake."""
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ import pytest
 
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
-from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, OptimizerConfig, RunConfig, config_from_dict
+from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 from minitx.config.yaml_files import nested
 from short_configs import config_from_words
 
@@ -55,26 +54,20 @@ def as_words(values: Mapping[str, Any], section: str = "") -> list[str]:
 # ---- files and overrides ---------------------------------------------------------------------------------------------
 
 
-def test_no_words_are_all_defaults() -> None:
-    assert parse() == Config()
-
-
 def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) -> None:
-    schedule = dataclasses.replace(Config().optimizer.schedule, warmup_steps=7)
-    base = Config(
-        run=RunConfig(name="base", seed=3),
-        model=ModelConfig(d_model=32),
-        optimizer=OptimizerConfig(lr=0.5, schedule=schedule),
-    )
-    assert parse(*file(BASE)) == base
+    def config(seed: int, warmup_steps: int) -> Config:
+        optimizer = OptimizerConfig(lr=0.5, schedule=ScheduleConfig(warmup_steps=warmup_steps))
+        return Config(run=RunConfig(name="base", seed=seed), model=ModelConfig(d_model=32), optimizer=optimizer)
+
+    base, changed = config(3, 7), config(4, 8)
     later = {"run": {"seed": 4}, "optimizer": {"schedule": {"warmup_steps": 8}}}
-    changed = dataclasses.replace(
-        base,
-        run=RunConfig(name="base", seed=4),
-        optimizer=OptimizerConfig(lr=0.5, schedule=dataclasses.replace(schedule, warmup_steps=8)),
-    )
+    assert parse(*file(BASE)) == base
     assert parse(*file(BASE), *file(later)) == parse(*file(BASE), *as_words(later)) == changed
     assert parse(*file(later), *file(BASE)) == parse(*as_words(later), *file(BASE)) == base
+    assert (
+        parse(*file(BASE), "--run.seed", "9", "--run.seed", "4", "--optimizer.schedule", "{warmup_steps: 8}") == changed
+    )
+    assert parse() == Config()
 
 
 @pytest.mark.parametrize("section", OPEN_SECTIONS)
@@ -121,11 +114,6 @@ def test_the_first_class_does_not_bring_back_its_options(file: Callable) -> None
     assert parse("--data.x", "3", *layers[1]).data == {"x": 3, "name": "b"}, "options before the first name stay"
 
 
-def test_later_words_win(file: Callable) -> None:
-    assert parse("--run.seed", "9", *file(BASE)).run.seed == 3
-    assert parse(*file(BASE), "--run.seed", "9", "--run.seed", "10").run.seed == 10
-
-
 def test_texts_stay_texts(file: Callable) -> None:
     config = parse("--run.name", "2024", "--run.init_from", "null", "--trainer.strategy=1e3")
     assert (config.run.name, config.run.init_from, config.trainer.strategy) == ("2024", None, "1e3")
@@ -160,25 +148,17 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, ne
     assert refusal(*file(nested(key, 3))) == refusal(f"--{key}", "3") == refusal(f"--{key}=3") == sentence
 
 
-def test_config_is_an_option_and_no_key(file: Callable) -> None:
-    assert refusal(*file("config: {data: {name: reverse}}")).startswith("unknown key config.data.name: known are: data")
-
-
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
         ("model.d_model", "wide", "an integer of at least 1"),
         ("model.d_model", 2**41, "at most 1,099,511,627,776"),
-        ("run.seed", 2**70, "below 9,223,372,036,854,775,808"),
         ("model.bias", "maybe", "true or false"),
-        ("optimizer.lr", "fast", "a number above 0"),
         ("model.dropout", 1.5, "a number of at least 0 and below 1"),
         ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
         ("optimizer.betas", [0.9], "a list of 2 numbers, e.g. [0.9, 0.98]"),
-        ("optimizer.betas", [0.9, "x"], "a list of 2 numbers, e.g. [0.9, 0.98]"),
         ("model.position", 3, "keys and values, e.g. {name: rope}"),
         ("imports", "a.py", "a list of texts or keys and values, e.g. [mytask.py]"),
-        ("model.vocab_size", "many", "an integer of at least 1 or null"),
         ("trainer.compile", "maybe", "true or false or 'auto'"),
         ("trainer.devices", None, "an integer or text"),
         ("run.name", 3, "text"),
@@ -193,45 +173,15 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
         assert refusal(f"--{key}", json.dumps(value)) == sentence
 
 
-def test_all_mistakes_are_listed_together(file: Callable) -> None:
-    words = file("model: {d_modle: 8, n_heads: 0}\noptimizer: {lr: fast}")
-    with pytest.raises(ConfigError) as caught:
-        parse(*words, "--trainer.max_steps", "0")
-    assert sorted(str(caught.value).splitlines()) == [
-        "model.n_heads: expected an integer of at least 1, got 0",
-        "optimizer.lr: expected a number above 0, got 'fast'",
-        "trainer.max_steps: expected an integer of at least 1, got 0",
-        "unknown key model.d_modle: did you mean model.d_model?",
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["stray"], "unexpected argument 'stray'; to set a key, write --stray VALUE"),
         (["run.seed=3"], "unexpected argument 'run.seed'; to set a key, write --run.seed VALUE"),
         (["--confg", "x"], "unknown option --confg: did you mean --config?"),
-        (["--data.tokenizer.size"], "data.tokenizer.size: expected a value"),
+        (["--max_steps", "3"], "unknown option --max_steps: did you mean --trainer.max_steps?"),
         (["--data.name", "--run.seed", "3"], "data.name: expected a value"),
     ],
 )
 def test_other_words_are_refused(words: list[str], sentence: str) -> None:
     assert refusal(*words) == sentence
-
-
-def test_a_parser_raises_instead_of_ending_the_process() -> None:
-    parser = Parser()
-    parser.add_argument("--size", type=int)
-    with pytest.raises(ConfigError, match="--size: invalid int value: 'x'"):
-        parser.parse_args(["--size", "x"])
-
-
-def test_a_list_is_no_config() -> None:
-    with pytest.raises(ConfigError, match=r"^the config: expected keys and values, got "):
-        config_from_dict([1])  # type: ignore[arg-type]
-
-
-def test_a_section_may_be_given_as_a_mapping() -> None:
-    words = ["--data", "{name: reverse, symbols: 4}", "--model", "{d_model: 32, d_ff: 48}", "--model.d_ff", "64"]
-    config = config_from_words(words)
-    assert (config.data["symbols"], config.model.d_model, config.model.d_ff) == (4, 32, 64)

@@ -33,23 +33,16 @@ def listed() -> dict[str, dict[str, str]]:
     return found
 
 
-def test_every_name_is_listed_under_its_key(listed: dict) -> None:
+def test_every_name_has_a_summary_and_its_options(listed: dict) -> None:
     assert {key: list(lines) for key, lines in listed.items()} == {key: list(names) for key, names in SECTIONS.items()}
-
-
-def test_every_line_has_a_summary_and_the_options_with_their_defaults(listed: dict) -> None:
     for key in list(SECTIONS)[:-1]:
         for name, thing in SECTIONS[key].items():
             summary, _, options = listed[key][name].partition("  [")
             assert summary == thing.__doc__.strip().splitlines()[0]
-            assert [option.partition("=")[0] for option in options.split(", ") if "=" in option] == [
-                *own_options(thing)
-            ]
-            assert not any(f"{given}=" in options for given in GIVEN)
+            named = [option.partition("=")[0] for option in options.split(", ") if "=" in option]
+            assert named == [*own_options(thing)]
+            assert not {*named} & {*GIVEN}
     assert "[max_len=" in listed["model.position.name"]["learned"]
     assert "tokenizer={'name': 'char'}" in listed["data.name"]["text"]
-
-
-def test_every_config_has_the_first_line_of_its_comment(listed: dict) -> None:
     assert listed["--config"]["reverse"].startswith('Reversal, "3 1 4" -> "4 1 3"')
     assert all(len(summary) > 20 for summary in listed["--config"].values())

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -30,11 +29,8 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["--data.symbls", "3"], "did you mean data.symbols?"),
         (["--data.symbols", "many"], "data.symbols: expected an integer of at least 1, got 'many'"),
-        (["--data.name", "revers"], "did you mean reverse?"),
         (["--model.position.bas", "3"], "did you mean model.position.base?"),
-        (["--model.position.name", "sinusoid"], "did you mean sinusoidal?"),
         (["--model.position", "{name: learned, max_len: 9}"], "model.position.max_len must be at least"),
         (["--data.length", "[5, 2]"], "data.length must be [smallest, largest]"),
         (["--run.name", "a/b"], "run.name must be a plain folder name"),
@@ -47,7 +43,6 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
         (["--config", "shakespeare", "--data.path", "data/x.txt"], "no file data/x.txt (data/README.md says where to"),
         (["--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md says where to"),
         (["--data.length", "8"], "data.length: expected a list of 2 integers, e.g. [1, 16], got 8"),
-        (["--import", "none.py"], "--import: expected a Python file (.py), got 'none.py'"),
     ],
 )
 def test_bad_settings(overrides: list[str], expected: str, tmp_path: Path, refused: Callable) -> None:
@@ -86,22 +81,18 @@ def test_a_file_that_is_no_checkpoint(command: str, tmp_path: Path, refused: Cal
     [
         (["generate", "RUN", "3 1 x"], "'x' is not in the tokenizer's alphabet, which is: 0 1 2 3 4 5 6 7 8 9"),
         (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
-        (["generate", "RUN", "1", "--temperature", "2"], "temperature needs do_sample"),
         (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
         (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
         (["attend", "RUN", "1 2", "--logdir", __file__], "test_main.py cannot be written"),
         (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
         (["evaluate", "RUN", "--lengths", "5:1"], "--lengths must be FROM:TO"),
         (["evaluate", "RUN", "--plot", "a.png"], "--plot needs --lengths FROM:TO"),
-        (["evaluate", "RUN", "--lengths", "1:2", "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
-        (["evaluate", "RUN", "--json", "nowhere/x.json"], "cannot be written"),
         (["describe", *REVERSE, "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
         (["trian"], "did you mean train?"),
         (["train"], "nothing to train on"),
         (["generate"], "required: checkpoint"),
         (["generate", "RUN", "3 1", "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
         (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),
-        (["generate", "RUN", "a\0b"], "arguments must be UTF-8, got"),
     ],
 )
 def test_bad_use(
@@ -116,7 +107,7 @@ def test_bad_use(
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
-    assert COMMANDS[command].help[:20] in capsys.readouterr().out
+    assert str(COMMANDS[command].run.__doc__)[:20] in capsys.readouterr().out
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     assert f"  {command} " in capsys.readouterr().out
@@ -143,28 +134,19 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "free-running" in capsys.readouterr().out
 
 
-def test_evaluate_a_language_model_on_another_text(
-    text_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "other.txt").write_text("not to be\n" * 200)
-    main(["evaluate", str(text_run), "--path", str(tmp_path / "other.txt"), "--json", str(tmp_path / "out.json")])
-    report = json.loads((tmp_path / "out.json").read_text())
-    assert report["loss"] > 0
-    assert report["bits_per_token"] == pytest.approx(report["loss"] / 0.6931471805599453)
-    assert report["bits_per_character"] == pytest.approx(report["bits_per_token"]), "a character is a token here"
-    assert report["perplexity"] == pytest.approx(2 ** report["bits_per_token"])
-
-
-def test_evaluate_a_language_model_with_overlapping_windows(
+def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
     text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DELAY_SECONDS", "LINE_SECONDS"):
         monkeypatch.setattr(work_progress, name, 0.0)
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     main(["evaluate", str(text_run)])
     assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
-    main(["evaluate", str(text_run), "--stride", "8", "--json", str(tmp_path / "out.json")])
-    assert json.loads((tmp_path / "out.json").read_text())["stride"] == 8
+    (tmp_path / "other.txt").write_text("not to be\n" * 200)
+    words = ["--stride", "8", "--path", str(tmp_path / "other.txt"), "--json", str(tmp_path / "out.json")]
+    main(["evaluate", str(text_run), *words])
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (report["stride"], report["bits_per_character"]) == (8, pytest.approx(report["bits_per_token"]))
     out, err = capsys.readouterr()
     assert re.search(r"evaluating: (\d+) of \1 windows", err)
     assert "stride (tokens between overlapping windows)   8\n" in out
@@ -177,21 +159,9 @@ def test_attend_writes_image_page_and_log(run: Path, tmp_path: Path, capsys: pyt
         f'"{kind}/example_1"' in (tmp_path / "maps.HTML").read_text() for kind in ("encoder", "decoder", "cross")
     )
     assert "1 encoder, 1 decoder and 1 cross layers" in capsys.readouterr().out
-    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.png"), "--logdir", str(tmp_path / "log")])
+    words = ["--out", str(tmp_path / "maps.png"), "--logdir", str(tmp_path / "log"), "--step", "7"]
+    main(["attend", str(run), "3 1 4", *words])
     assert Image.open(tmp_path / "maps.png").width > 50
-    main(
-        [
-            "attend",
-            str(run),
-            "3 1 4",
-            "--out",
-            str(tmp_path / "a.png"),
-            "--logdir",
-            str(tmp_path / "log"),
-            "--step",
-            "7",
-        ]
-    )
     assert list((tmp_path / "log").glob("events.*"))
 
 
@@ -224,16 +194,6 @@ def test_train_py_is_minitx_train(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2
     assert "did you mean model.d_model?" in result.stderr
-
-
-def test_resume_continues_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", *REVERSE, "--data.test_size", "8", "--data.validation_size", "8", "--run.folder", str(tmp_path)]
-    main([*words, "--trainer.max_steps", "4"])
-    capsys.readouterr()
-    main([*words, "--trainer.max_steps", "6", "--resume"])
-    assert "step 6/6" in capsys.readouterr().out
-    assert [folder.name for folder in (tmp_path / "reverse").iterdir()] == ["v0"]
-    assert torch.load(tmp_path / "reverse/v0/last.ckpt", weights_only=True)["global_step"] == 6
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
@@ -317,7 +277,7 @@ def test_a_disk_that_is_full_leaves_no_half_file(
         with pytest.raises(SystemExit, match="1"):
             main([*command, str(tmp_path / name)])
         error = capsys.readouterr().err
-        assert re.fullmatch(r"minitx: .* written \(No space left on device\)\n", error), (name, error)
+        assert re.search(r"^minitx: .* written \(No space left on device\)\n\Z", error, re.MULTILINE), (name, error)
     left = {path.name: path.is_dir() or path.read_text() for path in tmp_path.rglob("*")}
     assert left == {**{name: "before" for name in commands if "." in name}, "log": True}
 

@@ -2,12 +2,13 @@
 
 import copy
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.registry import LazyRegistry, build, resolve
+from minitx.config.registry import LazyRegistry, build, check_fields, resolve, section_of
 from minitx.config.schema import Config, ModelConfig, config_from_dict
 from minitx.nn import POSITION_IDS
 
@@ -16,13 +17,19 @@ class Plain:
     """Takes nothing."""
 
 
+@dataclass
 class Shape:
     """Something with options."""
 
-    def __init__(self, d_model: int, sides: int = 3, lengths: tuple[int, int] = (1, 2), label: str | None = None):
-        if sides < 3:
-            raise ConfigError(f"thing.sides must be at least 3, got {sides}")
-        self.options = (d_model, sides, lengths, label)
+    d_model: int
+    sides: int = 3
+    lengths: tuple[int, int] = (1, 2)
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "thing")
+        if self.sides < 3:
+            raise ConfigError(f"thing.sides must be at least 3, got {self.sides}")
 
 
 REGISTRY: dict[str, type] = {"shape": Shape, "plain": Plain}
@@ -35,7 +42,8 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     assert resolved == {"name": "shape", "sides": 3, "lengths": (4, 5), "label": None}
     assert resolve(REGISTRY, resolved, "thing", ("d_model",)) == resolved
     assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
-    assert build(REGISTRY, section, "thing", d_model=8).options == (8, 3, (4, 5), None)
+    built = build(REGISTRY, section, "thing", d_model=8)
+    assert section_of("shape", built) == {**resolved, "d_model": 8}
     assert section == before
 
 

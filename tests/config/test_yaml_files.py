@@ -17,11 +17,6 @@ def test_every_config_has_its_name() -> None:
         assert yaml_files.read(name) == yaml_files.read(str(path))
 
 
-def test_a_large_file_is_no_config(tmp_path: Path, refused: Callable) -> None:
-    (tmp_path / "large.yaml").write_bytes(b"#" * (yaml_files.MAX_BYTES + 1))
-    assert "a YAML file of at most 1,048,576 bytes" in refused("train", "--config", str(tmp_path / "large.yaml"))
-
-
 def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("reverse").write_text("run: {name: mine}\n")

@@ -1,21 +1,23 @@
 """Legend: in layouts 10, 11, ... are symbols; P, B, E, S are <pad>, <bos>, <eos>, <sep>."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
+from minitx.data import prompts
 from minitx.data.batch import IGNORE
-from minitx.data.examples import Kind, Pairs, Stream, check_architecture, positions, question_prompt, right_aligned
+from minitx.data.examples import Kind, Pairs, check_architecture, positions, question_prompt, right_aligned
 from minitx.data.tokenizers import SpecialIds
 from small_models import every_architecture
 
 P, B, E, S = 7, 8, 9, 5  # not the usual ids
 SPECIAL = SpecialIds(pad=P, bos=B, eos=E, sep=S, unk=6, mask=4)
 X = IGNORE
+padded = partial(prompts.padded, pad=P, device=torch.device("cpu"))
 
 SYMBOLS = st.integers(10, 30)
 RAGGED = st.lists(
@@ -25,12 +27,6 @@ RAGGED = st.lists(
 )
 
 
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(1, *map(len, rows))
-    ids = torch.tensor([row + [P] * (longest - len(row)) for row in rows])
-    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
-
-
 def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
     return Pairs(*padded([source for source, _ in rows]), *padded([target for _, target in rows]))
 
@@ -38,67 +34,32 @@ def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
 PAIRS = pairs_of([([10, 11, 12], [20, 21]), ([13], [22, 23, 24])])
 
 
-# ---- layouts ---------------------------------------------------------------------------------------------------------
+LAYOUTS = {
+    "encoder_decoder": {
+        "src": [[10, 11, 12], [13, P, P]],
+        "src_keep": [[1, 1, 1], [1, 0, 0]],
+        "tgt": [[B, 20, 21, P], [B, 22, 23, 24]],
+        "labels": [[20, 21, E, X], [22, 23, 24, E]],
+    },
+    "decoder_only": {
+        "tgt": [[10, 11, 12, S, 20, 21], [13, S, 22, 23, 24, E]],
+        "labels": [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]],
+        "prefix": [4, 2],
+    },
+    "encoder_only": {
+        "src": [[10, 11, 12], [13, P, P]],
+        "src_keep": [[1, 1, 1], [1, 0, 0]],
+        "labels": [[20, 21, X], [22, 23, 24]],
+    },
+}
 
 
-def test_encoder_decoder_layout() -> None:
-    batch = PAIRS.frame("encoder_decoder", SPECIAL)
-    assert batch.src.tolist() == [[10, 11, 12], [13, P, P]]
-    assert batch.src_keep.tolist() == [[True, True, True], [True, False, False]]
-    assert batch.tgt.tolist() == [[B, 20, 21, P], [B, 22, 23, 24]]
-    assert batch.tgt_keep is None
-    assert batch.labels.tolist() == [[20, 21, E, X], [22, 23, 24, E]]
-    assert batch.model_inputs() == {"src_ids": batch.src, "tgt_ids": batch.tgt, "src_keep": batch.src_keep}
-
-
-def test_decoder_only_layout() -> None:
-    batch = PAIRS.frame("decoder_only", SPECIAL)
-    assert batch.src is None
-    assert batch.tgt.tolist() == [[10, 11, 12, S, 20, 21], [13, S, 22, 23, 24, E]]
-    assert batch.labels.tolist() == [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]]
-    assert batch.model_inputs() == {"ids": batch.tgt, "prefix": batch.prefix}
-    assert batch.prefix.tolist() == [4, 2]
-    batch = pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]).frame("decoder_only", SPECIAL)
-    assert batch.tgt.shape == batch.labels.shape == (3, 9 + 1 + 1), "as wide as the longest pair"
-
-
-def test_encoder_only_layout() -> None:
-    batch = pairs_of([([10, 11], [20, 21]), ([12], [22])]).frame("encoder_only", SPECIAL)
-    assert batch.tgt is None
-    assert batch.src.tolist() == [[10, 11], [12, P]]
-    assert batch.labels.tolist() == [[20, 21], [22, X]]
-    keep = batch.model_inputs()["keep"]
-    assert keep.tolist() == [[True, True], [True, False]]
-
-
-def test_stream_layout() -> None:
-    batch = Stream(torch.tensor([[10, 11, 12, 13], [12, 13, P, P]])).frame("decoder_only", SPECIAL)
-    assert batch.tgt.tolist() == [[10, 11, 12], [12, 13, P]]
-    assert batch.labels.tolist() == [[11, 12, 13], [13, X, X]]
-    assert batch.src is None
-    assert batch.tgt_keep is None
-
-
-def test_prompts_end_in_the_same_column() -> None:
-    start = question_prompt(PAIRS.source, PAIRS.source_keep, "decoder_only", SPECIAL)
-    assert start.ids.tolist() == [[10, 11, 12, S], [P, P, 13, S]]
-    assert start.keep is not None
-    assert start.keep.tolist() == [[True, True, True, True], [False, False, True, True]]
-    assert start.source == ()
-
-
-def test_a_decoder_with_a_source_starts_from_bos() -> None:
-    start = question_prompt(PAIRS.source, PAIRS.source_keep, "encoder_decoder", SPECIAL)
-    assert start.ids.tolist() == [[B], [B]]
-    assert start.keep is None
-    assert start.source == (PAIRS.source, PAIRS.source_keep)
-
-
-def test_reference_layout() -> None:
-    assert PAIRS.reference(SPECIAL).tolist() == [[20, 21, E, P], [22, 23, 24, E]]
-
-
-# ---- properties ------------------------------------------------------------------------------------------------------
+@every_architecture
+def test_layouts(architecture: str) -> None:
+    batch = PAIRS.frame(architecture, SPECIAL)
+    assert {name: part.tolist() for name, part in vars(batch).items() if part is not None} == LAYOUTS[architecture]
+    wide = pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]).frame("decoder_only", SPECIAL)
+    assert wide.tgt.shape == wide.labels.shape == (3, 9 + 1 + 1), "as wide as the longest pair"
 
 
 @given(RAGGED)
@@ -153,9 +114,6 @@ def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str,
         )
         encoded = start.source[0].size(1) if start.source else 0
         assert max(encoded, start.ids.size(1) + target) == read
-
-
-# ---- architectures that cannot express a task ------------------------------------------------------------------------
 
 
 @every_architecture

@@ -45,10 +45,6 @@ def padded(rows: list[list[int]], width: int | None = None, padding: int = 0) ->
     return ids, torch.arange(width) < torch.tensor([[len(row)] for row in rows])
 
 
-def hashed(rows: list[list[int]]) -> list[int]:
-    return content_hash(*padded(rows)).tolist()
-
-
 def sequences(symbols: int, lengths: range) -> list[list[int]]:
     return [list(row) for length in lengths for row in itertools.product(range(symbols), repeat=length)]
 
@@ -60,18 +56,7 @@ def contents(pairs: Pairs) -> list[tuple[int, ...]]:
 @given(ROWS, st.integers(0, 5), st.integers(0, 60))
 def test_a_hash_depends_on_neither_padding_nor_other_rows(rows: list[list[int]], more: int, padding: int) -> None:
     wider = padded(rows, max(map(len, rows)) + more, padding)
-    assert content_hash(*wider).tolist() == hashed(rows) == [value for row in rows for value in hashed([row])]
-
-
-@given(st.lists(st.integers(0, 60), min_size=2, max_size=6, unique=True))
-def test_every_order_of_the_same_symbols_hashes_differently(symbols: list[int]) -> None:
-    orders = [list(order) for order in itertools.permutations(symbols)]
-    assert len(set(hashed(orders))) == len(orders)
-
-
-def test_short_sequences_differ_by_length_and_content() -> None:
-    rows = sequences(5, range(1, 6))  # holds 0, 0 0, 0 0 0, ... too
-    assert len(set(hashed(rows))) == len(rows)
+    assert content_hash(*wider).tolist() == [int(content_hash(*padded([row]))) for row in rows]
 
 
 def test_every_hash_belongs_to_exactly_one_split() -> None:
@@ -111,12 +96,6 @@ def test_the_splits_of_a_task_cover_it_and_share_nothing(distinct: bool) -> None
         expected = {tuple(row) for row, member in zip(every, members[split], strict=True) if member}
         assert {*found} <= expected
         assert len(found) == (len(expected) if distinct else 3000)
-
-
-def test_a_limited_set_of_distinct_examples_is_full() -> None:
-    pairs = Strings(below=3, longest_string=6).examples("test", 90)
-    assert pairs.source.shape == pairs.source_keep.shape == (90, 6)
-    assert len({*contents(pairs)}) == 90
 
 
 @pytest.mark.parametrize("distinct", [False, True])

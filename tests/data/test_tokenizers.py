@@ -28,11 +28,9 @@ def test_symbols_survive_the_round_trip(numbers: list[int]) -> None:
     text = " ".join(map(str, numbers))
     ids = DIGITS.encode(text)
     assert len(ids) == len(numbers)
-    assert DIGITS.decode(ids) == text
-
-
-def test_any_white_space_separates_symbols() -> None:
-    assert DIGITS.encode("  3\t1 \n 4 ") == DIGITS.encode("3 1 4")
+    assert DIGITS.decode([DIGITS.special.bos, *ids, DIGITS.special.pad]) == text
+    assert DIGITS.tokens([*ids, DIGITS.special.eos]) == [*text.split(), "<eos>"]
+    assert DIGITS.encode(text.replace(" ", " \n\t")) == ids
 
 
 @given(TEXTS)
@@ -42,15 +40,6 @@ def test_every_character_is_one_token_and_comes_back(text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.tokens(ids) == list(text)
     assert tokenizer.decode(ids) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["\n\n a\n", "  two  spaces ", "a\tb\r\nc", "e\u0301 é ß 😀 字", "\u2028\x85\x0c\x00", "<pad> <eos>", "\ufeffmark"],
-)
-def test_text_that_tokenizers_like_to_change_comes_back(text: str) -> None:
-    tokenizer = characters(text)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_the_characters_of_all_batches_are_collected_in_an_order_of_their_own() -> None:
@@ -68,16 +57,9 @@ def test_special_tokens_come_first_and_are_named_by_their_ids(tokenizer: Tokeniz
     assert tokenizer.vocab_size == len(SPECIAL_TOKENS) + len(tokenizer.alphabet)
 
 
-def test_special_tokens_are_left_out_of_text_but_not_out_of_labels() -> None:
-    three = DIGITS.encode("3")[0]
-    ids = [DIGITS.special.bos, three, DIGITS.special.eos, DIGITS.special.pad]
-    assert DIGITS.decode(ids) == "3"
-    assert DIGITS.tokens(ids) == ["<bos>", "3", "<eos>", "<pad>"]
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "text", "piece"),
-    [(DIGITS, "3 x 4", "x"), (DIGITS, "1x", "1x"), (DIGITS, "3 1,", "1,"), (characters("ab \n"), "abc", "c")],
+    [(DIGITS, "3 x 4", "x"), (DIGITS, "1x", "1x"), (DIGITS, "3 <eos> 4", "<eos>"), (characters("ab \n"), "abc", "c")],
 )
 def test_an_unknown_piece_is_refused_with_the_alphabet(tokenizer: Tokenizer, text: str, piece: str) -> None:
     with pytest.raises(ValueError, match="alphabet") as caught:
@@ -89,28 +71,11 @@ def test_an_unknown_piece_is_refused_with_the_alphabet(tokenizer: Tokenizer, tex
         assert (repr(token) if token.isspace() else token) in listed
 
 
-@pytest.mark.parametrize("token", SPECIAL_TOKENS)
-def test_a_typed_special_token_is_no_symbol(token: str) -> None:
-    with pytest.raises(ValueError, match="alphabet"):
-        DIGITS.encode(f"3 {token} 4")
-
-
 def test_a_corpus_is_encoded_like_its_texts_with_unknown_pieces_marked() -> None:
     tokenizer = characters("ab\n")
     assert tokenizer.encode_batch(["ab\n", "", "ba"]) == [tokenizer.encode(text) for text in ("ab\n", "", "ba")]
     a, b = tokenizer.encode("ab")
     assert tokenizer.encode_batch(["a?b"]) == [[a, tokenizer.special.unk, b]]
-
-
-@given(TEXTS)
-@settings(deadline=None, max_examples=40)
-def test_a_tokenizer_travels_as_json(text: str) -> None:
-    before = characters(text)
-    after = Tokenizer.from_dict(json.loads(json.dumps(before.to_dict())))
-    assert after.special == before.special
-    assert after.alphabet == before.alphabet
-    assert after.encode(text) == before.encode(text)
-    assert after.decode(after.encode(text)) == text
 
 
 @given(JSON)
@@ -122,8 +87,6 @@ def test_garbage_is_not_a_tokenizer(garbage: object) -> None:
 
 def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
     foreign = backend.Tokenizer(backend.models.WordLevel({"a": 0, "<pad>": 1}, unk_token="a"))
-    with pytest.raises(ValueError, match="<eos>"):
-        Tokenizer(foreign)
     with pytest.raises(ValueError, match="<eos>"):
         Tokenizer.from_dict(json.loads(foreign.to_str()))
 
@@ -197,9 +160,3 @@ def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
     (ids,) = tokenizer.encode_batch(["a b d"])
     assert [token == unknown for token in ids] == [False, False, False, False, True]
     assert tokenizer.vocab_size == 5 + len(SPECIAL_TOKENS)
-
-
-@pytest.mark.parametrize(("name", "size"), [("bpe", 261), ("unigram", 100), ("word", 0)])
-def test_too_small_a_vocabulary_is_refused(name: str, size: int) -> None:
-    with pytest.raises(ValueError, match=rf"data\.tokenizer\.size: expected an integer of at least \d+, got {size}"):
-        TOKENIZERS[name](size=size)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from minitx.config.schema import ModelConfig
+from minitx.data import prompts
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs, Stream
 from minitx.data.tasks import Reverse, generator
@@ -21,13 +23,8 @@ SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
 EOS, PAD, SEP = SPECIAL.eos, SPECIAL.pad, SPECIAL.sep
 VOCABULARY = 14
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
+padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 ANSWERING = ["decoder_only", "encoder_decoder"]
-
-
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
-    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
 
 
 def random_model(architecture: str, **options: Any) -> Transformer:
@@ -59,35 +56,27 @@ class Script:
 A, B, C = 10, 11, 12
 
 
-@pytest.mark.parametrize("architecture", ANSWERING)
-@pytest.mark.parametrize(
-    ("written", "right"),
-    [
-        ([A, B, EOS], True),
-        ([A, B, EOS, C], True),  # nothing counts after the end
-        ([A, B, C, EOS], False),
-        ([A, B], False),  # repeats the last word for ever
-        ([A, EOS], False),  # stops early
-        ([EOS], False),
-        ([A, C, EOS], False),
-        ([A, B, PAD], False),  # padding is not the end
-        ([A, B, SEP, EOS], False),
-    ],
-)
-def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, written: list[int], right: bool) -> None:
-    pairs = Pairs(*padded([[7, 8]]), *padded([[A, B]]))
-    assert exact_matches(Script([written]), pairs, architecture, SPECIAL).tolist() == [right]  # type: ignore[arg-type]
+GENERATED = [  # what a row generates, the reference without its end, and whether they match
+    ([A, B, EOS], [A, B], True),
+    ([A, B, EOS, C], [A, B], True),  # nothing counts after the end
+    ([A, B, C, EOS], [A, B], False),
+    ([A, B], [A, B], False),  # repeats the last word for ever
+    ([A, EOS], [A, B], False),  # stops early
+    ([A, C, EOS], [A, B], False),
+    ([A, B, PAD], [A, B], False),  # padding is not the end
+    ([A, B, SEP, EOS], [A, B], False),
+    ([A, B, C, EOS], [A, B, C], True),
+    ([EOS], [], True),
+    ([EOS], [A], False),
+]
 
 
 @pytest.mark.parametrize("architecture", ANSWERING)
-def test_answers_of_different_lengths_are_compared_row_by_row(architecture: str) -> None:
-    pairs = Pairs(*padded([[7], [7], [7], [7], [7]]), *padded([[A, B, C], [A], [A], [A, B, C], []]))
-    generated = [[A, B, C, EOS], [A, EOS], [A, A, EOS], [A, B, C, C], [EOS]]
-    expected = [True, True, False, False, True]
-    assert exact_matches(Script(generated), pairs, architecture, SPECIAL).tolist() == expected  # type: ignore[arg-type]
-    all_short = [[A, EOS]] * 5  # generation ends before the longest answer does
-    expected = [False, True, True, False, False]
-    assert exact_matches(Script(all_short), pairs, architecture, SPECIAL).tolist() == expected  # type: ignore[arg-type]
+@pytest.mark.parametrize("rows", [GENERATED[:6], GENERATED[6:], GENERATED[4:5], GENERATED[-2:]], ids=str)
+def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: list) -> None:
+    script, references, right = map(list, zip(*rows, strict=True))
+    pairs = Pairs(*padded([[7, 8]] * len(rows)), *padded(references))
+    assert exact_matches(Script(script), pairs, architecture, SPECIAL).tolist() == right  # type: ignore[arg-type]
 
 
 class Echo(nn.Module):

@@ -148,5 +148,5 @@ def test_a_sweep_over_own_classes(own: Path) -> None:
     words = ["sweep", "--config", "reverse", "--import", "own.py", "--data.name", "same", "--seeds", "1", *SMALL]
     for _ in range(2):  # the second time with finished runs, whose checkpoints are read by length
         main([*words, "--set", "model.position=ramp,rope", "--lengths", "1:2"])
-        (own / "runs/reverse_sweep/rows.jsonl").unlink()
+        (own / "runs/reverse_sweep/study.journal").unlink()
     assert len((own / "runs/reverse_sweep/table.csv").read_text().splitlines()) > 2

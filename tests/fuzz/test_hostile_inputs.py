@@ -1,38 +1,50 @@
 """Hostile training states, tokenizers and model folders: refused with a sentence; in slow tests, with limits."""
 
 import copy
-import json
+import itertools
 import random
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asking import FINE, Asked
-from hostile import FOLDERS, KINDS, STATES, TOKENIZERS, TRAINING, _vocabulary, attempt, write_folder
+from asking import Asked, few_and_many
+from hostile import (
+    CATASTROPHES,
+    FOLDERS,
+    TOKENIZERS,
+    VOCAB,
+    WORDS,
+    Chance,
+    alter,
+    hostile_folder,
+    hostile_tokenizer,
+    tokenizer,
+    write_folder,
+)  # fmt: skip
+from limited import run
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
-from minitx.data.tokenizers import Tokenizer
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.huggingface.importing import import_model
+from minitx.models.builder import build_model
 from minitx.training.api import train_config
 from minitx.training.optim import build_optimizer
 from minitx.training.resilience.training_state import checked
 from minitx.training.resolve import ResolvedRun, resolve
 
-HARMLESS_STATES = {
-    "moments in half precision", "expanded moments",  # converted, as for another precision
-    "betas of a group",  # all these follow from the config or from the number of the step
-    "alien loops", "an alien loop", "an alien progress", "no loop", "an alien schedule", "a schedule of an alien",
-    "an alien step of the schedule", "an alien version", "an alien data module", "an alien epoch",
-}  # fmt: skip
-BY_CHANCE = {
-    "moments of another shape", "moments of a smaller matrix", "moments transposed", "alien callbacks",
-    "an alien digest", "an alien callback", "an alien step", "alien seconds", "alien skipped steps", "an alien scaler",
-    "states in another order",
-}  # fmt: skip
-"""Where chance may choose a value that fits."""
+# ---- training states -------------------------------------------------------------------------------------------------
+
+TRAINING: dict[str, Any] = {
+    "data": {"name": "reverse", "symbols": 4, "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
+    "model": {"d_model": 8, "n_heads": 2, "n_layers": 1},
+    "trainer": {"max_steps": 2, "precision": "32-true", "accelerator": "cpu"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +52,33 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResolvedRun, Path
     """A run to resume, and its last.ckpt."""
     values = {**TRAINING, "run": {"folder": str(tmp_path_factory.mktemp("runs"))}}
     train_config(values)
-    run = resolve(values, resume=True)
-    assert run.start is not None
-    return run, run.start.file
+    resumed = resolve(values, resume=True)
+    assert resumed.start is not None
+    return resumed, resumed.start.file
 
 
-def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path]) -> None:
-    run, asked = trained[0], Asked()
-    for number, (what, change) in enumerate(STATES.items()):
-        contents = copy.deepcopy(run.start.contents)  # type: ignore[union-attr]
-        change(random.Random(number), contents)
+@few_and_many(150, 1000, 2)
+def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], count: int, seed: int) -> None:
+    """One that fits leads to finite weights, without a write past the end of moments that are too small."""
+    resumed, asked, chance = trained[0], Asked(), random.Random(seed)
+    start: Any = resumed.start
 
-        def resume(contents: dict[str, Any] = contents) -> None:
-            altered = run._replace(start=replace(run.start, contents=contents))  # type: ignore[type-var]
-            optimizer = build_optimizer(run.model, run.config.optimizer)
-            optimizer.load_state_dict(checked(altered).start.contents["optimizer_states"][0])  # type: ignore[union-attr]
-            for parameter in run.model.parameters():
-                parameter.grad = torch.ones_like(parameter)
-            optimizer.step()  # which wrote past the end of small moments
+    def resume(state: dict[str, Any]) -> None:
+        model = copy.deepcopy(resumed.model)
+        optimizer = build_optimizer(model, resumed.config.optimizer)
+        fitting: Any = checked(resumed._replace(start=replace(start, contents={**start.contents, **state}))).start
+        optimizer.load_state_dict(fitting.contents["optimizer_states"][0])
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
 
-        if "step of the run" in what or what in ("a negative step", "a huge step"):
-            continue  # below
-        before = asked.came[FINE]
-        asked.call(resume, what)
-        assert what in BY_CHANCE or (asked.came[FINE] > before) == (what in HARMLESS_STATES), what
+    others = ("minitx", "state_dict", "global_step")  # checked before
+    for _ in range(count):
+        state = copy.deepcopy({name: part for name, part in start.contents.items() if name not in others})
+        # Half of them in the optimizer, which has the largest part.
+        what = alter(chance, state if chance.random() < 0.5 else state["optimizer_states"])
+        asked.call(lambda: resume(state), what)  # noqa: B023
     asked.check()
 
 
@@ -77,69 +92,130 @@ def test_a_step_of_a_run_is_a_number(trained: tuple[ResolvedRun, Path], step: An
         resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True)
 
 
-def test_what_follows_from_the_step_is_computed(trained: tuple[ResolvedRun, Path]) -> None:
-    """Loops and schedules of an unaltered state equal those that were saved."""
-    saved, rebuilt = (run.start.contents for run in (trained[0], checked(trained[0])))  # type: ignore[union-attr]
-    for name, loop in rebuilt["loops"]["fit_loop"].items():
-        assert loop == saved["loops"]["fit_loop"][name], name
-    before, now = saved["lr_schedulers"][0], rebuilt["lr_schedulers"][0]
-    for key in ("last_epoch", "_step_count", "base_lrs", "_last_lr"):
-        assert now[key] == pytest.approx(before[key]), key
+# ---- tokenizers and folders ------------------------------------------------------------------------------------------
 
 
-HARMLESS_TOKENIZERS = {
-    "padding", "padding to a multiple", "truncation", "empty added tokens", "an added token of a huge id",
-    "ids with holes", "nested rules", "a catastrophic replacement", "merges of nothing", "fixed lengths",
-    "an alien part", "many added tokens", "a damaged map of characters", "a template of everything",
-}  # fmt: skip
-"""Those that may be built, because the library's own lengths are not used, or by chance."""
+def use(backend: dict[str, Any]) -> None:
+    found = Tokenizer.from_dict(backend)
+    for text in WORDS:
+        found.decode(found.encode(text))
+    found.check_fits(2 * VOCAB)
 
 
-def test_tokenizers_are_bounded_or_refused() -> None:
-    asked, chance = Asked(), random.Random(1)
-    for what, rules in TOKENIZERS.items():
-        if "catastroph" in what or "splits" in what:
-            continue  # below
-        backend = {**json.loads(_vocabulary().to_str()), **rules(chance)}
-
-        def use(backend: dict[str, Any] = backend) -> None:
-            tokenizer = Tokenizer.from_dict(backend)
-            tokenizer.decode(tokenizer.encode("aaaaaaaaaa bbbb"))
-            tokenizer.check_fits(200)
-
-        before = asked.came[FINE]
-        asked.call(use, what)
-        assert what in HARMLESS_TOKENIZERS or asked.came[FINE] == before, what
+@few_and_many(40, 1000, 2)
+def test_an_altered_tokenizer_is_used_or_refused(count: int, seed: int) -> None:
+    asked, chance = Asked(), random.Random(seed)
+    for _ in range(count):
+        backend = tokenizer()
+        what = alter(chance, backend)
+        asked.call(lambda: use(backend), what)  # noqa: B023
     asked.check()
 
 
-@pytest.mark.parametrize(("pattern", "fits"), [(r"\d{1,2}|\w+", True), (r"(x+x+)+y", False)])
+@pytest.mark.parametrize("what", [name for name in TOKENIZERS if "catastrophe" not in name])
+def test_rules_without_end_are_refused(what: str) -> None:
+    with pytest.raises(ConfigError):
+        use(tokenizer() | TOKENIZERS[what])
+
+
+@pytest.mark.parametrize(("pattern", "fits"), [(r"\d{1,2}|\w+", True), (r"(x+x+)+y", False), (CATASTROPHES[1], False)])
 def test_a_regular_expression_is_tried_out(pattern: str, fits: bool) -> None:
-    backend = json.loads(_vocabulary().to_str())
     rule = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     if fits:
-        assert Tokenizer.from_dict(backend | {"pre_tokenizer": rule}).encode("ab 12")
+        assert Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": rule}).encode("ab 12")
         return
     with pytest.raises(ConfigError, match=r"the regular expression .* failed"):
-        Tokenizer.from_dict(backend | {"pre_tokenizer": rule})
+        Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": rule})
 
 
-def test_model_folders_are_imported_or_refused(tmp_path: Path) -> None:
-    asked = Asked()
-    for number, (what, change) in enumerate(FOLDERS.items()):
+@few_and_many(40, 1000, 2)
+def test_model_folders_are_imported_or_refused(tmp_path: Path, count: int, seed: int) -> None:
+    asked, chance = Asked(), random.Random(seed)
+    for number in range(count):
         folder = tmp_path / str(number)
-        write_folder(folder)
-        if "large" in what or "many" in what or "spaces" in what:
-            continue  # in the slow test
-        change(random.Random(number), folder)
-        asked.call(lambda folder=folder: import_model(str(folder), folder / "out.ckpt"), what)  # type: ignore[misc]
+        what = hostile_folder(chance, folder)
+        if what not in FOLDERS:  # those are in the slow test
+            asked.call(lambda: import_model(str(folder), folder / "out.ckpt"), what)  # noqa: B023
     asked.check()
+
+
+@pytest.mark.parametrize("what", FOLDERS)
+def test_folders_made_to_harm_are_refused(tmp_path: Path, what: str) -> None:
+    write_folder(tmp_path / "model", dict([FOLDERS[what]]))
+    with pytest.raises(ConfigError):
+        import_model(str(tmp_path / "model"), tmp_path / "out.ckpt")
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+Case = tuple[str, list[str]]
+"""What is hostile, and the command line that reads it."""
+MAX_SECONDS = 10.0
+MAX_MEMORY = 2**30  # bytes above the plain case
+
+
+def states(chance: Chance, folder: Path) -> Iterator[Case]:
+    config, plain = folder / "run.yaml", folder / "plain"
+    plain.mkdir(parents=True)
+
+    def words(runs: Path, steps: int) -> list[str]:
+        return ["train", "--config", str(config), "--run.folder", str(runs), "--trainer.max_steps", str(steps)]
+
+    config.write_text(str(TRAINING))
+    outcome = run(words(plain, 2))
+    assert outcome.code == 0, outcome.output
+    for number in itertools.count():
+        runs = folder / str(number)
+        shutil.copytree(plain, runs)
+        (last,) = runs.glob("*/v0/last.ckpt")
+        contents = checkpoint.read(last)
+        what = alter(chance, chance.choice([contents, contents["optimizer_states"]])) if number else "nothing"
+        torch.save(contents, last)
+        yield what, [*words(runs, 4), "--resume"]
+
+
+def tokenizers(chance: Chance, folder: Path) -> Iterator[Case]:
+    """In checkpoints, native or imported."""
+    folder.mkdir(parents=True)
+    config = Config(
+        data={"name": "imported_text", "block": 64},
+        model=ModelConfig(architecture="decoder_only", d_model=8, n_heads=2, n_layers=1, vocab_size=VOCAB + 1),
+    )
+    weights = {f"model.{name}": tensor for name, tensor in build_model(config.model).state_dict().items()}
+    special = SpecialTokens(SpecialIds(*range(6))).to_dict()
+    for number in itertools.count():
+        what, backend = hostile_tokenizer(chance) if number else ("nothing", tokenizer())
+        stored = backend if chance.random() < 0.3 else {"backend": backend, "conventions": special}
+        path = folder / f"{number}.ckpt"
+        torch.save({"minitx": checkpoint.header(config.to_dict(), stored), "state_dict": weights}, path)
+        yield what, ["generate", str(path), *WORDS, "--max_new_tokens", "4"]
+
+
+def folders(chance: Chance, folder: Path) -> Iterator[Case]:
+    for number in itertools.count():
+        own = folder / str(number)
+        what = hostile_folder(chance, own) if number else str(write_folder(own))
+        yield what, ["import", str(own), "--out", str(own / "out.ckpt")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_takes_the_machine(kind: str, seed: int, tmp_path: Path) -> None:
-    outcomes, faults = attempt(kind, seed, tmp_path / "cases")
+@pytest.mark.parametrize(("cases", "count"), [(states, 18), (tokenizers, 40), (folders, 40)])
+def test_nothing_takes_the_machine(
+    cases: Callable[[Chance, Path], Iterator[Case]], count: int, seed: int, tmp_path: Path
+) -> None:
+    """The first case is harmless; no other may take much more."""
+    torch.manual_seed(seed)
+    each = cases(random.Random(seed), tmp_path / "cases")
+    plain = run(next(each)[1])
+    assert plain.code == 0, plain.output
+    faults, refused = [], 0
+    for what, words in itertools.islice(each, count):
+        outcome = run(words)
+        refused += outcome.code == 2
+        slow, large = outcome.seconds - plain.seconds > MAX_SECONDS, outcome.peak - plain.peak > MAX_MEMORY
+        if outcome.fault or slow or large:
+            taken = f"{outcome.seconds:.1f} s, {outcome.peak / 2**30:.1f} GiB"
+            faults.append(f"{what}: {outcome.fault}, {taken}: {outcome.output[-300:]!r}")
     assert not faults, "\n".join(faults)
-    assert sum(outcome.code == 2 for outcome in outcomes) > len(outcomes) / 4
+    assert refused > count / 4

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from minitx.hardware.devices import best_device, moved, training_device, widest_float
-from minitx.hardware.machine import machine
-from minitx.training.choices.timing import finished_at
+from minitx.hardware.machine import finished_at, machine
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, cuda: bool = False, mps: bool = False) -> None:

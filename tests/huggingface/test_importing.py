@@ -18,6 +18,7 @@ from minitx.evaluation.bleu import corpus_scores
 from minitx.huggingface.families import FAMILIES
 from minitx.huggingface.importing import import_model
 from minitx.inference.predictor import Predictor
+from minitx.interpret.patching import Patch, patched_logits
 
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
 PROMPTS = ["The quick brown", "To be, or not", "Ein Hund rennt über"]
@@ -72,23 +73,24 @@ def test_logits_and_maps_are_equal(both: tuple[HFModel, Predictor]) -> None:
 
 @every_case
 @torch.no_grad()
-def test_activations_add_up_and_their_own_values_change_nothing(both: tuple[HFModel, Predictor]) -> None:
-    model, ids = both[1].model, torch.arange(12)[None] * 7 % 100
-    arguments = (ids, ids[:, :9]) if both[1].architecture == "encoder_decoder" else (ids,)
-    with minitx.trace(model) as t:
-        before = model(*arguments)
-    with minitx.intervene(model, t):
-        assert torch.equal(model(*arguments), before)
-    for path in [name.removesuffix(".resid_pre") for name in t if name.endswith("resid_pre")]:
-        for attention in {"self_attn", "cross_attn"} & dict(model.get_submodule(path).named_children()).keys():
-            bias = model.get_submodule(f"{path}.{attention}.o_proj").bias
-            heads = t[f"{path}.{attention}.result"].sum(dim=2) + (0.0 if bias is None else bias)
-            torch.testing.assert_close(heads, t[f"{path}.{attention}.out"], atol=1e-5, rtol=1e-5)
-        added = [t[name] for name in t if name.startswith(f"{path}.") and name.endswith("n.out")]
-        if both[1].config.model.norm_first and not both[1].config.model.sandwich_norm:
-            torch.testing.assert_close(
-                sum(added, t[f"{path}.resid_pre"]), t[f"{path}.resid_post"], atol=1e-5, rtol=1e-5
-            )
+def test_the_lens_ends_at_the_model_and_attributions_add_up(both: tuple[HFModel, Predictor]) -> None:
+    """A model whose activations are replaced by their own values is the same."""
+    ours, target = both[1], TEXT[1] if both[1].architecture == "encoder_decoder" else None
+    inputs, found = ours.batch(TEXT[0], target).model_inputs(), ours.lens(TEXT[0], target)
+    expected = ours.model(**inputs)[0]
+    for logits in found.logits.values():
+        torch.testing.assert_close(logits[-1], expected, atol=1e-5, rtol=1e-5)
+    if ours.model.head.transform is None:
+        total, right = sum(found.attribution.values()), expected.gather(-1, found.answers[:, None])[:, 0]
+        if (softcap := ours.model.head.softcap) is not None:
+            total = softcap * torch.tanh(total / softcap)
+        torch.testing.assert_close(total, right, atol=1e-4, rtol=1e-4)
+    assert bool(found.attribution) == (ours.model.head.transform is None)
+    assert found.page()
+    with minitx.trace(ours.model, only=["*.resid_post", "*attn.z", "*.ffn.out"]) as own:
+        ours.model(**inputs)
+    patched = patched_logits(ours.model, inputs, own, [[Patch(each, 1) for each in own]])
+    assert torch.equal(patched, patched_logits(ours.model, inputs, {}, [[]]))
 
 
 @pytest.mark.parametrize("both", [name for name in CASES if "bert" not in name], indirect=True)

@@ -18,7 +18,10 @@ from minitx.data.tasks import TASKS
 from minitx.inference.predictor import Predictor
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
+from minitx.interpret.head_statistics import head_statistics
+from minitx.interpret.recording import KINDS
 from minitx.models.builder import build_model
+from predictors import EVERY, built
 
 H = 2
 
@@ -55,6 +58,25 @@ def test_each_layer_is_drawn_with_queries_by_row_and_keys_by_column(
     for (weights, rows, columns), whole in zip(drawn, maps.encoder + maps.decoder + maps.cross, strict=True):
         assert weights.shape == (H, len(rows), len(columns)), "padding is not drawn"
         assert np.array_equal(weights, whole[example, :, : len(rows), : len(columns)].float().numpy())
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_encoded_maps_are_those_of_each_text(architecture: str) -> None:
+    """Kind by kind, with the statistics of the heads; padding has no label and no weight."""
+    maps = built(architecture).attend(["3 1 4 1", "5"], None if architecture == "encoder_only" else ["1 4", "5 5 6"])
+    for example in (0, 1):
+        encoded = maps.encoded(example)
+        assert [*encoded] == [kind for kind in KINDS if getattr(maps, kind)]
+        for kind, items in encoded.items():
+            header, shown = decode(items)
+            assert header["statistics"] == [part._asdict() for part in head_statistics(maps.layers(kind, example))]
+            queries, keys = ([label is not None for label in header[side]] for side in ("queries", "keys"))
+            for side, real in zip(KINDS[kind], (queries, keys), strict=True):
+                assert sum(real) == len(maps.tokens[side][example])
+                assert real == sorted(real, reverse=True), "padding is on the right"
+            for one, layer in zip(shown, getattr(maps, kind), strict=False):
+                assert np.abs(one - layer[example].numpy()).max() <= 1 / 255
+                assert not one[:, queries][:, :, np.logical_not(keys)].any()
 
 
 def test_kinds_that_an_architecture_lacks_have_no_picture() -> None:

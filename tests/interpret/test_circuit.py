@@ -61,6 +61,15 @@ def test_metrics_without_parts_of_the_circuit() -> None:
     assert found.metrics["no_induction"]["loss"] == pytest.approx(without(found.induction, path.format(1)), abs=1e-5)
     no_previous = without(found.previous_token, path.format(0))
     assert found.metrics["no_previous_token"]["loss"] == pytest.approx(no_previous, abs=1e-5)
+    kept: list[Any] = []
+    handle = second.self_attn.k_proj.register_forward_hook(lambda _, args, out: kept.append(out))
+    loss()
+    handle.remove()
+    handle = second.self_attn.k_proj.register_forward_hook(lambda _, args, out: kept[0])
+    only_keys = without(found.previous_token, path.format(0))
+    handle.remove()
+    assert found.metrics["only_keys"]["loss"] == pytest.approx(only_keys, abs=1e-5)
+    assert abs(only_keys - loss()) > 1e-4
     assert str(found).count("decoder.") == 2 + 2 * 5
 
 

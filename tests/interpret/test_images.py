@@ -93,22 +93,19 @@ def test_each_head_is_a_rectangle_of_queries_down_and_keys_across(shape: tuple[i
             assert bright.flatten()[head.argmax()] == bright.max() > bright.min()
 
 
-def test_colours_mean_the_same_in_every_picture() -> None:
-    # No stretching to the largest weight: a quarter is a quarter beside a half and beside nothing.
-    with_half = cells(panels(draw(np.array([[[0.25, 0.5, 0.25]]])))[0], 1, 3)
-    alone = cells(panels(draw(np.array([[[0.25, 0.0, 0.0]]])))[0], 1, 3)
-    assert with_half[0, 0].tolist() == alone[0, 0].tolist()
-    # The square root, as in the Attention tab: a quarter is half of the way from dark to bright.
-    assert np.abs(alone[0, 0].astype(int) - images.RAMP[3]).max() <= 3
-
-
-def test_colours_get_brighter_all_the_way_and_values_outside_are_clipped() -> None:
+def test_colours_get_brighter_from_0_to_1_and_mean_the_same_in_every_picture() -> None:
     steps = np.array([np.nan, -1.0, *np.linspace(0, 1, 200), 2.0, np.inf])
     bright = brightness(cells(panels(draw(steps[None, None]))[0], 1, 204))[0]
     assert (np.diff(bright) >= 0).all()
     assert bright[0] == bright[2] < 10
     assert bright[-1] == bright[-3] > 240
     assert len(set(bright)) > 150, "200 weights are hardly ever the same colour"
+    # No stretching to the largest weight: a quarter is a quarter beside a half and beside nothing.
+    with_half = cells(panels(draw(np.array([[[0.25, 0.5, 0.25]]])))[0], 1, 3)
+    alone = cells(panels(draw(np.array([[[0.25, 0.0, 0.0]]])))[0], 1, 3)
+    assert with_half[0, 0].tolist() == alone[0, 0].tolist()
+    # The square root, as in the Attention tab: a quarter is half of the way from dark to bright.
+    assert np.abs(alone[0, 0].astype(int) - images.RAMP[3]).max() <= 3
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(2, 3), (1, 600), (600, 1), (700, 700), (100, 300)])
@@ -146,52 +143,19 @@ def test_labels_do_not_overlap(number: int, written: Texts) -> None:
     assert min(np.diff(rows)) >= images.FONT_SIZE - 1
 
 
-def inked(image: Image.Image) -> np.ndarray:
-    """Which pixels are letters."""
-    return ~coloured(image) & (pixels(image)[:, :, 0] < 128)
-
-
 def test_letters_are_beside_the_weights_not_on_them() -> None:
-    blank = images.heads(np.zeros((1, 3, 3)), [""] * 3, [""] * 3)
+    """Rows are named left of the weights, columns above them."""
     image = images.heads(np.zeros((1, 3, 3)), ["mmm"] * 3, ["mmm"] * 3)
-    assert inked(image).sum() > inked(blank).sum()
-    assert panels(image)[0].shape == panels(blank)[0].shape
-    # Rows are named left of the weights, columns above them.
     mask = coloured(image)
+    inked = ~mask & (pixels(image)[:, :, 0] < 128)
     left, top = mask.any(axis=0).argmax(), mask.any(axis=1).argmax()
-    assert inked(image)[top:, :left].any()
-    assert inked(image)[:top, left:].any()
-    assert not inked(image)[top:, left:].any()
-
-
-# ---- sheets ----------------------------------------------------------------------------------------------------------
-
-
-def block(width: int, height: int) -> Image.Image:
-    return draw(np.zeros((1, 1, 1))).resize((width, height), Image.Resampling.NEAREST)
-
-
-@pytest.mark.parametrize("sizes", [[(10, 20)], [(10, 20), (30, 5)], [(5, 5), (40, 8), (7, 30)]])
-def test_images_are_stacked_on_a_background(sizes: list[tuple[int, int]]) -> None:
-    parts = [block(*size) for size in sizes]
-    column = images.stacked(parts)
-    assert column.size == (max(w for w, _ in sizes), sum(h for _, h in sizes))
-    for part, rows in zip(parts, np.split(pixels(column), np.cumsum([h for _, h in sizes])[:-1]), strict=True):
-        assert (rows[:, : part.width] == pixels(part)).all()
-        assert (rows[:, part.width :] == 255).all()
-
-
-def test_a_title_is_above_the_unchanged_image_and_not_cut_off(written: Texts) -> None:
-    image = draw(random_weights(2, 3, 3))
-    for title in ("cross, layer 1", "a title that is wider than the picture" * 3):
-        titled = images.titled(image, title)
-        assert written[-1] == title
-        assert (pixels(titled)[-image.height :, : image.width] == pixels(image)).all()
-        assert inked(titled)[: titled.height - image.height].any()
-    assert titled.width > image.width
+    assert inked[top:, :left].any()
+    assert inked[:top, left:].any()
+    assert not inked[top:, left:].any()
+    assert panels(image)[0].shape == panels(draw(np.zeros((1, 3, 3))))[0].shape
 
 
 def test_letters_and_the_signs_of_tokenizers_have_a_shape() -> None:
     """Not the box that stands for a character that the font lacks."""
-    drawn = [images.titled(Image.new("P", (40, 10)), sign).tobytes() for sign in "\uffff▁ĠĊßüéñŁбжωא…→"]
+    drawn = [images.heads(np.zeros((1, 1, 1)), [sign], [""]).tobytes() for sign in "\uffff▁ĠĊßüéñŁбжωא…→"]
     assert len(set(drawn)) == len(drawn)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx import at, head_mask, intervene, mean_activations, record_attention, trace
+from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.evaluation.metrics import evaluate
 from minitx.interpret.recording import attention_modules
@@ -78,17 +78,6 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str, tin
 
 @every_architecture
 @torch.no_grad()
-def test_zero_equals_head_mask_and_mean_a_loop(architecture: str, tiny) -> None:
-    model, arguments = tiny(architecture, "rope"), ragged_inputs(architecture)
-    for path in attention_modules(model):
-        with head_mask(model, {path: [1, 0, 1, 0]}):
-            masked = model(*arguments)
-        with intervene(model, {f"{path}.z": at("zero", heads=[1, 3])}):
-            assert torch.equal(model(*arguments), masked)
-
-
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
-@torch.no_grad()
 def test_means_are_those_of_each_real_token(architecture: str) -> None:
     predictor = built(architecture)
     pad = predictor.tokenizer.special.pad
@@ -151,7 +140,6 @@ def test_generation_and_evaluation(architecture: str, how: str) -> None:
     predictor, changed = built(architecture), built(architecture, seed=1, ends=True, bias=True)
     path = first(architecture)
     weight = changed.model.get_submodule(path).o_proj.weight
-    assert predictor is not changed
 
     def outcome(one: Any) -> Any:
         if how == "evaluate":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import AttentionMaps, record_steps
+from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.recording import KINDS
 from predictors import BLOCK, LAYERS, H, built, prompts
 
@@ -102,17 +102,5 @@ def test_running_text_past_its_block_is_refused_with_what_is_possible(question: 
     answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=most)
     assert len(answer) == most
     assert maps.decoder[0].size(2) == BLOCK
-
-
-def test_a_prompt_longer_than_the_block_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the prompt has 10 tokens, so no token.*data\.block"):
-        built(text=True).generate("abcdefgabc", return_attention=True, max_new_tokens=1)
-
-
-def test_the_model_is_left_as_it_was_also_after_an_error() -> None:
-    predictor = built()
-    before = [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
-    predictor.generate("3 1", return_attention=True)
-    with pytest.raises(RuntimeError, match="in the middle"), record_steps(predictor.model):
-        raise RuntimeError("in the middle")
-    assert before == [part.attention for part in predictor.model.modules() if hasattr(part, "attention")]
+        predictor.generate("abcdefgabc", return_attention=True, max_new_tokens=1)

@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.config.schema import ModelConfig
 from minitx.data.examples import Pairs, question_prompt
 from minitx.data.tokenizers import SpecialIds
-from minitx.models.builder import build_model
 from minitx.nn import POSITION_IDS, POSITIONS, ConsecutiveIds, Stack
 from small_models import (
     VOCAB,
@@ -184,20 +182,6 @@ def test_each_document_as_if_alone(options: dict, name: str, architecture: str) 
                 close(beside_padding[row, columns], model(ids[row : row + 1, columns])[0])
 
 
-@packing
-def test_no_gradient_crosses_documents(architecture: str) -> None:
-    (found,) = reach(build_tiny(architecture, "learned"), draw(2, 9), documents=DOCUMENTS)
-    allowed = DOCUMENTS[:, :, None] == DOCUMENTS[:, None]
-    assert torch.equal(found, allowed if architecture == "encoder_only" else allowed.tril())
-
-
-def test_equal_numbers_are_one_document_to_the_mask() -> None:
-    """Two pieces with one number attend to each other, although each is numbered from its own beginning."""
-    model, ids = build_tiny("encoder_only", "none"), draw(2, 9)
-    packed = model(ids, documents=torch.tensor([[0] * 9, [4, 3, 3, 3, 3, 3, 0, 0, 4]]))
-    close(packed[1, [0, 8]], model(ids[1:, [0, 8]])[0])
-
-
 def test_documents_and_a_cache_are_refused() -> None:
     model = build_tiny("decoder_only", "rope")
     with pytest.raises(ValueError, match="cache"):
@@ -254,16 +238,6 @@ def test_training_reads_the_same_prefix_as_generation() -> None:
     for row, length in enumerate(batch.prefix.tolist()):
         answer = min(int(target_keep[row].sum()) + 1, 3)
         close(torch.cat(written, dim=1)[row, :answer], trained[row, length - 1 : length - 1 + answer])
-
-
-@pytest.mark.parametrize(
-    "changes", [{"architecture": "encoder_only"}, {"architecture": "encoder_decoder"}, {"window": 4}]
-)
-def test_a_prefix_lm_is_refused_where_it_would_have_no_effect(changes: dict) -> None:
-    options = {"architecture": "decoder_only", "d_model": 8, "n_heads": 2, "vocab_size": 9, "prefix_lm": True}
-    build_model(ModelConfig(**options))
-    with pytest.raises(ValueError, match=r"model\.prefix_lm"):
-        build_model(ModelConfig(**options | changes))
 
 
 def test_counting_weights_does_not_load_the_compiler() -> None:

@@ -112,6 +112,11 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architectur
         ({"position": {"name": "sinusoidal", "base": "wide"}}, "model.position.base", "wide"),
         ({"position": {"name": "learned", "max_len": 0}}, "model.position.max_len", "0"),
         ({"architecture": "decoder_only", "n_decoder_layers": 2}, "model.n_decoder_layers", "decoder_only"),
+        *(({"prefix_lm": True, **changes}, "model.prefix_lm", "with") for changes in
+          ({"architecture": "encoder_only"}, {}, {"architecture": "decoder_only", "window": 4})),
+        ({"position_ids": {"name": "offset", "largest": -1}}, "model.position_ids.largest", "-1"),
+        *(({"position_ids": {"name": "randomized", "range": 10, "longest": longest}}, "model.position_ids.longest",
+           f"{longest} and 10") for longest in (0, 11)),
     ],
     ids=str,
 )  # fmt: skip
@@ -241,7 +246,10 @@ def test_unscaled_maps_into_the_residual_are_drawn_as_any_other(architecture: st
     weights, depth = {}, {"n_layers": 3, "n_decoder_layers": 1 if architecture == "encoder_decoder" else None}
     for scaled in (True, False):
         torch.manual_seed(3)
-        weights[scaled] = dict(fresh(architecture, **depth, scale_residual=scaled).named_parameters())
+        model = fresh(architecture, **depth, scale_residual=scaled)
+        weights[scaled] = dict(model.named_parameters())
+    if architecture == "encoder_decoder":
+        assert (len(model.encoder.layers), len(model.decoder.layers)) == (3, 1)
     for path, weight in weights[False].items():
         layers = 1 if architecture == "encoder_decoder" and path.startswith("decoder.") else 3
         factor = math.sqrt(2 * layers) if path.endswith(("o_proj.weight", "down_proj.weight")) else 1.0

@@ -147,15 +147,6 @@ def test_select_before_the_first_step() -> None:
     close(decoding.model.step(ids, cache), decoding.full(ids, rows))
 
 
-def test_two_caches_do_not_mix() -> None:
-    """Modules hold no state: two generations of one model may take turns."""
-    model: Any = build_tiny("decoder_only", "learned")
-    ids, caches = draw(2, 1, 4), (model.start(), model.start())
-    logits = [[model.step(ids[which, :, step : step + 1], caches[which]) for which in (0, 1)] for step in range(4)]
-    for which in (0, 1):
-        close(torch.cat([pair[which] for pair in logits], dim=1), model(ids[which]))
-
-
 def test_the_memory_is_projected_once() -> None:
     model, calls = build_tiny("encoder_decoder"), []
     model.decoder.layers[0].cross_attn.k_proj.register_forward_hook(lambda *_: calls.append("k"))

@@ -1,6 +1,7 @@
 """On a GPU: each of torch's kernels, and flex attention, beside the explicit softmax in fp64."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -52,11 +53,11 @@ def agree(out: Tensor, parts: list[Tensor], *, mask: Tensor | None, causal: bool
 @pytest.mark.parametrize("tokens", LENGTHS)
 @pytest.mark.parametrize("rule", ["none", "causal", "padding", "padding and causal"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, "torch's choice"])
 def test_a_kernel_of_torch_equals_the_formula(backend: str, dtype: torch.dtype, rule: str, tokens: int) -> None:
     parts = inputs(tokens, dtype)
     mask = padding(tokens) if "padding" in rule else None
-    with sdpa_kernel(BACKENDS[backend]):
+    with sdpa_kernel(BACKENDS[backend]) if backend in BACKENDS else nullcontext():
         try:
             out = scaled_dot_product_attention(*parts, mask=mask, causal="causal" in rule)
         except RuntimeError as error:
@@ -65,14 +66,6 @@ def test_a_kernel_of_torch_equals_the_formula(backend: str, dtype: torch.dtype, 
             raise
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     agree(out, parts, mask=mask, causal="causal" in rule, tolerance=tolerance, window=None, softcap=None)
-
-
-@pytest.mark.parametrize("tokens", LENGTHS)
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
-def test_what_torch_chooses_by_itself_gives_finite_gradients_with_masks(tokens: int, causal: bool) -> None:
-    parts = inputs(tokens, torch.bfloat16)
-    out = scaled_dot_product_attention(*parts, mask=padding(tokens), causal=causal)
-    agree(out, parts, mask=padding(tokens), causal=causal, tolerance=2e-2, window=None, softcap=None)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

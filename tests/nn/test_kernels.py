@@ -1,17 +1,13 @@
 """Which code computes an attention, the forms in which a stack prepares its mask, and flex attention's rules."""
 
 import math
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 import torch.nn.functional as F
-from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import kernels, masks, scaled_dot_product_attention
@@ -46,26 +42,32 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
     return scaled_dot_product_attention(q, k, v, return_weights=True, **options)[0]
 
 
-def choose(
-    device: str, queries: int, keys: int, d_head: int = FLEX_MIN_D_HEAD, trained: bool = False,
-    dtype: torch.dtype = torch.float32, dropout: float = 0.0, softcap: float | None = None, **masking: Any,
-) -> str:  # fmt: skip
-    operands = Operands(queries, keys, d_head, dtype, torch.device(device), trained)
-    return choose_kernel(operands, MaskAndBias(**masking), dropout, softcap)
-
-
 @pytest.mark.parametrize(
-    ("tokens", "options", "kernel"),
+    ("device", "queries", "keys", "d_head", "options", "kernel"),
     [
-        (FLEX_FROM_TOKENS, {"window": 9}, "fused"),
-        (FLEX_FROM_TOKENS, {"window": 9, "softcap": 2.0}, "explicit"),
-        (17, {}, "fused"),
-        (17, {"trained": True}, "fused"),
+        ("cpu", 1, 1, 1, {"window": 9}, "fused"),
+        ("cpu", 1, 1, 1, {"window": 9, "softcap": 2.0}, "explicit"),
+        ("cuda", 1, 1, 1, {"window": 9}, "flex"),
+        ("cuda", 1, 1, 1, {"softcap": 2.0}, "flex"),
+        ("cuda", 1, 1, 1, {"causal": True}, "fused"),
+        ("cuda", 1, 1, 1, {"window": 9, "mask": torch.ones(1).bool()}, "fused"),
+        ("cuda", 1, 1, 1, {"window": 9, "bias": torch.zeros(1)}, "fused"),
+        ("cuda", 1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
+        ("cuda", 0.5, 0.5, 1, {"window": 9}, "fused"),
+        ("cuda", 1, 1, 0.5, {"softcap": 2.0}, "explicit"),
+        ("cuda", 0.01, 1, 1, {"window": 9}, "fused"),
+        ("cuda", 1, 2, 1, {"softcap": 2.0}, "explicit"),
     ],
 )
-def test_the_kernel_on_a_cpu(tokens: int, options: dict, kernel: str) -> None:
-    """None is generated."""
-    assert choose("cpu", tokens, tokens, causal=True, **options) == kernel
+def test_the_kernel_of_each_device(
+    device: str, queries: float, keys: float, d_head: float, options: dict, kernel: str
+) -> None:
+    """Sizes as multiples of the least that flex takes; on a CPU, none is generated."""
+    sizes = int(queries * FLEX_FROM_TOKENS), int(keys * FLEX_FROM_TOKENS), int(d_head * FLEX_MIN_D_HEAD)
+    limits = {name: value for name, value in options.items() if name in MaskAndBias._fields}
+    others = {name: value for name, value in options.items() if name not in limits}
+    operands = Operands(*sizes, torch.float32, torch.device(device))
+    assert choose_kernel(operands, MaskAndBias(**limits), **others) == kernel
 
 
 @pytest.mark.parametrize("selected", CPU_HALF_KERNELS)
@@ -90,29 +92,6 @@ def test_a_compiled_step_trains_on_any_length() -> None:
         for tokens in (9, 17, 65):
             q = torch.randn(1, 2, tokens, 8, dtype=torch.bfloat16, requires_grad=True)
             assert torch.equal(attend(q, q, q, causal=True), scaled_dot_product_attention(q, q, q, causal=True))
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys", "d_head", "options", "kernel"),
-    [
-        (1, 1, 1, {"window": 9}, "flex"),
-        (1, 1, 1, {"softcap": 2.0}, "flex"),
-        (1, 1, 1, {"causal": True}, "fused"),
-        (1, 1, 1, {"window": 9, "mask": torch.ones(1).bool()}, "fused"),
-        (1, 1, 1, {"window": 9, "bias": torch.zeros(1)}, "fused"),
-        (1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
-        (0.5, 0.5, 1, {"window": 9}, "fused"),
-        (1, 1, 0.5, {"softcap": 2.0}, "explicit"),
-        (0.01, 1, 1, {"window": 9}, "fused"),
-        (1, 2, 1, {"softcap": 2.0}, "explicit"),
-    ],
-)
-def test_on_a_gpu_long_unpadded_sequences_skip_masked_blocks(
-    queries: float, keys: float, d_head: float, options: dict, kernel: str
-) -> None:
-    """Sizes as multiples of the least that flex takes."""
-    sizes = int(queries * FLEX_FROM_TOKENS), int(keys * FLEX_FROM_TOKENS), int(d_head * FLEX_MIN_D_HEAD)
-    assert choose("cuda", *sizes, **options) == kernel
 
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
@@ -199,44 +178,6 @@ def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, 
     for name, part in vars(theirs).items():
         if isinstance(part, Tensor):
             torch.testing.assert_close(getattr(blocks, name), part, rtol=0, atol=0, msg=name)
-
-
-@pytest.mark.slow
-def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three layers, two lengths, with gradients; the compiler ignores what is cached."""
-    torch.compiler.reset()  # what other tests compiled in this process
-    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)  # step by step, a CPU can do backward
-    forwards = []
-
-    def record(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-        forwards.append(graph)
-        return graph.forward
-
-    def layers(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        for _ in range(3):
-            q = attention(q, k, v, causal=True, window=5, softcap=2.0)
-        return q
-
-    backend = aot_autograd(
-        fw_compiler=record,
-        bw_compiler=lambda graph, inputs: graph.forward,
-        partition_fn=min_cut_rematerialization_partition,
-    )
-    compiled = torch.compile(lambda *given: layers(flex_attention, *given), backend=backend, fullgraph=True)
-    for tokens in (200, 300):
-        with torch.enable_grad():
-            given = [torch.randn(1, 2, tokens, 16, requires_grad=True) for _ in range(3)]
-            out, expected = compiled(*given), layers(explicit, *given)
-            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-            found, wanted = (torch.autograd.grad(each.sum(), given) for each in (out, expected))
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert len(forwards) == 2
-    for graph, tokens in zip(forwards, (200, 300), strict=True):
-        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
-        assert sum("sort" in str(node.target) for node in nodes) == 4, "once for all layers"
-        shapes = [node.meta["val"].shape for node in nodes if isinstance(node.meta.get("val"), Tensor)]
-        assert shapes
-        assert not [shape for shape in shapes if [int(size) for size in shape[-2:]] == [tokens, tokens]]
 
 
 @pytest.mark.parametrize("compiling", [False, True])

@@ -18,76 +18,26 @@ from minitx.nn import (
     Head,
     MultiHeadAttention,
     TokenEmbedding,
-    masks,
 )
+from minitx.nn.layers import Layer
 from minitx.nn.norms import RMSNorm
-from small_models import close, keep_of
+from small_models import close
 
 D, HEADS = 12, 3
 both_norms = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-both_activations = pytest.mark.parametrize("activation", ["relu", "gelu"])
-with_padding = pytest.mark.parametrize("padded", [False, True], ids=["", "padding"])
 
 
-def encoder_layer(norm_first: bool = True, activation: str = "gelu", dropout: float = 0.0) -> EncoderLayer:
-    ffn = FeedForward(D, 20, activation, dropout)
-    return EncoderLayer(MultiHeadAttention(D, HEADS), ffn, D, norm_first, dropout)
-
-
-def decoder_layer(
-    norm_first: bool = True, activation: str = "gelu", dropout: float = 0.0, cross: bool = True
-) -> DecoderLayer:
-    cross_attn = MultiHeadAttention(D, HEADS) if cross else None
-    ffn = FeedForward(D, 20, activation, dropout)
-    return DecoderLayer(MultiHeadAttention(D, HEADS), ffn, D, cross_attn, norm_first, dropout)
-
-
-# --- layers against torch -------------------------------------------------------------------------------------------
-
-
-@with_padding
-@both_activations
-@both_norms
-def test_encoder_layer_equals_torch(norm_first: bool, activation: str, padded: bool, roughen, twin) -> None:
-    ours = roughen(encoder_layer(norm_first, activation))
-    x = torch.randn(3, 6, D)
-    keep = keep_of(6, 5, 4)
-    theirs = twin(ours)(x, src_key_padding_mask=~keep if padded else None)
-    prepared = ours.self_attn.prepare(x, mask=masks.key_padding(keep)) if padded else None
-    out = ours(x, prepared)
-    close(out[keep], theirs[keep])  # torch may compute anything at padding
-
-
-@with_padding
-@both_activations
-@both_norms
-def test_decoder_layer_equals_torch(norm_first: bool, activation: str, padded: bool, roughen, twin) -> None:
-    ours = roughen(decoder_layer(norm_first, activation))
-    x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
-    keep, memory_keep = keep_of(5, 4, 3), keep_of(7, 6, 5)
-    theirs = twin(ours)(
-        x, memory,
-        tgt_mask=~torch.ones(5, 5).tril().bool(),
-        tgt_key_padding_mask=~keep if padded else None,
-        memory_key_padding_mask=~memory_keep if padded else None,
-    )  # fmt: skip
-    prepared = cross = None
-    if padded:
-        prepared = ours.self_attn.prepare(x, mask=masks.key_padding(keep), causal=True)
-        cross = ours.cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
-    out = ours(x, memory, prepared, cross)
-    close(out[keep], theirs[keep])
+# --- layers ---------------------------------------------------------------------------------------------------------
 
 
 @both_norms
-def test_decoder_layer_alone_is_an_encoder_layer_under_the_causal_rule(norm_first: bool, roughen, twin) -> None:
-    ours = roughen(decoder_layer(norm_first, cross=False))
-    as_encoder = EncoderLayer(ours.self_attn, ours.ffn, D, norm_first)
-    as_encoder.add_norm_attn, as_encoder.add_norm_ffn = ours.add_norm_self, ours.add_norm_ffn
-    triangle, x = torch.ones(5, 5).tril().bool(), torch.randn(2, 5, D)
-    theirs = twin(as_encoder)(x, src_mask=~triangle)
-    close(ours(x), theirs)
-    assert not any("cross" in name for name, _ in ours.named_parameters())
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+def test_a_layer_alone_equals_torch(kind: type[Layer], norm_first: bool, roughen, twin) -> None:
+    """Without a stack nothing is padding, and a decoder's layer is causal."""
+    cross_attn = MultiHeadAttention(D, HEADS) if kind is DecoderLayer else None
+    ours = roughen(kind(MultiHeadAttention(D, HEADS), FeedForward(D, 20), D, cross_attn, norm_first))
+    x, memory, future = torch.randn(3, 5, D), torch.randn(3, 7, D), ~torch.ones(5, 5).tril().bool()
+    close(ours(x, memory), twin(ours)(x, memory, tgt_mask=future) if cross_attn else twin(ours)(x))
 
 
 # --- norms ----------------------------------------------------------------------------------------------------------

@@ -42,28 +42,6 @@ def test_a_window_has_a_key_and_a_middle(size: int, causal: bool, message: str) 
         masks.window(size, causal=causal)
 
 
-@given(rows_of(st.booleans()))
-def test_key_padding_hides_padding_from_every_query(rows: list[list[bool]]) -> None:
-    mask = masks.key_padding(torch.tensor(rows))
-    assert mask is not None
-    assert mask.dtype == torch.bool
-    assert mask.expand(len(rows), 3, 5, -1).tolist() == [[[row] * 5] * 3 for row in rows]  # [B, H, T, S]
-    assert masks.key_padding(None) is None
-
-
-@given(st.integers(0, 2**32 - 1), st.lists(st.sampled_from([(4, 4), (2, 1, 1, 4), None]), max_size=5))
-def test_combine_is_and(seed: int, shapes: list[tuple[int, ...] | None]) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    parts = [None if shape is None else torch.rand(shape, generator=generator) < 0.7 for shape in shapes]
-    present = [part.expand(2, 1, 4, 4) for part in parts if part is not None]
-    combined = masks.combine(*parts)
-    if not present:
-        assert combined is None
-        return
-    assert combined is not None
-    assert torch.equal(combined.expand(2, 1, 4, 4), torch.stack(present).all(0))
-
-
 @given(prefixes=st.lists(st.integers(0, 9), min_size=1, max_size=4), tokens=lengths)
 def test_a_prefix_is_open_in_both_directions_and_the_rest_is_causal(prefixes: list[int], tokens: int) -> None:
     mask = masks.build(masks.prefix(torch.tensor(prefixes)), queries=tokens, keys=tokens)

@@ -87,14 +87,6 @@ def test_heads_written_out(
     assert any(name.endswith("bias") for name, _ in part.named_parameters()) == bias
 
 
-def test_without_positions_and_mask_order_does_not_matter(roughen) -> None:
-    part, x, order = roughen(MultiHeadAttention(8, 2)), torch.randn(2, 6, 8), torch.randperm(6)
-    close(part(x[:, order]), part(x)[:, order])
-    memory = torch.randn(2, 6, 8)
-    close(part(x, memory[:, order]), part(x, memory))
-    assert not torch.allclose(part(x[:, order], causal=True), part(x, causal=True)[:, order], atol=1e-3)
-
-
 def test_self_attention_rotates_both_sides_and_biases_the_scaled_scores(roughen, all_hooks) -> None:
     scheme = all_hooks(8, 2, 4, True)
     part = roughen(MultiHeadAttention(8, 2, n_kv_heads=1, position=scheme))

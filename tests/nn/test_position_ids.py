@@ -93,13 +93,6 @@ def test_nothing_is_random_outside_training_or_where_it_must_not_be(name: str, c
 
 @every_direction
 @every_policy
-def test_policies_carry_nothing_in_a_checkpoint(name: str, causal: bool) -> None:
-    assert not policy(name, causal).state_dict()
-    assert not list(policy(name, causal).parameters())
-
-
-@every_direction
-@every_policy
 @given(st.integers(1, 60), st.integers(0, 2**16), st.data())
 @settings(deadline=None, max_examples=20)
 def test_no_id_of_max_tokens_lies_beyond_the_table(name: str, causal: bool, table: int, seed: int, data) -> None:
@@ -192,12 +185,6 @@ def test_an_encoder_draws_as_many_as_there_are_tokens() -> None:
     assert (counts < 1.25 * mean).all()
 
 
-def test_documents_of_an_encoder_share_a_sample() -> None:
-    numbering, ids = policy("randomized", causal=False), torch.zeros(1, 9, dtype=torch.long)
-    packed = numbering(ids, documents=torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2]]))
-    assert torch.equal(packed.view(3, 3), numbering(ids[:, :3]).expand(3, 3))
-
-
 def test_a_decoder_assigns_from_the_smallest_of_its_longest() -> None:
     """The first of 20 out of 40 is small; the 20th is where the largest of 20 is."""
     numbers = policy("randomized").train()(torch.zeros(4000, LONGEST, dtype=torch.long)).double()
@@ -216,15 +203,6 @@ def test_randomized_refuses_what_it_cannot_number(causal: bool, key: str, limit:
 # --- coupled --------------------------------------------------------------------------------------------------------
 
 
-def test_question_and_answer_share_numbers() -> None:
-    ids = torch.tensor([[5, 6, 7, SEP, 7, 6, 5]])
-    assert policy("coupled")(ids).tolist() == [[1, 2, 3, 0, 1, 2, 3]]
-    assert policy("coupled", after=(SEP, 6))(ids).tolist() == [[1, 0, 1, 0, 1, 0, 1]]
-    assert policy("coupled", after=(9,))(ids).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
-    assert POSITION_IDS["coupled"](True)(ids).tolist() == [[1, 2, 3, 4, 5, 6, 7]]
-    assert policy("coupled", after=(SEP,), mirrored=True)(ids).tolist() == [[1, 2, 3, 4, 3, 2, 1]]
-
-
 @given(rows_of_tokens)
 @settings(deadline=None)
 def test_coupled_ids_say_how_far_back_the_last_boundary_is(rows: list[list[int]]) -> None:
@@ -237,22 +215,6 @@ def test_coupled_ids_say_how_far_back_the_last_boundary_is(rows: list[list[int]]
             mirrored.append(abs(top - number))
         assert policy("coupled", after=(SEP, 5))(torch.tensor([row]))[0].tolist() == expected
         assert policy("coupled", after=(SEP, 5), mirrored=True)(torch.tensor([row]))[0].tolist() == mirrored
-
-
-# --- refusals -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "sentence"),
-    [
-        ("offset", {"largest": -1}, r"model\.position_ids\.largest.*-1"),
-        ("randomized", {"range": 10, "longest": 11}, r"model\.position_ids\.longest.*11 and 10"),
-        ("randomized", {"range": 10, "longest": 0}, r"model\.position_ids\.longest.*0 and 10"),
-    ],
-)
-def test_refusals_name_their_key(name: str, options: dict, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        policy(name, **options)
 
 
 @pytest.mark.parametrize(

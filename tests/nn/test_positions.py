@@ -154,40 +154,21 @@ def test_sinusoidal_is_the_formula_of_the_paper(base: float | None) -> None:
             assert signal[row, 2 * j + 1].item() == pytest.approx(math.cos(angle), abs=2e-4)
 
 
-def test_sinusoidal_is_added_and_never_trained_or_saved() -> None:
-    scheme, pos = POSITIONS["sinusoidal"](8, 2, 4, False), torch.arange(5)[None]
-    x = torch.randn(2, 5, 8)
-    close(scheme.embed(x, pos) - x, scheme.embed(torch.zeros(2, 5, 8), pos))
-    assert not list(scheme.parameters())
-    assert not scheme.state_dict()
-    assert scheme.max_len is None
-
-
-def test_sinusoidal_refusals() -> None:
-    with pytest.raises(ValueError, match=r"model\.d_model must be even.*7"):
-        POSITIONS["sinusoidal"](7, 1, 7, False)
-    with pytest.raises(ValueError, match=r"model\.position\.base.*1\.0"):
-        POSITIONS["sinusoidal"](8, 2, 4, False, base=1.0)
-
-
-def test_learned_adds_the_row_of_the_id() -> None:
-    scheme = POSITIONS["learned"](8, 2, 4, False, max_len=10)
-    x, pos = torch.randn(2, 3, 8), torch.tensor([[0, 9, 4], [4, 4, 1]])
-    embedded = scheme.embed(x, pos)
-    for b in range(2):
-        for t in range(3):
-            close(embedded[b, t], x[b, t] + scheme.table.weight[pos[b, t]])
-    embedded.sum().backward()
-    assert set(scheme.table.weight.grad.abs().sum(1).nonzero().flatten().tolist()) == {0, 1, 4, 9}
-
-
-def test_learned_refuses_what_its_table_does_not_hold() -> None:
-    scheme, x = POSITIONS["learned"](8, 2, 4, False, max_len=10), torch.zeros(1, 2, 8)
-    assert scheme.max_len == 10
-    scheme.embed(x, torch.tensor([[0, 9]]))
-    with pytest.raises(ValueError, match=r"model\.position\.max_len is 10") as refusal:
-        scheme.embed(x, torch.tensor([[0, 10]]))
-    assert "11" in str(refusal.value)
-    scheme.embed(torch.zeros(1, 0, 8), torch.zeros(1, 0, dtype=torch.long))  # nothing is never too long
-    with pytest.raises(ValueError, match=r"model\.position\.max_len.*0"):
-        POSITIONS["learned"](8, 2, 4, False, max_len=0)
+@pytest.mark.parametrize(
+    ("name", "options", "key"),
+    [
+        ("sinusoidal", {"base": 1.0}, "base"),
+        ("learned", {"max_len": 0}, "max_len"),
+        *(("rope", {key: value}, key) for key, value in
+          (("fraction", 0.4), ("fraction", 0.0), ("fraction", 1.5), ("factor", 0.5), ("base", 1.0))),
+        ("rope", {"fraction": 0.5, "scaling": "ntk"}, "scaling"),
+        ("rope", {"scaling": "llama3", "low_freq_factor": 5.0}, "low_freq_factor"),
+        ("t5", {"buckets": 3, "max_distance": 128}, "buckets"),
+        ("t5", {"buckets": 64, "max_distance": 9}, "buckets"),
+        ("fire", {"hidden": 0}, "hidden"),
+        ("fire", {"threshold": 0.0}, "hidden and threshold"),
+    ],
+)  # fmt: skip
+def test_refusals_name_their_key(name: str, options: dict, key: str) -> None:
+    with pytest.raises(ValueError, match=rf"model\.position\.{key}.* {[*options.values()][-1]}"):
+        POSITIONS[name](D_MODEL, N_HEADS, D_HEAD, True, **options)

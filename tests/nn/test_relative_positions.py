@@ -16,32 +16,11 @@ D, H, K = 32, 4, 8
 POS = torch.arange(9)[None]
 
 
-def rotate(scheme: RotaryPositions, x: Tensor, pos: Tensor) -> Tensor:
-    return scheme.rotate(x, scheme.prepare(pos, pos))
-
-
 def heads(length: int = 9, groups: int = H) -> Tensor:
     return torch.randn(2, groups, length, K)
 
 
 # ---- rope ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, {"fraction": 0.5}, {"scaling": "linear", "factor": 4.0}], ids=str)
-def test_rope_scores_depend_on_the_difference_alone(options: dict) -> None:
-    rope = RotaryPositions(D, H, K, True, **options)
-    q, k = heads(), heads()
-    here, there = (rotate(rope, q, pos) @ rotate(rope, k, pos).mT for pos in (POS, POS + 1000))
-    torch.testing.assert_close(here, there, atol=1e-3, rtol=1e-3)
-    assert not torch.allclose(here, q @ k.mT, atol=1e-2)
-
-
-def test_rope_keeps_lengths_and_the_unrotated_part() -> None:
-    q = heads()
-    turned = rotate(RotaryPositions(D, H, K, True, fraction=0.5), q, POS)
-    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1))
-    assert torch.equal(turned[..., 4:], q[..., 4:])
-    assert not torch.allclose(turned[:, :, 1:, :4], q[:, :, 1:, :4])
 
 
 def test_rope_ntk_scaling_stretches_the_slow_waves_only() -> None:
@@ -50,24 +29,6 @@ def test_rope_ntk_scaling_stretches_the_slow_waves_only() -> None:
     assert ratio[0] == pytest.approx(1.0)
     assert ratio[-1] == pytest.approx(8.0, rel=1e-4)
     assert (ratio.diff() > 0).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"fraction": 0.4},
-        {"fraction": 0.0},
-        {"fraction": 1.5},
-        {"factor": 0.5},
-        {"base": 1.0},
-        {"scaling": "ntk", "fraction": 0.25},
-        {"scaling": "llama3", "low_freq_factor": 5.0},
-    ],
-    ids=str,
-)
-def test_rope_refusals(options: dict) -> None:
-    with pytest.raises(ValueError, match=r"model\.position\.(fraction|factor|base|scaling|low_freq_factor)"):
-        RotaryPositions(D, H, K, True, **options)
 
 
 # ---- alibi -----------------------------------------------------------------------------------------------------------
@@ -81,22 +42,6 @@ def test_alibi_equals_bloom(count: int) -> None:
     # Theirs adds slope x key position, which differs from ours by a constant in each row: softmax does not see it.
     shift = ours - theirs
     torch.testing.assert_close(shift.tril(), shift[..., :1].expand_as(shift).tril(), atol=1e-5, rtol=1e-5)
-
-
-def test_alibi_is_symmetric_and_zero_on_the_diagonal() -> None:
-    bias = AlibiPositions(D, H, K, False).prepare(POS, POS)[0]
-    assert torch.equal(bias, bias.mT)
-    assert (bias.diagonal(dim1=1, dim2=2) == 0).all()
-    assert (bias[:, 0].diff() < 0).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_alibi_slopes_are_not_rounded_with_the_model(dtype: torch.dtype) -> None:
-    """Those of twelve heads, such as 2^-0.5, have more digits than bf16."""
-    scheme = AlibiPositions(24, 12, 2, True)
-    exact = scheme.slopes.clone()
-    assert scheme.to(dtype).slopes.dtype == torch.float32
-    assert torch.equal(scheme.slopes, exact)
 
 
 # ---- t5 --------------------------------------------------------------------------------------------------------------
@@ -113,22 +58,6 @@ def test_t5_buckets_equal_t5(causal: bool, buckets: int, max_distance: int) -> N
     ours = T5Positions(D, H, K, causal, buckets, max_distance).bucket(distance)
     assert torch.equal(ours, theirs)
     assert torch.equal(T5Positions(D, H, K, True, buckets, max_distance, True).bucket(distance), theirs) != causal
-
-
-def test_t5_bias_is_the_buckets_number_for_each_head() -> None:
-    t5 = T5Positions(D, H, K, False)
-    bias = t5.prepare(POS, POS)
-    assert bias.shape == (1, H, 9, 9)
-    for query in range(9):
-        for key in range(9):
-            expected = t5.table.weight[t5.bucket(torch.tensor(query - key))]
-            assert torch.equal(bias[0, :, query, key], expected)
-
-
-@pytest.mark.parametrize("options", [{"buckets": 3}, {"buckets": 2}, {"buckets": 64, "max_distance": 10}], ids=str)
-def test_t5_refusals(options: dict) -> None:
-    with pytest.raises(ValueError, match=r"model\.position\.buckets"):
-        T5Positions(D, H, K, True, **options)
 
 
 # ---- transformer-xl --------------------------------------------------------------------------------------------------
@@ -193,23 +122,6 @@ def test_transformer_xl_has_its_weights_in_every_layer_and_none_in_the_stack() -
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-# ---- what a scheme cannot tell, whatever its weights -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scheme", "change"),
-    [("none", lambda ids: ids[:, torch.randperm(ids.size(1))]), ("alibi", lambda ids: ids.flip(1))],
-    ids=["none: any order is the same", "alibi: a mirror image is the same"],
-)
-def test_an_encoder_decoder_that_cannot_reverse(tiny, scheme: str, change) -> None:
-    """Why docs/positions.md leaves these two out of the table of reversal."""
-    model = tiny("encoder_decoder", scheme)
-    src, tgt = torch.randint(6, 11, (2, 7)), torch.randint(6, 11, (2, 4))
-    torch.testing.assert_close(model(change(src), tgt), model(src, tgt), atol=1e-5, rtol=1e-5)
-    others = tiny("encoder_decoder", "rope")
-    assert not torch.allclose(others(change(src), tgt), others(src, tgt), atol=1e-2)
-
-
 # ---- pope and fire ---------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +155,3 @@ def test_fire_is_bounded_at_any_length_and_trains_its_threshold() -> None:
     bias.square().sum().backward()
     trained = {name for name, weight in fire.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert trained == {*FirePositions.score_biases}
-    for options in ({"hidden": 0}, {"threshold": 0.0}):
-        with pytest.raises(ValueError, match=r"model\.position\.hidden and threshold must be positive"):
-            FirePositions(D, H, K, True, **options)

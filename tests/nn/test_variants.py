@@ -58,13 +58,3 @@ def test_every_choice_counts_and_trains(architecture: Any, changes: dict[str, An
     assert not torch.allclose(found, logits(usual), atol=1e-4)
     found.square().mean().backward()
     assert all(part.grad is not None and part.grad.isfinite().all() for part in model.parameters())
-
-
-def test_a_config_without_the_newer_keys_means_what_it_meant() -> None:
-    config = ModelConfig(vocab_size=9)
-    assert (config.norm_eps, config.qkv_bias, config.scale_embeddings) == (None, None, True)
-    assert (config.head_bias, config.head_transform) == (False, False)
-    model = build_model(config)
-    assert not any("head.bias" in name or "transform" in name for name, _ in model.named_parameters())
-    assert {part.eps for part in model.modules() if isinstance(part, nn.LayerNorm)} == {1e-5}
-    assert model.embedding.scale == 8.0

@@ -7,7 +7,8 @@ import pytest
 import minitx
 from huggingface.hf_models import CASES, TEXT, save
 from minitx.cli.main import main
-from minitx.playground.play_requests import Explain, Look, Session, Write
+from minitx.playground.inspection import Explain, Look
+from minitx.playground.play_requests import Session, Write
 
 FORCED = ("bart-forced", "marian")
 """Cases whose generation config forces or forbids tokens, so that a written one need not be the model's likeliest."""

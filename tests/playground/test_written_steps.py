@@ -10,7 +10,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import head_mask
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import explained, forward_inputs
+from minitx.playground.inspection import Explain, TokensRequest
 from minitx.playground.play_requests import Session, Write
 from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
 from predictors import built, masked
@@ -50,9 +50,9 @@ def test_each_step_has_the_logits_of_a_forward_over_what_was_read(name: str) -> 
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
     read = first["target"]
     for step in steps:
-        inputs = forward_inputs(predictor, first["source"], read[step["start"] :], len(first["target"]))
+        request = TokensRequest(prompt="", source=first["source"], target=read, prompt_tokens=len(first["target"]))
         with torch.no_grad():
-            expected = predictor.model(**inputs)[0, -1]
+            expected = predictor.model(**request.forward_inputs(predictor, step["start"]))[0, -1]
         torch.testing.assert_close(logits_of(step), expected, atol=1e-4, rtol=1e-4)
         read = [*read, step["id"]]
     assert (len({step["start"] for step in steps}) > 1) == (name == "text")
@@ -132,14 +132,20 @@ def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
     ids = [*first["target"], *(step["id"] for step in steps)]
     for number, step in enumerate(steps):
         target = ids[step["start"] : len(first["target"]) + number]
-        [found] = explained(predictor, first["source"], target, len(first["target"]), -1, step["id"])
-        agree(found, step, predictor)
+        fields = {"source": first["source"], "target": target, "prompt_tokens": len(first["target"])}
+        agree(explained(predictor, index=-1, token=step["id"], **fields), step, predictor)
     predictor = masked()
     first, *steps, _ = filled(predictor, predictor.encode("ab<mask>d <mask>g"), {})
     for place, step in zip(first["places"], steps, strict=True):
-        [found] = explained(predictor, first["source"], [], 0, place, step["id"])
-        share = found["lens"][-1]["share"]  # special tokens included, which never fill a mask
+        fields = {"source": first["source"], "target": [], "prompt_tokens": 0}
+        share = explained(predictor, index=place, token=step["id"], **fields)["lens"][-1]["share"]
+        # With special tokens, which never fill a mask.
         assert share <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
+
+
+def explained(predictor: Predictor, **fields: Any) -> dict[str, Any]:
+    [found] = Explain(prompt="", **fields).compute(Session(predictor), [])
+    return found
 
 
 def agree(found: dict[str, Any], step: dict[str, Any], predictor: Predictor) -> None:

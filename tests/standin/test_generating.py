@@ -15,6 +15,8 @@ from tests.standin.device import LOG, WrongDevice, simulated
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy": ("encoder_decoder", {}),
     "sampling": ("decoder_only", {"do_sample": True, "top_p": 0.9, "seed": 1}),
+    "streamed": ("decoder_only", {"stream": True}),
+    "streamed, with an encoder": ("encoder_decoder", {"stream": True}),
     "beams": ("encoder_decoder", {"num_beams": 3}),
     "penalties": ("decoder_only", {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_new_tokens": 3}),
     "many rows, of which some end": ("decoder_only", {"do_sample": True, "num_return_sequences": 8, "seed": 1}),
@@ -37,11 +39,17 @@ def test_the_simulation_itself() -> None:
             x + torch.ones(3)
 
 
+def generated(predictor: Predictor, options: dict[str, Any]) -> list[str]:
+    if "stream" in options:
+        return [*predictor.generate(prompts(predictor)[0], **options)]
+    return predictor.generate(prompts(predictor), **options)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_token_waits_once_and_needs_no_float64(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an Apple GPU; the texts are those of the CPU."""
     architecture, given = WAYS[way]
-    on_cpu = built(architecture, ends="end" in way)
+    on_cpu = built(architecture, ends=way.endswith("end"))
     monkeypatch.setattr(devices, "WITHOUT_FLOAT64", ("meta",))
     waits = []
     for tokens in (4, 12):
@@ -49,21 +57,10 @@ def test_a_token_waits_once_and_needs_no_float64(way: str, monkeypatch: pytest.M
         with simulated("meta", float64=False):
             predictor = moved(on_cpu)
             LOG.clear()
-            texts = predictor.generate(prompts(on_cpu), **options)
+            texts = generated(predictor, options)
         waits.append(len(LOG))
-    assert texts == on_cpu.generate(prompts(on_cpu), **options)
+    assert texts == generated(on_cpu, options)
     assert waits[1] - waits[0] <= 8, LOG
-
-
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
-def test_a_streamed_token_waits_once(architecture: str) -> None:
-    on_cpu = built(architecture, ends=False)
-    with simulated("meta"):
-        predictor = moved(on_cpu)
-        LOG.clear()
-        text = "".join(predictor.generate(prompts(on_cpu)[0], stream=True, max_new_tokens=10))
-    assert len(LOG) <= 10 + 3, LOG
-    assert text == on_cpu.generate(prompts(on_cpu)[0], max_new_tokens=10)
 
 
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder", "encoder_only"])

@@ -18,18 +18,16 @@ def test_commas_outside_brackets_and_quotes_separate_values() -> None:
     }
 
 
-def test_ranges() -> None:
+def test_ranges_and_combinations() -> None:
     parsed = grid.parse(["a=1..8", "b=1e-4..1e-2", "c=.1..0.5", "d=../x,..", "e=0..1.0"])
-    assert parsed == {
-        "a": ("1", "8"),
-        "b": ("1e-4", "1e-2"),
-        "c": (".1", "0.5"),
-        "d": ["../x", ".."],
-        "e": ("0", "1.0"),
-    }
+    assert [*parsed.values()] == [("1", "8"), ("1e-4", "1e-2"), (".1", "0.5"), ["../x", ".."], ("0", "1.0")]
     ranges = [values for values in parsed.values() if isinstance(values, grid.Range)]
     assert [each.integer for each in ranges] == [True, False, False, False]
     assert [each.logarithmic for each in ranges] == [False, True, False, False]
+    assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [
+        {"a": "1", "b": "x"}, {"a": "1", "b": "y"}, {"a": "2", "b": "x"}, {"a": "2", "b": "y"},
+    ]  # fmt: skip
+    assert grid.combinations({}) == [{}]
     assert grid.every_value({"a": ["x", "y", "z"], "b": grid.Range("1", "8")}) == [
         {"a": "x", "b": "1"}, {"a": "y", "b": "8"}, {"a": "z", "b": "8"},
     ]  # fmt: skip
@@ -48,13 +46,6 @@ def test_ranges() -> None:
 def test_invalid_settings_are_refused(texts: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         grid.parse(texts)
-
-
-def test_every_combination_once_the_last_key_fastest() -> None:
-    assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [
-        {"a": "1", "b": "x"}, {"a": "1", "b": "y"}, {"a": "2", "b": "x"}, {"a": "2", "b": "y"},
-    ]  # fmt: skip
-    assert grid.combinations({}) == [{}]
 
 
 @given(st.lists(st.dictionaries(TEXT, TEXT, max_size=3), min_size=2, max_size=4, unique_by=str))

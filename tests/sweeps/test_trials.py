@@ -14,18 +14,24 @@ from minitx.config.errors import ConfigError
 from minitx.sweeps import grid, trials
 from minitx.sweeps.plan import GRID as SEARCH_GRID
 from minitx.sweeps.plan import SEED, Plan, SearchOptions
-from minitx.sweeps.trials import COMPLETE, FAIL, ClaimedTrial, Trials, final
+from minitx.sweeps.trials import COMPLETE, FAIL, ClaimedTrial, Trials
 
 
 def planned(*texts: str, search: SearchOptions = SEARCH_GRID, seeds: int = 1) -> Plan:
     space, numbers = grid.parse(texts), range(1, seeds + 1)
     settings = grid.combinations(space) if search.name == "grid" else []
     points: Any = [{**each, SEED: seed} for each in settings for seed in numbers]
-    return Plan("run", "run-1", Path("runs"), {}, space, numbers, search, None, None, 2, points)
+    return Plan("run", "run-1", Path("runs"), {}, space, numbers, search, 2, points)
 
 
 GRID = planned("a=x,y", seeds=2)
 POINTS = [({"a": "x"}, [1]), ({"a": "x"}, [2]), ({"a": "y"}, [1]), ({"a": "y"}, [2])]
+
+
+def claim(process: Trials) -> ClaimedTrial:
+    claimed = process.claim()
+    assert claimed is not None
+    return claimed
 
 
 def finish(claimed: ClaimedTrial) -> None:
@@ -35,24 +41,22 @@ def finish(claimed: ClaimedTrial) -> None:
 
 
 def results(process: Trials) -> list[tuple[Any, Any]]:
-    """Settings and seeds of the runs' results; a run has one COMPLETE attempt."""
-    for attempts in process.runs:
-        assert [trial.state for trial in attempts].count(COMPLETE) == 1
-        assert not any(trial.state in (trials.RUNNING, optuna.trial.TrialState.WAITING) for trial in attempts)
-    rows = [final(attempts).user_attrs["rows"] for attempts in process.runs]
+    """Settings and seeds of the runs' results; a run has one COMPLETE attempt, and nothing is left to do."""
+    done = process.study.get_trials(states=[COMPLETE])
+    assert len(done) == len({trial.user_attrs["run"] for trial in done}) == process.plan.trials == process.ended()
+    assert not process.study.get_trials(states=[trials.RUNNING])
+    rows = [trial.user_attrs["rows"] for trial in process.runs if trial]
     return [(part[0]["settings"], [row["seed"] for row in part]) for part in rows]
 
 
 def test_processes_share_the_points_of_a_grid(tmp_path: Path) -> None:
     one, two = (Trials(GRID, str(tmp_path / "deep/study.journal")) for _ in range(2))
-    claimed = [process.claim() for process in (one, two, two, one)]
-    assert [(each.settings, each.seeds) for each in claimed if each] == POINTS
-    assert one.claim() is None
-    assert one.ended() == 0
+    claimed = [claim(process) for process in (one, two, two, one)]
+    assert [(each.settings, each.seeds) for each in claimed] == POINTS
+    assert (one.claim(), one.ended()) == (None, 0)
     for each in claimed:
-        assert each is not None
         finish(each)
-    assert (one.claim(), one.ended(), results(two)) == (None, 4, POINTS)
+    assert (one.claim(), results(two)) == (None, POINTS)
 
 
 def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +64,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
     plan = planned("a=1..9", search=SearchOptions("tpe", 1), seeds=2)
     lost, other = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
-    killed = lost.claim()
-    assert killed is not None
+    killed = claim(lost)
     killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
     for seconds in (0, trials.STALE_SECONDS - 1, 1):
         now[0] += seconds
@@ -70,8 +73,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     now[0] += trials.STALE_SECONDS
     assert other.claim() is None, "the heartbeat was renewed"
     now[0] += trials.STALE_SECONDS + 1
-    claimed = other.claim()
-    assert claimed is not None
+    claimed = claim(other)
     assert (claimed.settings, claimed.rows) == (killed.settings, killed.rows), "with the seed that was finished"
     assert not killed.renew()
     killed.rows.append({"score": 9.0})
@@ -107,34 +109,37 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
         assert results(processes[0]) == POINTS
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["new", "lost"])
-def test_two_processes_that_choose_the_same_run(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_two_processes_queue_is_run_once(tmp_path: Path) -> None:
     one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
-    if lost and (killed := one.claim()):
-        killed.end(FAIL)
-    seen = one.runs
-    first = two.claim()
-    assert first is not None
-    monkeypatch.setattr(Trials, "runs", seen)  # as they were before the other process claimed one
-    ask = one.study.ask
-    monkeypatch.setattr(one.study, "ask", lambda: (monkeypatch.undo(), ask())[1])
-    assert one.claim() is None
-    finish(first)
+    for process, other in ((one, two), (two, one)):
+        for _ in range(2):
+            process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by two processes at the same time
+        claimed = claim(process)
+        assert other.claim() is None
+        claimed.end(FAIL)  # lost
+    finish(claim(one))
+    assert two.claim() is None
     assert results(one) == [({"a": "x"}, [1])]
 
 
 def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> None:
-    process = Trials(planned("a=x"), str(tmp_path / "study.journal"))
-    claimed = process.claim()
-    assert claimed is not None
-    claimed.end(FAIL, "out of memory")
+    process = Trials(planned("a=x,y"), str(tmp_path / "study.journal"))
+    first, other = claim(process), claim(process)
+    first.end(FAIL, "out of memory")
     assert (process.claim(), process.ended()) == (None, 1)
-    assert "out of memory (see runs/a=x/seed1.log)" in final(process.runs[0]).user_attrs["error"]
+    failed = process.runs[0]
+    assert failed
+    assert failed.user_attrs["error"] == "out of memory (see runs/a=x/seed1.log)"
     process.retry_failed()
-    again = process.claim()
-    assert again is not None
-    finish(again)
-    assert results(process) == [({"a": "x"}, [1])]
+    assert process.claim() is None, "not while another process is at work"
+    finish(other)
+    process.retry_failed()
+    claim(process).end(FAIL)  # lost, and repeated with another error
+    claim(process).end(FAIL, "wrong")
+    assert (process.claim(), process.ended()) == (None, 2)
+    process.retry_failed()
+    finish(claim(process))
+    assert results(process) == [({"a": "x"}, [1]), ({"a": "y"}, [1])]
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
@@ -161,12 +166,10 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     for prune in (True, False):
         process = Trials(planned("a=1..99", search=SearchOptions("random", 9, prune)), str(tmp_path / str(prune)))
         for _ in range(6):
-            claimed = process.claim()
-            assert claimed is not None
+            claimed = claim(process)
             claimed.report(4, 0.9)
             finish(claimed)
-        bad = process.claim()
-        assert bad is not None
+        bad = claim(process)
         bad.report(2, 0.1)  # in the first steps, before plan.warmup_steps
         if prune:
             with pytest.raises(optuna.TrialPruned):
@@ -178,8 +181,7 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "study.journal"
     process = Trials(GRID, str(file))
-    claimed = process.claim()
-    assert claimed is not None
+    claimed = claim(process)
     file.write_bytes(file.read_bytes() + b'{"op_code": 8, "trial_id"')
     finish(claimed)
     assert Trials(GRID, str(file)).ended() == 1

@@ -42,6 +42,12 @@ def small(tmp_path: Path) -> Callable[..., Config]:
 
 
 @pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of the first run of small(...)."""
+    return tmp_path / "runs/small/v0"
+
+
+@pytest.fixture
 def cat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A text file; what is read from it is cached in tmp_path."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))

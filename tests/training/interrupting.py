@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +23,19 @@ FORK = multiprocessing.get_context("fork")
 """Starts processes that have imported everything already."""
 
 
-def start_process(
-    config: Config,
-    log: Path,
-    resume: bool = False,
-    temporary: Path | None = None,
-    prepare: Callable[[], object] = lambda: None,
-) -> Any:
-    """Train in another process, whose output is appended to `log` and whose temporary files are in `temporary`.
-
-    It calls `prepare` first.
-    """
-    process = FORK.Process(target=_train_and_log, args=(config, str(log), resume, temporary, prepare), daemon=True)
+def start_process(config: Config, log: Path, resume: bool = False, prepare: Callable[[], object] = lambda: None) -> Any:
+    """Train in another process, whose output is appended to `log` and which calls `prepare` first."""
+    process = FORK.Process(target=_train_and_log, args=(config, str(log), resume, prepare), daemon=True)
     process.start()
     return process
 
 
-def _train_and_log(
-    config: Config, log: str, resume: bool, temporary: Path | None, prepare: Callable[[], object]
-) -> None:
+def _train_and_log(config: Config, log: str, resume: bool, prepare: Callable[[], object]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-    tempfile.tempdir = None if temporary is None else str(temporary)
     torch.set_num_threads(1)
     prepare()
     train(config, resume)
@@ -66,31 +54,33 @@ class Killed(BaseException):
     """Nothing catches this."""
 
 
-def break_off(config: Config, step: int, hook: str = "training_step") -> None:
-    """Train until the process "dies" in a hook of the module after `step` steps."""
-    original = getattr(TransformerModule, hook)
+@contextmanager
+def acting(acts: dict[int, Callable[[], object]], hook: str = "training_step") -> Iterator[None]:
+    """Call functions before a hook of the module, each once, after so many steps."""
+    original, left = getattr(TransformerModule, hook), dict(acts)
 
-    def dying(self: TransformerModule, *args: Any) -> Any:
-        if self.trainer.global_step == step:
-            raise Killed
-        return original(self, *args)
+    def call(self: TransformerModule, *given: Any) -> Any:
+        left.pop(self.trainer.global_step, lambda: None)()
+        return original(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransformerModule, hook, dying)
-        with pytest.raises(Killed):
-            train(config)
+        patch.setattr(TransformerModule, hook, call)
+        yield
 
 
-def interrupt_at(patch: pytest.MonkeyPatch, step: int, number: int, hook: str = "training_step") -> None:
-    """Send this process a signal in a hook of the module after `step` steps."""
-    original = getattr(TransformerModule, hook)
+def break_off(config: Config | Mapping[str, Any], step: int, hook: str = "training_step") -> None:
+    """Train until the process "dies" before a hook of the module after `step` steps."""
 
-    def interrupted(self: TransformerModule, batch: Any, index: int) -> Any:
-        if self.trainer.global_step == step and index % self.trainer.accumulate_grad_batches == 0:
-            os.kill(os.getpid(), number)
-        return original(self, batch, index)
+    def die() -> None:
+        raise Killed
 
-    patch.setattr(TransformerModule, hook, interrupted)
+    with acting({step: die}, hook), pytest.raises(Killed):
+        train(config)
+
+
+def signalled(step: int, number: int, hook: str = "training_step") -> AbstractContextManager[None]:
+    """Send this process a signal before a hook of the module after `step` steps."""
+    return acting({step: lambda: os.kill(os.getpid(), number)}, hook)
 
 
 def state(folder: Path, name: str = "last") -> dict[str, Any]:
@@ -125,16 +115,11 @@ def equal(one: Any, other: Any) -> bool:
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Weights, optimizer, curves, selection and results are equal, bit for bit."""
-    assert equal(*(state(folder)["optimizer_states"] for folder in (one, other)))
+    for name, more in (("last", ["optimizer_states"]), ("best", [])):
+        ours, theirs = state(one, name), state(other, name)
+        assert not [key for key in ("global_step", "state_dict", *more) if not equal(ours[key], theirs[key])], name
     results = [json.loads((folder / "results.json").read_bytes()) for folder in (one, other)]
     assert {**results[0], "seconds": 0} == {**results[1], "seconds": 0}
-    for name in ("last", "best"):
-        ours, theirs = state(one, name), state(other, name)
-        assert ours["global_step"] == theirs["global_step"], name
-        assert ours["state_dict"].keys() == theirs["state_dict"].keys()
-        for key, weight in ours["state_dict"].items():
-            assert torch.equal(weight, theirs["state_dict"][key]), f"{name}: {key}"
     assert scalars(one) == scalars(other)
-    tables = [folder / "heads.json" for folder in (one, other)]
-    assert tables[0].exists() == tables[1].exists()
-    assert not tables[0].exists() or tables[0].read_bytes() == tables[1].read_bytes()
+    tables = [file.read_bytes() if (file := folder / "heads.json").exists() else None for folder in (one, other)]
+    assert tables[0] == tables[1]

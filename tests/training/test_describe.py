@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from minitx.nn import POSITION_IDS, POSITIONS
-from minitx.training.choices.timing import first_batch
+from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost, describe
 from minitx.training.resolve import resolve
 

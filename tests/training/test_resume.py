@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,9 @@ from minitx.config.schema import Config
 from minitx.training import run
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
-from minitx.training.resilience.folder_lock import locked_new_folder
+from minitx.training.resilience.folder_lock import locked_folder
 from minitx.training.resolve import resolve
-from tests.training.interrupting import assert_same_run, break_off, interrupt_at, scalars, state
+from tests.training.interrupting import acting, assert_same_run, break_off, scalars, signalled, state
 
 Sections = dict[str, dict[str, Any]]
 
@@ -61,34 +60,31 @@ KINDS: dict[str, Sections] = {
 }
 
 
-@pytest.fixture
-def version(tmp_path: Path) -> Path:
-    """The folder of the first run of small(...)."""
-    return tmp_path / "runs/small/v0"
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed_is_never_interrupted(small: Any, trained: Any, version: Path, kind: str) -> None:
+def test_killed_and_resumed_is_never_interrupted(small: Any, trained: Any, folder: Path, kind: str) -> None:
     sections = seven(**KINDS[kind])
     break_off(small(**sections), 5)
-    assert state(version)["global_step"] == 4
+    assert state(folder)["global_step"] == 4
     train(small(**sections), resume=True)
-    assert_same_run(trained(**sections), version)
+    assert_same_run(trained(**sections), folder)
 
 
+@pytest.mark.parametrize(("scheme", "optimizer"), [("t5", "adamw"), ("transformer_xl", "muon")])
 def test_a_run_from_before_score_biases_were_left_alone(
-    small: Any, trained: Any, version: Path, monkeypatch: pytest.MonkeyPatch
+    small: Any, trained: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, optimizer: str
 ) -> None:
     """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
     sections = seven(
-        model={"position": {"name": "t5"}}, optimizer={"weight_decay": 0.0}, trainer={"gradient_clip_val": 0.0}
+        model={"position": {"name": scheme}},
+        optimizer={"name": optimizer, "weight_decay": 0.0},
+        trainer={"gradient_clip_val": 0.0},
     )
     straight = trained(**sections)
     with monkeypatch.context() as patch:
         patch.setattr("minitx.training.optim.biases_of_scores", lambda model: set())
         break_off(small(**sections), 5)
     train(small(**sections), resume=True)
-    expected, found = (state(folder)["state_dict"] for folder in (straight, version))
+    expected, found = (state(each)["state_dict"] for each in (straight, folder))
     assert all(torch.equal(weight, found[name]) for name, weight in expected.items())
 
 
@@ -96,12 +92,12 @@ def test_a_run_from_before_score_biases_were_left_alone(
     ("step", "hook"),
     [(2, "training_step"), (4, "validation_step"), (6, "on_validation_epoch_end")],
 )
-def test_a_kill_during_or_after_a_validation(small: Any, trained: Any, version: Path, step: int, hook: str) -> None:
+def test_a_kill_during_or_after_a_validation(small: Any, trained: Any, folder: Path, step: int, hook: str) -> None:
     """It is neither left out nor done twice."""
     sections = seven(model=DROPS)
     break_off(small(**sections), step, hook)
     train(small(**sections), resume=True)
-    assert_same_run(trained(**sections), version)
+    assert_same_run(trained(**sections), folder)
 
 
 def test_a_kill_during_the_first_validation_leaves_nothing_to_resume(small: Any) -> None:
@@ -110,19 +106,14 @@ def test_a_kill_during_the_first_validation_leaves_nothing_to_resume(small: Any)
         train(small(**seven()), resume=True)
 
 
-def test_a_checkpoint_from_before_its_validation_has_it_when_resumed(small: Any, trained: Any, version: Path) -> None:
+def test_a_checkpoint_from_before_its_validation_has_it_when_resumed(small: Any, trained: Any, folder: Path) -> None:
     """A signal during the step leaves such a checkpoint."""
-
-    def save(self: TransformerModule) -> None:
-        if self.trainer.global_step == 4:
-            self.trainer.save_checkpoint(version / "last.ckpt")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransformerModule, "on_validation_start", save)
-        break_off(small(**seven()), 4, "validation_step")
-    assert state(version)["validated"] is False
-    train(small(**seven()), resume=True)
-    assert_same_run(trained(**seven()), version)
+    sections = seven(trainer={"save_every_n_steps": 7})
+    with signalled(3, signal.SIGTERM), pytest.raises(SystemExit):
+        train(small(**sections))
+    assert state(folder)["validated"] is False
+    train(small(**sections), resume=True)
+    assert_same_run(trained(**sections), folder)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -139,12 +130,12 @@ def test_other_text_is_refused(small: Any, cat: Path, moved: bool) -> None:
     assert train(small(data={"path": str(path)}), resume=True)["steps"] == 6
 
 
-def test_a_checkpoint_from_before_the_whole_text_was_hashed(small: Any, cat: Path, version: Path) -> None:
+def test_a_checkpoint_from_before_the_whole_text_was_hashed(small: Any, cat: Path, folder: Path) -> None:
     config = small(data={"path": str(cat)})
     break_off(config, 5)
-    contents = checkpoint.read(version / "last.ckpt")
+    contents = checkpoint.read(folder / "last.ckpt")
     contents["data_digest"] = contents["data_digest"][:16]
-    checkpoint.write(contents, version / "last.ckpt")
+    checkpoint.write(contents, folder / "last.ckpt")
     assert train(config, resume=True)["steps"] == 6
 
 
@@ -168,17 +159,7 @@ def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished:
         train(small(**sections(4)), resume=True)
 
 
-def test_a_missing_evaluation_is_repeated(small: Any, trained: Any, finished: Any) -> None:
-    """Of a run that was killed when all steps were done, before the figures were written."""
-    folder = finished()
-    before = json.loads((folder / "results.json").read_text())
-    (folder / "results.json").unlink()
-    figures = train(small(), resume=True)
-    assert {**figures, "seconds": 0} == {**before, "seconds": 0}
-    assert_same_run(trained(), folder)
-
-
-def test_other_settings_are_taken_and_printed(small: Any, version: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = {"name": "constant", "warmup_steps": 0}
     break_off(small(**seven(optimizer={"schedule": constant})), 3)
     optimizer = {"lr": 0.001, "weight_decay": 0.5, "betas": [0.8, 0.9], "schedule": constant}
@@ -186,12 +167,12 @@ def test_other_settings_are_taken_and_printed(small: Any, version: Path, capsys:
     out = capsys.readouterr().out
     for change in ("optimizer.lr 0.005 -> 0.001", "optimizer.weight_decay 0.01 -> 0.5", "data.batch_size 32 -> 16"):
         assert change in out
-    groups = state(version)["optimizer_states"][0]["param_groups"]
+    groups = state(folder)["optimizer_states"][0]["param_groups"]
     assert [(group["lr"], group["weight_decay"], list(group["betas"])) for group in groups] == [
         (0.001, 0.5, [0.8, 0.9]),
         (0.001, 0.0, [0.8, 0.9]),
     ]
-    rates = dict(scalars(version)["training/learning_rate"])
+    rates = dict(scalars(folder)["training/learning_rate"])
     assert [rates[step] for step in (1, 2, 3, 4, 7)] == pytest.approx([0.005, 0.005, 0.001, 0.001, 0.001])
 
 
@@ -232,26 +213,6 @@ def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, fini
         train(config, resume=True)
 
 
-def test_weights_of_another_shape_are_refused_by_name(small: Any, finished: Any) -> None:
-    last = finished() / "last.ckpt"
-    contents = checkpoint.read(last)
-    name, weight = next((name, weight) for name, weight in contents["state_dict"].items() if weight.dim() == 2)
-    for strange, message in ((weight[:-1].clone(), "must have the shape"), (weight * math.nan, "finite")):
-        checkpoint.write({**contents, "state_dict": {**contents["state_dict"], name: strange}}, last)
-        with pytest.raises(ValueError, match=rf"--resume: .*last\.ckpt is damaged.*{message}"):
-            train(small(), resume=True)
-
-
-def test_a_checkpoint_from_before_an_option_has_its_default(small: Any, version: Path) -> None:
-    config = small(data={"symbols": 10})
-    break_off(config, 5)
-    contents = checkpoint.read(version / "last.ckpt")
-    saved = contents["minitx"]["config"]
-    del saved["data"]["symbols"], saved["model"]["position"]["base"]
-    checkpoint.write(contents, version / "last.ckpt")
-    assert train(config, resume=True)["steps"] == 6
-
-
 def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, finished: Any) -> None:
     sections = seven(trainer={"keep_every_n_steps": 3})
     folder = finished(**sections)
@@ -265,37 +226,24 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     assert_same_run(trained(**sections), folder)
 
 
-def test_the_validation_of_a_stopped_run_does_not_select(small: Any, version: Path, monkeypatch: Any) -> None:
+def test_the_validation_of_a_stopped_run_does_not_select(small: Any, folder: Path) -> None:
     """A run that was not stopped has none at that step."""
-    interrupt_at(monkeypatch, 4, signal.SIGTERM)
-    with pytest.raises(SystemExit):
+    with signalled(4, signal.SIGTERM), pytest.raises(SystemExit):
         train(small(**seven(trainer={"val_every_n_steps": 3})))
-    assert state(version)["global_step"] == 5
-    assert state(version, "best")["global_step"] == 3
+    assert state(folder)["global_step"] == 5
+    assert state(folder, "best")["global_step"] == 3
 
 
-def test_a_moved_run_still_compares_with_its_best(small: Any, trained: Any, tmp_path: Path) -> None:
-    sections = seven(optimizer={"lr": 5.0})  # every validation is worse than the first
-    break_off(small(**sections), 5)
-    (tmp_path / "runs").rename(tmp_path / "elsewhere")
-    train(small(**sections, run={"folder": str(tmp_path / "elsewhere")}), resume=True)
-    best = [state(folder, "best") for folder in (trained(**sections), tmp_path / "elsewhere/small/v0")]
-    assert best[0]["global_step"] == best[1]["global_step"] < 6
+def test_two_trainings_do_not_write_into_one_folder(small: Any) -> None:
+    def resume() -> None:
+        with pytest.raises(ValueError, match=r"another process is training in .*small/v0: wait until"):
+            train(small(), resume=True)
+        refused.append(True)
 
-
-def test_two_trainings_do_not_write_into_one_folder(small: Any, version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, refused = TransformerModule.training_step, []
-
-    def training_step(self: TransformerModule, batch: Any, index: int) -> Any:
-        if self.trainer.global_step == 5:
-            with pytest.raises(ValueError, match=r"another process is training in .*small/v0: wait until") as error:
-                train(small(), resume=True)
-            refused.append(error)
-        return original(self, batch, index)
-
-    monkeypatch.setattr(TransformerModule, "training_step", training_step)
-    train(small())
-    assert len(refused) == 1
+    refused: list[bool] = []
+    with acting({5: resume}):
+        train(small())
+    assert refused
     train(small(trainer={"max_steps": 8}), resume=True)  # the lock ends with the run
 
 
@@ -303,18 +251,18 @@ def test_runs_that_start_at_the_same_moment_have_folders_of_their_own(
     small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # as each sees it before the other creates its folder
-    with locked_new_folder(small()) as one, locked_new_folder(small()) as other:
+    with locked_folder(small(), None) as one, locked_folder(small(), None) as other:
         assert (one.name, other.name) == ("v0", "v1")
 
 
-def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: Any, version: Path) -> None:
+def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: Any, folder: Path) -> None:
     """It is read before the other process saves, and the lock is free when training begins."""
     break_off(small(**seven()), 3)
     stale = resolve(small(**seven()), resume=True)
     train(small(**seven()), resume=True)
     with pytest.raises(ConfigError, match=r"another process has just trained in .*small/v0: repeat the command"):
         run.train(stale)
-    assert state(version)["global_step"] == 7
+    assert state(folder)["global_step"] == 7
 
 
 @pytest.mark.parametrize(
@@ -322,35 +270,35 @@ def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: An
     [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
 )
 def test_a_run_that_left_nothing_leaves_its_folder_to_the_next(
-    small: Any, version: Path, left: list[str], taken: str
+    small: Any, folder: Path, left: list[str], taken: str
 ) -> None:
-    version.mkdir(parents=True)
+    folder.mkdir(parents=True)
     for name in left:
-        (version / name).write_text("x")
-    with locked_new_folder(small()) as folder:
-        assert folder == version.with_name(taken)
-        assert not list(folder.glob(".*"))
+        (folder / name).write_text("x")
+    with locked_folder(small(), None) as given:
+        assert given == folder.with_name(taken)
+        assert not list(given.glob(".*"))
 
 
 def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As to a disk that is not mounted."""
     monkeypatch.setattr(itertools, "count", lambda first: range(first, first + 3))
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
-    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"), locked_new_folder(small()):
-        pass
+    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"):
+        locked_folder(small(), None).__enter__()
 
 
-def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, version: Path, capsys: Any) -> None:
+def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, folder: Path, capsys: Any) -> None:
     break_off(small(), 5)
     break_off(small(), 1)
     for name in (".last.ckpt.abcd1234.part", ".results.json.a_cd1234.part"):
-        (version / name).write_bytes(b"half")
-    (version / ".my.settings").write_text("mine")
-    assert minitx.load(version, device="cpu")
+        (folder / name).write_bytes(b"half")
+    (folder / ".my.settings").write_text("mine")
+    assert minitx.load(folder, device="cpu")
     train(small(trainer={"max_steps": 7}), resume=True)
     assert "runs/small/v1 has no last.ckpt, it ended before its first save" in capsys.readouterr().out
-    assert [file.name for file in version.glob(".*")] == [".my.settings"]
-    assert yaml.safe_load((version / "config.yaml").read_text())["trainer"]["max_steps"] == 7
+    assert [file.name for file in folder.glob(".*")] == [".my.settings"]
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["max_steps"] == 7
 
 
 def test_the_clock_of_a_resumed_run_continues(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +313,7 @@ def test_the_clock_of_a_resumed_run_continues(small: Any, monkeypatch: pytest.Mo
     [(signal.SIGINT, "muon", 3), (signal.SIGTERM, "adamw", 6)],  # 6 is the last one
 )
 def test_stopped_by_a_signal_and_resumed_is_never_interrupted(
-    small: Any, trained: Any, version: Path, monkeypatch: pytest.MonkeyPatch, number: int, optimizer: str, step: int
+    small: Any, trained: Any, folder: Path, number: int, optimizer: str, step: int
 ) -> None:
     sections = seven(
         model=DROPS,
@@ -374,12 +322,10 @@ def test_stopped_by_a_signal_and_resumed_is_never_interrupted(
     )
     straight = trained(**sections)
     before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, step, number)
-        with pytest.raises(SystemExit) as stopped:
-            train(small(**sections))
+    with signalled(step, number), pytest.raises(SystemExit) as stopped:
+        train(small(**sections))
     assert stopped.value.code == 128 + number
     assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
     train(small(**sections), resume=True)
-    assert_same_run(straight, version)
-    assert not version.with_name("v1").exists()
+    assert_same_run(straight, folder)
+    assert not folder.with_name("v1").exists()

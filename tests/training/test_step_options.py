@@ -21,7 +21,7 @@ from minitx.training.choices import races
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
 from small_models import every_architecture
-from tests.training.interrupting import state
+from tests.training.interrupting import equal, state
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
@@ -47,38 +47,37 @@ def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, T
     return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, kept
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, gradient in one.items():
-        torch.testing.assert_close(gradient, other[name], msg=name)
-
-
 @every_architecture
-def test_recomputed_activations_change_nothing_but_memory(small: Any, architecture: str) -> None:
+def test_recomputing_and_chunks_change_nothing_but_memory(
+    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
     data = {"length": [5, 5]} if architecture == "encoder_only" else {}
-    config = small(data=data, model={"architecture": architecture, "n_layers": 3, "dropout": 0.2})
+    model = {"architecture": architecture, "n_layers": 3, "dropout": 0.2}
+    config, calls = small(data=data, model=model, trainer={"label_smoothing": 0.1}), []
     loss, expected, kept = gradients(config)
     again, found, fewer = gradients(config, recompute=True)
     assert torch.equal(loss, again)
-    same(found, expected)
+    torch.testing.assert_close(found, expected)
     assert fewer < kept / 2
-
-
-@every_architecture
-def test_a_chunked_loss_is_the_same(small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
-    data = {"length": [5, 5]} if architecture == "encoder_only" else {}
-    config = small(data=data, model={"architecture": architecture}, trainer={"label_smoothing": 0.1})
-    loss, expected, _ = gradients(config)
-    calls = []
-    pieces = training_module.chunked_cross_entropy
+    chunked = training_module.chunked_cross_entropy
     monkeypatch.setattr(training_module, "MAX_LOGITS", 100)
     monkeypatch.setattr(
-        training_module, "chunked_cross_entropy", lambda *given: calls.append(1) or pieces(*given, max_logits=100)
+        training_module, "chunked_cross_entropy", lambda *given: calls.append(1) or chunked(*given, max_logits=100)
     )
-    again, found, _ = gradients(config)
+    torch.testing.assert_close(gradients(config)[:2], (loss, expected))
     assert calls
-    torch.testing.assert_close(again, loss)
-    same(found, expected)
+
+
+def test_settings_reach_the_stacks_and_the_compiler(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, forward = [], Stack.forward
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: seen.append(mode))
+    monkeypatch.setattr(
+        Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or forward(self, *given, **more)
+    )
+    train(small(trainer={
+        "max_steps": 1, "recompute_activations": True, "compile": True, "compile_mode": "reduce-overhead",
+    }))  # fmt: skip
+    assert seen[:2] == ["reduce-overhead", True]
 
 
 def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,16 +97,6 @@ def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, m
             assert torch.equal(part, before)
 
 
-def test_the_switch_reaches_the_stacks(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    forward = Stack.forward
-    monkeypatch.setattr(
-        Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or forward(self, *given, **more)
-    )
-    train(small(trainer={"max_steps": 1, "recompute_activations": True}))
-    assert seen[0] is True
-
-
 def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)
     train(small(trainer={"max_steps": 5, "profile": 2}))
@@ -123,16 +112,12 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
     assert "trainer.profile 2 needs 5 batches, there were 1" in capsys.readouterr().out
 
 
-def test_the_mode_of_compiling_reaches_torch(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: modes.append(mode))
-    train(small(trainer={"max_steps": 1, "compile": True, "compile_mode": "reduce-overhead"}))
-    assert modes == ["reduce-overhead"]
-
-
 @pytest.fixture(autouse=True)
 def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+
+DEVICES = compiling.DEVICES
 
 
 class Trial:
@@ -157,13 +142,13 @@ class Trial:
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
-    small: Any, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, faster: bool
+    small: Any, trained: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, faster: bool
 ) -> None:
     sections = {"model": {"dropout": 0.2}, "trainer": {"max_steps": 8, "val_every_n_steps": 8}}
     expected = trained(**sections)
     trial = Trial(monkeypatch, eager=100.0, compiled=95.0 if faster else 96.0)
     train(small(**sections))
-    same(state(tmp_path / "runs/small/v0")["state_dict"], state(expected)["state_dict"])  # a trial leaves no trace
+    assert equal(state(folder)["state_dict"], state(expected)["state_dict"]), "a trial leaves no trace"
     tried = 1 + compiling.REPEATS
     assert trial.ran > tried + 4 if faster else trial.ran == tried  # five steps and a validation are left
     out = capsys.readouterr().out
@@ -202,17 +187,14 @@ def test_a_resumed_run_is_compiled_when_the_uninterrupted_one_is(
     assert trial.ran > 4
 
 
-def test_a_short_run_is_not_compiled(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial(monkeypatch, eager=compiling.MIN_SECONDS_LEFT / 5 - 0.01, compiled=0.0)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_short_run_is_not_compiled_nor_is_any_on_a_cpu(small: Any, monkeypatch: Any, device: str) -> None:
+    short = compiling.MIN_SECONDS_LEFT / 5 - 0.01
+    trial = Trial(monkeypatch, eager=short if device == "cuda" else 100.0, compiled=0.0)
+    if device == "cpu":
+        monkeypatch.setattr(compiling, "DEVICES", DEVICES)
     train(small(trainer={"max_steps": 8}))
     assert trial.ran == 0
-
-
-def test_on_a_cpu_nothing_is_compiled_by_default(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
-    monkeypatch.setattr(compiling, "MIN_SECONDS_LEFT", 0.0)
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: pytest.fail("it was compiled"))
-    train(small())
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -232,7 +214,7 @@ def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsy
 
 @pytest.mark.slow
 def test_a_run_that_is_compiled_on_the_way_is_the_same_run(
-    small: Any, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    small: Any, trained: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     sections = {"trainer": {"max_steps": 20}}
     expected, compiler = trained(**sections), torch.nn.Module.compile

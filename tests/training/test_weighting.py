@@ -69,17 +69,6 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
             torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_loader_counts_the_labels_of_a_step() -> None:
-    task = Reverse(symbols=6, length=(1, 5), batch_size=3)
-    batches = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8, accumulate=2))
-    labels = [int((batch.labels != IGNORE).sum()) for batch in batches]
-    assert len(set(labels)) > 1
-    counted = [int(batch.step_labels) for batch in batches]  # type: ignore[arg-type]
-    assert counted == [sum(labels[step : step + 2]) for step in (0, 2, 4) for _ in range(2)]
-    plain = list(TrainingBatches(task, "decoder_only", 1, 0, lambda: 2, 8))
-    assert all(torch.equal(one.labels, other.labels) for one, other in zip(batches, plain, strict=True))
-
-
 class Processes:
     """Lightning's Trainer, and the sums of other processes."""
 
@@ -126,13 +115,9 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monke
         )  # fmt: skip
         assert found.loss == pytest.approx(whole.loss, rel=1e-5)
 
-    wider = Pairs(
-        *(
-            torch.nn.functional.pad(part, (0, 4), value=False if part.dtype == torch.bool else special.pad)
-            for part in pairs
-        )
-    )
-    check(evaluate(model, wider, architecture, special))
+    pads = (False if part.dtype == torch.bool else special.pad for part in pairs)
+    wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(pairs, pads, strict=True)]
+    check(evaluate(model, Pairs(*wider), architecture, special))
     for size in (1, 7, 64, 1000):
         monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
         check(evaluate(model, pairs, architecture, special))
@@ -158,15 +143,9 @@ torch.save(found, sys.argv[2])
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradient_of_one_large_batch(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    def config(batch_size: int, **trainer: Any) -> Any:
-        return small(
-            data={"batch_size": batch_size},
-            trainer={"max_steps": 1, **trainer},
-        )
-
-    (whole,) = gradients(config(16), monkeypatch)
-    plain = json.dumps(config(8, devices=2, strategy="ddp").to_dict())
-    ran = run_script(tmp_path, SCRIPT, plain, str(tmp_path / "found.pt"))
+    (whole,) = gradients(small(data={"batch_size": 16}, trainer={"max_steps": 1}), monkeypatch)
+    config = small(data={"batch_size": 8}, trainer={"max_steps": 1, "devices": 2, "strategy": "ddp"})
+    ran = run_script(tmp_path, SCRIPT, json.dumps(config.to_dict()), str(tmp_path / "found.pt"))
     assert ran.returncode == 0, ran.stderr
     (found,) = torch.load(tmp_path / "found.pt")
     for name, expected in whole.items():

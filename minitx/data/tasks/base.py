@@ -15,25 +15,24 @@ from minitx.data.examples import Examples, Kind
 from minitx.data.splits import Split
 from minitx.data.tokenizers import Tokenizer
 
+MODULES = {
+    "arithmetic": "addition modular_addition",
+    "more_sequences": "copy_twice sort counting parity majority dyck",
+    "languages": "number_words",
+    "dates": "dates",
+    "text": "text masked_text",
+    "translation": "translation",
+    "imported": "imported_text imported_masked_text imported_pairs",
+    "markov": "markov",
+    "recall": "induction associative_recall",
+}
 TASKS = LazyRegistry(
     {
-        "minitx.data.tasks.arithmetic": {"addition": "Addition", "modular_addition": "ModularAddition"},
-        "minitx.data.tasks.formal_languages": {"parity": "Parity", "majority": "Majority", "dyck": "Dyck"},
-        "minitx.data.tasks.more_sequences": {"copy_twice": "CopyTwice", "sort": "Sort", "counting": "Counting"},
-        "minitx.data.tasks.languages": {"number_words": "NumberWords"},
-        "minitx.data.tasks.dates": {"dates": "Dates"},
-        "minitx.data.tasks.text": {"text": "Text", "masked_text": "MaskedText"},
-        "minitx.data.tasks.translation": {"translation": "Translation"},
-        "minitx.data.tasks.imported": {
-            "imported_text": "ImportedText",
-            "imported_masked_text": "ImportedMaskedText",
-            "imported_pairs": "ImportedPairs",
-        },
-        "minitx.data.tasks.markov": {"markov": "Markov"},
-        "minitx.data.tasks.recall": {"induction": "Induction", "associative_recall": "AssociativeRecall"},
+        f"minitx.data.tasks.{module}": {name: name.title().replace("_", "") for name in names.split()}
+        for module, names in MODULES.items()
     }
 )
-"""Tasks by data.name. A module in this table is imported when one of its tasks is first requested."""
+"""Tasks by data.name: copy_twice is CopyTwice. A module of MODULES is imported when one of its tasks is requested."""
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)  # the id of a toy task's first symbol
 
@@ -96,8 +95,8 @@ class Task:
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The tokenizer; may be assigned, to use that of a checkpoint."""
-        raise NotImplementedError
+        """The tokenizer; may be assigned, to use that of a checkpoint. By default that of `symbols` numbers."""
+        return numbered(vars(self)["symbols"])
 
     @property
     def longest(self) -> tuple[int, int]:

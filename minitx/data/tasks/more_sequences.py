@@ -1,17 +1,19 @@
-"""Further tasks on strings of symbols.
+"""Further tasks on strings of symbols, and formal languages: parity, majority, and brackets that match.
 
 Legend: N examples, L symbols of the question, T symbols of the answer.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Size
+from minitx.data import tokenizers
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, numbered, register
 from minitx.data.tasks.question_tasks import LengthTask, SequenceTask
 from minitx.data.tokenizers import Tokenizer
@@ -60,10 +62,6 @@ class Counting(LengthTask):
         if self.symbols < (longest := self.length[1]):
             raise ConfigError(f"data.symbols must be at least {longest}, the longest answer, got {self.symbols}")
 
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return numbered(self.symbols)
-
     @property
     def longest(self) -> tuple[int, int]:
         return 2, self.length[1]
@@ -81,3 +79,104 @@ class Counting(LengthTask):
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         return self.padded(source[:, :1] + torch.arange(self.length[1]), self.strata(source, keep)[:, None])
+
+
+# ---- formal languages ------------------------------------------------------------------------------------------------
+
+
+@register("parity")
+@dataclass(kw_only=True)
+class Parity(LengthTask):
+    """1 0 1 1 -> 1, whether the number of ones is odd."""
+
+    enlarge: ClassVar[str] = "data.length"
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        return numbered(2)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        return self.length[1], 1
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        return self.sample_strings(generator, rows, 2)
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """One symbol, by the number of ones."""
+        ones = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True)  # [N, 1]
+        answer = FIRST_SYMBOL_ID + self.decide(ones, keep.sum(dim=1, keepdim=True))
+        return answer, torch.ones_like(answer, dtype=torch.bool)
+
+    def decide(self, ones: Tensor, length: Tensor) -> Tensor:
+        """The answer, 0 or 1, to strings with so many ones."""
+        return ones % 2
+
+
+@register("majority")
+@dataclass(kw_only=True)
+class Majority(Parity):
+    """1 0 1 1 -> 1, the more frequent symbol; 0 where both are equally frequent (Huang et al. 2025)."""
+
+    def decide(self, ones: Tensor, length: Tensor) -> Tensor:
+        """Whether more than half of the symbols are ones."""
+        return (2 * ones > length).long()
+
+
+@register("dyck")
+@dataclass(kw_only=True)
+class Dyck(LengthTask):
+    """( [ ( ) -> ] ), the brackets that close the open ones.
+
+    A balanced question has an empty answer. Such questions are kept: without them, questions of even and odd length
+    would come from different distributions.
+    """
+
+    BRACKETS: ClassVar[tuple[str, str]] = ("([{<", ")]}>")
+    enlarge: ClassVar[str] = "data.kinds, data.depth or data.length"
+    aligned: ClassVar[bool] = False
+
+    kinds: Annotated[int, Interval(ge=1, le=4)] = 2
+    """Number of kinds of brackets, at most 4: ( ), [ ], { } and < >."""
+    depth: Size = 4
+    """Maximum number of open brackets."""
+
+    @cached_property
+    def vocabulary(self) -> Tokenizer:
+        """Brackets separated by spaces: opening ones, then closing ones in the same order."""
+        return tokenizers.symbols([bracket for side in self.BRACKETS for bracket in side[: self.kinds]])
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """An answer closes at most `depth` brackets, and at most as many as the question has."""
+        return self.length[1], min(self.depth, self.length[1])
+
+    def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
+        """A random walk: the next bracket opens or closes with equal probability where both are possible."""
+        lengths, longest = self.sample_lengths(generator, rows), self.length[1]
+        opening = torch.rand(rows, longest, generator=generator) < 0.5
+        opening_ids = FIRST_SYMBOL_ID + torch.randint(self.kinds, (rows, longest), generator=generator)
+        stack, height = opening_ids.new_zeros(rows, self.depth), opening_ids.new_zeros(rows, 1)
+        ids = []
+        for index in range(longest):
+            opens = (height == 0) | (opening[:, index, None] & (height < self.depth))  # [N, 1]
+            closing_id = FIRST_SYMBOL_ID + self.kinds + stack.gather(1, (height - 1).clamp(min=0))
+            ids.append(torch.where(opens, opening_ids[:, index, None], closing_id))
+            stack, height = self._read(ids[-1], stack, height)
+        return self.padded(torch.cat(ids, dim=1), lengths)
+
+    def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The stack, from its top."""
+        stack, height = source.new_zeros(len(source), self.depth), source.new_zeros(len(source), 1)
+        for index in range(source.size(1)):
+            read, read_height = self._read(source[:, index, None], stack, height)
+            real = keep[:, index, None]
+            stack, height = torch.where(real, read, stack), torch.where(real, read_height, height)
+        levels = (height - 1 - torch.arange(self.longest[1])).clamp(min=0)  # [N, T]
+        return self.padded(FIRST_SYMBOL_ID + self.kinds + stack.gather(1, levels), height)
+
+    def _read(self, bracket: Tensor, stack: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+        """Stacks [N, depth] of kinds and their heights [N, 1] after one more bracket [N, 1]."""
+        opens = bracket < FIRST_SYMBOL_ID + self.kinds
+        pushed = stack.scatter(1, height.clamp(max=self.depth - 1), bracket - FIRST_SYMBOL_ID)
+        return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)

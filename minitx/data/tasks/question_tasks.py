@@ -7,7 +7,6 @@ import dataclasses
 import math
 import sys
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,8 +17,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Size
 from minitx.data.examples import Pairs, ended
 from minitx.data.splits import SHARES, Split, content_hash, in_split, matched
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_range, generator, numbered
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_range, generator
 
 MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
 FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
@@ -201,11 +199,6 @@ class SequenceTask(LengthTask):
         super().__post_init__()
         if self.distinct and self.symbols < (longest := self.length[1]):
             raise ConfigError(f"data.symbols must be at least {longest} for distinct symbols, got {self.symbols}")
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        """Symbols separated by spaces."""
-        return numbered(self.symbols)
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Strings of one length are equally likely."""

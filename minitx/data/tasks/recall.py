@@ -5,7 +5,6 @@ Legend: N examples, L symbols of the question, T symbols of the answer.
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
@@ -18,7 +17,6 @@ from minitx.data.examples import Pairs
 from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, register
 from minitx.data.tasks.question_tasks import LengthTask, QuestionTask
-from minitx.data.tokenizers import Tokenizer
 
 
 @register("induction")
@@ -45,10 +43,6 @@ class Induction(LengthTask):
                 f"data.symbols must be at least {self.length[1] - 1}, one fewer than the longest of data.length, "
                 f"got {self.symbols}"
             )
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return base.numbered(self.symbols)
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -108,10 +102,6 @@ class AssociativeRecall(QuestionTask):
             )
         if self.queries > most:
             raise ConfigError(f"data.queries must be at most the maximum of data.pairs, {most}, got {self.queries}")
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return base.numbered(self.symbols)
 
     @property
     def longest(self) -> tuple[int, int]:

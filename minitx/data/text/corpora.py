@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
-from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, changed, digest, text_files, where_to_find
+from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, local_corpus, text_files, where_to_find
 from minitx.data.text.token_cache import cache_folder
 
 KINDS = {
@@ -113,20 +113,13 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
     if kind in ("csv", "tsv"):  # every value is text, also those that look like numbers or missing values
         options |= {"converters": {column: str}, "keep_default_na": False, "sep": "\t" if kind == "tsv" else ","}
 
-    def chunks() -> Iterator[Chunk]:
-        for file in files:
-            with _readable(partial(_fault, file, kind)):
-                data = {"train": [str(file)]}
-                table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
-                yield from _rows(table, str(file), column, by_row)
-        if digested() != key:
-            raise changed(files)
+    def chunks(file: Path) -> Iterator[Chunk]:
+        with _readable(partial(_fault, file, kind)):
+            data = {"train": [str(file)]}
+            table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
+            yield from _rows(table, str(file), column, by_row)
 
-    compressed = kind == "parquet"
-    digested = partial(digest, files, f"{kind} {column} {by_row}", check=not compressed)
-    key = digested()
-    size = None if compressed else sum(file.stat().st_size for file in files)
-    return Corpus(key, chunks, by_row, size, local=True)
+    return local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:

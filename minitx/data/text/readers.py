@@ -8,8 +8,10 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,27 +70,32 @@ skipped."""
 
 def text_files(files: Sequence[Path], documents: str) -> Corpus:
     """Files of UTF-8 text in sequence, divided by one of DIVISIONS; every line break becomes \\n."""
+    parts = partial(_chunks, documents=documents)
+    return local_corpus(files, documents, parts, documents != "whole")
+
+
+def local_corpus(
+    files: Sequence[Path], settings: str, parts: Callable[[Path], Iterator[Chunk]], packed: bool, is_text: bool = True
+) -> Corpus:
+    """The corpus of files, each read by `parts`; `settings` and `is_text` as of digest."""
+
+    def stamps() -> list[tuple[int, ...]]:
+        with suppress(OSError):  # the digest names the file
+            found = [file.stat() for file in files]
+            return [(each.st_size, each.st_mtime_ns, each.st_ctime_ns, each.st_ino) for each in found]
+        return []
 
     def chunks() -> Iterator[Chunk]:
-        total = hashlib.sha256(documents.encode())
-        try:
-            for file in files:
-                own = hashlib.sha256()
-                yield from _chunks(file, documents, own)
-                total.update(own.digest())
-        except (OSError, UnicodeDecodeError):
-            raise changed(files) from None
-        if total.hexdigest()[:32] != key:
-            raise changed(files)
+        with suppress(OSError, UnicodeDecodeError):
+            yield from chain.from_iterable(map(parts, files))
+            if stamps() == before:
+                return
+        which = files[0] if len(files) == 1 else f"a file in {files[0].parent}"
+        raise ConfigError(f"data.path: {which} has changed while it was read: start again")
 
-    key = digest(files, documents, check=True)
-    return Corpus(key, chunks, documents != "whole", sum(file.stat().st_size for file in files), local=True)
-
-
-def changed(files: Sequence[Path]) -> ConfigError:
-    """The error of files that are not what their digest was made of."""
-    which = files[0] if len(files) == 1 else f"a file in {files[0].parent}"
-    return ConfigError(f"data.path: {which} has changed while it was read: start again")
+    before = stamps()
+    size = sum(size for size, *_ in before) if is_text else None
+    return Corpus(digest(files, settings, is_text), chunks, packed, size, local=True)
 
 
 def where_to_find(path: Path) -> str:
@@ -96,9 +103,9 @@ def where_to_find(path: Path) -> str:
     return " (data/README.md says where to find it)" if path.parts[:1] == ("data",) else ""
 
 
-def _chunks(file: Path, documents: str, digest: "hashlib._Hash") -> Iterator[Chunk]:
+def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
     space = ""  # white space at the end of a part: the next part shows whether a paragraph ends there
-    for text, size in _parts(file, digest):
+    for text, size in _parts(file):
         texts = [text]
         if documents == "line":
             texts = text.split("\n")
@@ -111,16 +118,12 @@ def _chunks(file: Path, documents: str, digest: "hashlib._Hash") -> Iterator[Chu
         yield Chunk([""], False, 0)  # the end of the last document
 
 
-def _parts(file: Path, digest: "hashlib._Hash") -> Iterator[tuple[str, int]]:
-    """The text of a file in parts that end with a line where lines are short enough, and the bytes read for each.
-
-    The digest is updated with all bytes.
-    """
+def _parts(file: Path) -> Iterator[tuple[str, int]]:
+    """The text of a file in parts that end with a line where lines are short enough, and the bytes read for each."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
     rest = ""
     with file.open("rb") as stream:
         while block := stream.read(CHUNK_BYTES):
-            digest.update(block)
             text = rest + decoder.decode(block)
             end = border(text, 0, len(text))
             rest = text[end:]
@@ -128,8 +131,8 @@ def _parts(file: Path, digest: "hashlib._Hash") -> Iterator[tuple[str, int]]:
     yield rest + decoder.decode(b"", final=True), 0
 
 
-def digest(files: Sequence[Path], settings: str, check: bool) -> str:
-    """A hash of files, none empty and UTF-8 if that is to be checked, and of what else changes how they are read."""
+def digest(files: Sequence[Path], settings: str, is_text: bool) -> str:
+    """A hash of files, none empty and all UTF-8 if they are text, and of what else changes how they are read."""
     total = hashlib.sha256(settings.encode())
     for file in files:
         own, offset = hashlib.sha256(), 0
@@ -139,7 +142,7 @@ def digest(files: Sequence[Path], settings: str, check: bool) -> str:
                 blocks = iter(partial(stream.read, CHUNK_BYTES), b"")
                 for block in progress(blocks, f"reading {file}", len, file.stat().st_size, "B"):
                     own.update(block)
-                    if check:
+                    if is_text:
                         decoder.decode(block)
                     offset += len(block)
             decoder.decode(b"", final=True)

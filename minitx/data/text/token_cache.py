@@ -47,42 +47,24 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
 
 
 def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
-    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only; cached.
-
-    An entry is the ids, their number and the key of the corpus that they were read from.
-    """
-    kind = np.min_scalar_type(tokenizer.vocab_size - 1)
-    path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.{kind.name}"
-    ids = _entry(path, corpus, kind)
-    if ids is None:
-        count = 0
-        with _new_entry(path) as file:
-            for part in _encoded(corpus.read("encoding"), tokenizer):
-                file.write(part.astype(kind).tobytes())
-                count += len(part)
-            file.write(_trailer(corpus, count))
-        ids = _entry(path, corpus, kind)
-        assert ids is not None
-    return ids
+    """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only; cached."""
+    path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.npy"
+    with suppress(OSError, ValueError, EOFError):  # missing, or damaged
+        return np.load(path, mmap_mode="r")
+    kind, count = np.min_scalar_type(tokenizer.vocab_size - 1), 0
+    with _new_entry(path) as file:
+        _write_header(file, kind, count)
+        for part in _encoded(corpus.read("encoding"), tokenizer):
+            file.write(part.astype(kind).tobytes())
+            count += len(part)
+        file.seek(0)
+        _write_header(file, kind, count)
+    return np.load(path, mmap_mode="r")
 
 
-def _entry(path: Path, corpus: Corpus, kind: np.dtype) -> np.ndarray | None:
-    """The ids in a file of the cache; None if it is missing, incomplete, or of another text."""
-    try:
-        count, rest = divmod(path.stat().st_size - len(_trailer(corpus, 0)), kind.itemsize)
-        with path.open("rb") as file:
-            file.seek(max(count, 0) * kind.itemsize)
-            trailer = file.read()
-    except OSError:
-        return None
-    if rest or trailer != _trailer(corpus, count):
-        return None
-    return np.memmap(path, kind, "r", shape=(count,)) if count else np.empty(0, kind)
-
-
-def _trailer(corpus: Corpus, count: int) -> bytes:
-    """The end of an entry, of constant length."""
-    return hashlib.sha256(f"{corpus.key} {count}".encode()).digest()
+def _write_header(file: IO[bytes], kind: np.dtype, count: int) -> None:
+    """The header of NumPy's format, of the same length for any count."""
+    np.lib.format.write_array_header_1_0(file, {"descr": kind.str, "fortran_order": False, "shape": (count,)})
 
 
 @contextmanager

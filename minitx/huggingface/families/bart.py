@@ -36,11 +36,10 @@ class Bart(Family):
 
     model_type, model, base = "bart", "BartForConditionalGeneration", "model."
     task, length, activation = "imported_pairs", ("max_position_embeddings", 1024), ("activation_function", "gelu")
-    keys: ClassVar = {
-        "d_model": ("d_model", 1024), "encoder_attention_heads": ("n_heads", 16), "encoder_layers": ("n_layers", 12),
-        "decoder_layers": ("n_decoder_layers", 12), "encoder_ffn_dim": ("d_ff", 4096),
-        "scale_embedding": ("scale_embeddings", False), "tie_word_embeddings": ("tie_embeddings", True),
-        "dropout": ("dropout", 0.1), "attention_dropout": ("attention_dropout", 0.0),
+    defaults: ClassVar = {
+        "d_model": 1024, "encoder_attention_heads": 16, "encoder_layers": 12, "decoder_layers": 12,
+        "encoder_ffn_dim": 4096, "scale_embedding": False, "tie_word_embeddings": True, "dropout": 0.1,
+        "attention_dropout": 0.0,
     }  # fmt: skip
     fixed: ClassVar[Mapping[str, Any]] = {
         "architecture": "encoder_decoder", "norm_first": False, "norm_eps": 1e-5, "head_bias": True,

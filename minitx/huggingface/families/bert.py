@@ -11,11 +11,10 @@ class Bert(Family):
 
     model_type, model, base = "bert", "BertForMaskedLM", "bert."
     task, length, activation = "imported_masked_text", ("max_position_embeddings", 512), ("hidden_act", "gelu")
-    keys: ClassVar = {
-        "hidden_size": ("d_model", 768), "num_attention_heads": ("n_heads", 12), "num_hidden_layers": ("n_layers", 12),
-        "intermediate_size": ("d_ff", 3072), "layer_norm_eps": ("norm_eps", 1e-12),
-        "tie_word_embeddings": ("tie_embeddings", True), "hidden_dropout_prob": ("dropout", 0.1),
-        "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    defaults: ClassVar = {
+        "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12, "tie_word_embeddings": True, "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
     }  # fmt: skip
     fixed: ClassVar = {
         "architecture": "encoder_only", "norm_first": False, "embedding_norm": True, "scale_embeddings": False,

@@ -16,6 +16,23 @@ ANY_VALUE = {"dropout", "attention_dropout", "scale_residual", "vocab_size"}
 """Keys of ModelConfig that do not change the outputs of a trained model."""
 
 
+_NAMES = {
+    "d_model": "d_model hidden_size n_embd",
+    "n_heads": "encoder_attention_heads num_attention_heads n_head num_heads", "n_kv_heads": "num_key_value_heads",
+    "d_head": "head_dim d_kv", "n_layers": "encoder_layers num_hidden_layers n_layer num_layers",
+    "n_decoder_layers": "decoder_layers num_decoder_layers",
+    "d_ff": "encoder_ffn_dim intermediate_size n_inner d_ff", "window": "sliding_window",
+    "norm_eps": "layer_norm_eps layer_norm_epsilon rms_norm_eps",
+    "dropout": "dropout hidden_dropout_prob resid_pdrop resid_dropout hidden_dropout dropout_rate",
+    "attention_dropout": "attention_dropout attention_probs_dropout_prob attn_pdrop",
+    "softcap": "attn_logit_softcapping", "logit_softcap": "final_logit_softcapping",
+    "parallel_residual": "use_parallel_residual", "tie_embeddings": "tie_word_embeddings",
+    "scale_embeddings": "scale_embedding",
+}  # fmt: skip
+NAMES = {name: key for key, names in _NAMES.items() for name in names.split()}
+"""The key of ModelConfig that each setting of Hugging Face is."""
+
+
 class Conversion(NamedTuple):
     """The change of a tensor of Hugging Face to the weights of minitx that it holds, and back."""
 
@@ -44,8 +61,7 @@ class Family:
     base: ClassVar[str]  # prefix of weight names, absent from files of the model without its head
     task: ClassVar[str]  # task of an imported model
     length: ClassVar[tuple[str, int]]  # Hugging Face name of the maximum length, and its default
-    # Hugging Face name of each setting, its key in ModelConfig, and its value if a config.json omits it.
-    keys: ClassVar[Mapping[str, tuple[str, Any]]]
+    defaults: ClassVar[Mapping[str, Any]]  # settings that are in NAMES, and their values if a config.json omits them
     fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, where not the default
     position: ClassVar[str]  # position scheme
     handled: ClassVar[frozenset[str]] = frozenset()  # keys of ModelConfig that the _extra methods convert
@@ -69,7 +85,7 @@ class Family:
         if activation not in self.activations:
             known = f"{self.model_type} with {', '.join(self.activations)}"
             raise ConfigError(f"{self.activation[0]} {activation} is not supported; minitx imports {known}")
-        settings = {name: hf.get(key, default) for key, (name, default) in self.keys.items()}
+        settings = {NAMES[key]: hf.get(key, default) for key, default in self.defaults.items()}
         settings |= {"activation": self.activations[activation], "vocab_size": hf.get("vocab_size")}
         return ModelConfig(**{**self.fixed, **settings, "position": self._position(hf), **self._extra_settings(hf)})
 
@@ -81,7 +97,7 @@ class Family:
         return {
             "model_type": self.model_type, "architectures": [self.model], "dtype": "float32",
             self.length[0]: max_length, "tie_word_embeddings": config.tie_embeddings,
-            **{key: getattr(config, name) for key, (name, _) in self.keys.items()},
+            **{key: getattr(config, NAMES[key]) for key in self.defaults},
             self.activation[0]: activation, "vocab_size": config.vocab_size, **self.required, **self._extra_hf(config),
         }  # fmt: skip
 
@@ -90,7 +106,7 @@ class Family:
         expected = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
         expected |= {"n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "qkv_bias": config.bias}
         expected |= {"n_decoder_layers": config.n_decoder_layers, "position_ids": {"name": "consecutive"}, **self.fixed}
-        free = ANY_VALUE | self.handled | {name for name, _ in self.keys.values()}
+        free = ANY_VALUE | self.handled | {NAMES[key] for key in self.defaults}
         for name in (free - self.fixed.keys()) | {"position", "activation"}:
             del expected[name]
         lacking = [name for name, value in expected.items() if getattr(config, name) != value]

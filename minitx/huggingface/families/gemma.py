@@ -23,10 +23,9 @@ class Gemma(Llama):
 
     model_type, model, length = "gemma", "GemmaForCausalLM", ("max_position_embeddings", 8192)
     activation = ("hidden_act", "gelu_pytorch_tanh")
-    keys = Llama.keys | {
-        "hidden_size": ("d_model", 3072), "num_attention_heads": ("n_heads", 16), "head_dim": ("d_head", 256),
-        "num_hidden_layers": ("n_layers", 28), "num_key_value_heads": ("n_kv_heads", 16),
-        "intermediate_size": ("d_ff", 24576), "tie_word_embeddings": ("tie_embeddings", True),
+    defaults = Llama.defaults | {
+        "hidden_size": 3072, "num_attention_heads": 16, "head_dim": 256, "num_hidden_layers": 28,
+        "num_key_value_heads": 16, "intermediate_size": 24576, "tie_word_embeddings": True,
     }  # fmt: skip
     fixed = Llama.fixed | {"scale_embeddings": True}
     required: ClassVar = {"attention_bias": False, "use_bidirectional_attention": None}
@@ -41,10 +40,9 @@ class Gemma2(Gemma):
 
     model_type, model = "gemma2", "Gemma2ForCausalLM"
     activation = ("hidden_activation", "gelu_pytorch_tanh")
-    keys = Gemma.keys | {
-        "hidden_size": ("d_model", 2304), "num_attention_heads": ("n_heads", 8), "intermediate_size": ("d_ff", 9216),
-        "num_hidden_layers": ("n_layers", 26), "num_key_value_heads": ("n_kv_heads", 4),
-        "attn_logit_softcapping": ("softcap", 50.0), "final_logit_softcapping": ("logit_softcap", 30.0),
+    defaults = Gemma.defaults | {
+        "hidden_size": 2304, "num_attention_heads": 8, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_key_value_heads": 4, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     }  # fmt: skip
     fixed = Gemma.fixed | {"sandwich_norm": True}
     handled = frozenset({"window"})
@@ -81,7 +79,7 @@ class Gemma3(Gemma2):
 
     model_type, model, length = "gemma3_text", "Gemma3ForCausalLM", ("max_position_embeddings", 131072)
     base_key = ("rope_theta", 1e6)
-    keys = Gemma2.keys | {"final_logit_softcapping": ("logit_softcap", None)}
+    defaults = Gemma2.defaults | {"final_logit_softcapping": None}
     fixed = Gemma2.fixed | {"qk_norm": True, "softcap": None}
     required = Gemma2.required | {"attn_logit_softcapping": None}
     handled = frozenset({"window", "window_position"})

@@ -19,10 +19,9 @@ class GPT2(Family):
 
     model_type, model, base = "gpt2", "GPT2LMHeadModel", "transformer."
     task, length, activation = "imported_text", ("n_positions", 1024), ("activation_function", "gelu_new")
-    keys: ClassVar = {
-        "n_embd": ("d_model", 768), "n_head": ("n_heads", 12), "n_layer": ("n_layers", 12), "n_inner": ("d_ff", None),
-        "layer_norm_epsilon": ("norm_eps", 1e-5), "tie_word_embeddings": ("tie_embeddings", True),
-        "resid_pdrop": ("dropout", 0.1), "attn_pdrop": ("attention_dropout", 0.1),
+    defaults: ClassVar = {
+        "n_embd": 768, "n_head": 12, "n_layer": 12, "n_inner": None, "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True, "resid_pdrop": 0.1, "attn_pdrop": 0.1,
     }  # fmt: skip
     fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False}
     position = "learned"

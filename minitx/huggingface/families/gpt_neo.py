@@ -20,11 +20,9 @@ class GPTNeo(Family):
 
     model_type, model, base = "gpt_neo", "GPTNeoForCausalLM", "transformer."
     task, length, activation = "imported_text", ("max_position_embeddings", 2048), ("activation_function", "gelu_new")
-    keys: ClassVar = {
-        "hidden_size": ("d_model", 2048), "num_heads": ("n_heads", 16), "num_layers": ("n_layers", 24),
-        "intermediate_size": ("d_ff", None), "layer_norm_epsilon": ("norm_eps", 1e-5),
-        "tie_word_embeddings": ("tie_embeddings", True), "resid_dropout": ("dropout", 0.0),
-        "attention_dropout": ("attention_dropout", 0.0),
+    defaults: ClassVar = {
+        "hidden_size": 2048, "num_heads": 16, "num_layers": 24, "intermediate_size": None,
+        "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "resid_dropout": 0.0, "attention_dropout": 0.0,
     }  # fmt: skip
     fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False, "qkv_bias": False}
     position = "learned"

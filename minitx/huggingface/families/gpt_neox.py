@@ -18,11 +18,10 @@ class GPTNeoX(Rotary):
     model_type, model, base = "gpt_neox", "GPTNeoXForCausalLM", "gpt_neox."
     task, length, activation = "imported_text", ("max_position_embeddings", 2048), ("hidden_act", "gelu")
     base_key, fraction_key, partial = ("rotary_emb_base", 10000.0), ("rotary_pct", 0.25), True
-    keys: ClassVar = {
-        "hidden_size": ("d_model", 6144), "num_attention_heads": ("n_heads", 64), "num_hidden_layers": ("n_layers", 44),
-        "intermediate_size": ("d_ff", 24576), "layer_norm_eps": ("norm_eps", 1e-5),
-        "tie_word_embeddings": ("tie_embeddings", False), "hidden_dropout": ("dropout", 0.0),
-        "attention_dropout": ("attention_dropout", 0.0), "use_parallel_residual": ("parallel_residual", True),
+    defaults: ClassVar = {
+        "hidden_size": 6144, "num_attention_heads": 64, "num_hidden_layers": 44, "intermediate_size": 24576,
+        "layer_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+        "use_parallel_residual": True,
     }  # fmt: skip
     fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False}
     required: ClassVar = {"attention_bias": True}
@@ -51,11 +50,10 @@ class Phi(Rotary):
     model_type, model, base = "phi", "PhiForCausalLM", "model."
     task, length, activation = "imported_text", ("max_position_embeddings", 2048), ("hidden_act", "gelu_new")
     fraction_key, partial = ("partial_rotary_factor", 0.5), True
-    keys: ClassVar = {
-        "hidden_size": ("d_model", 2048), "num_attention_heads": ("n_heads", 32), "num_hidden_layers": ("n_layers", 24),
-        "num_key_value_heads": ("n_kv_heads", None), "intermediate_size": ("d_ff", 8192),
-        "layer_norm_eps": ("norm_eps", 1e-5), "tie_word_embeddings": ("tie_embeddings", False),
-        "resid_pdrop": ("dropout", 0.0), "attention_dropout": ("attention_dropout", 0.0),
+    defaults: ClassVar = {
+        "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24, "num_key_value_heads": None,
+        "intermediate_size": 8192, "layer_norm_eps": 1e-5, "tie_word_embeddings": False, "resid_pdrop": 0.0,
+        "attention_dropout": 0.0,
     }  # fmt: skip
     fixed: ClassVar = {
         "architecture": "decoder_only", "scale_embeddings": False, "parallel_residual": True, "shared_norm": True,

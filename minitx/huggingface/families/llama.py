@@ -11,11 +11,10 @@ class Llama(Rotary):
 
     model_type, model, base = "llama", "LlamaForCausalLM", "model."
     task, length, activation = "imported_text", ("max_position_embeddings", 512), ("hidden_act", "silu")
-    keys: ClassVar = {
-        "hidden_size": ("d_model", 4096), "num_attention_heads": ("n_heads", 32), "num_hidden_layers": ("n_layers", 32),
-        "num_key_value_heads": ("n_kv_heads", None), "head_dim": ("d_head", None), "intermediate_size": ("d_ff", 11008),
-        "rms_norm_eps": ("norm_eps", 1e-6), "tie_word_embeddings": ("tie_embeddings", False),
-        "attention_dropout": ("attention_dropout", 0.0),
+    defaults: ClassVar = {
+        "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": None,
+        "head_dim": None, "intermediate_size": 11008, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+        "attention_dropout": 0.0,
     }  # fmt: skip
     fixed: ClassVar = {
         "architecture": "decoder_only", "norm": "rmsnorm", "bias": False, "qkv_bias": False, "scale_embeddings": False,
@@ -35,8 +34,5 @@ class Mistral(Llama):
     """MistralForCausalLM: a token attends to the last sliding_window tokens, itself included, as in minitx."""
 
     model_type, model = "mistral", "MistralForCausalLM"
-    keys = Llama.keys | {
-        "num_key_value_heads": ("n_kv_heads", 8), "intermediate_size": ("d_ff", 14336),
-        "sliding_window": ("window", 4096),
-    }  # fmt: skip
+    defaults = Llama.defaults | {"num_key_value_heads": 8, "intermediate_size": 14336, "sliding_window": 4096}
     required: ClassVar = {}

@@ -17,7 +17,7 @@ class Qwen2(Llama):
     """Qwen2ForCausalLM."""
 
     model_type, model = "qwen2", "Qwen2ForCausalLM"
-    keys = Llama.keys | {"num_key_value_heads": ("n_kv_heads", 32), "intermediate_size": ("d_ff", 22016)}
+    defaults = Llama.defaults | {"num_key_value_heads": 32, "intermediate_size": 22016}
     fixed = Llama.fixed | {"qkv_bias": True}
     handled = frozenset({"window"})
     layer_windows = True
@@ -43,7 +43,7 @@ class Qwen3(Qwen2):
     """Qwen3ForCausalLM."""
 
     model_type, model = "qwen3", "Qwen3ForCausalLM"
-    keys = Qwen2.keys | {"head_dim": ("d_head", 128)}
+    defaults = Qwen2.defaults | {"head_dim": 128}
     fixed = Qwen2.fixed | {"qkv_bias": False, "qk_norm": True}
     required: ClassVar = {"attention_bias": False}
     modules = Qwen2.modules | QK_NORMS

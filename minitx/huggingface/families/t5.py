@@ -33,10 +33,9 @@ class T5(Family):
 
     model_type, model, base = "t5", "T5ForConditionalGeneration", ""
     task, length, activation = "imported_pairs", ("n_positions", 512), ("feed_forward_proj", "relu")
-    keys: ClassVar = {
-        "d_model": ("d_model", 512), "num_heads": ("n_heads", 8), "num_layers": ("n_layers", 6),
-        "num_decoder_layers": ("n_decoder_layers", None), "d_kv": ("d_head", 64), "d_ff": ("d_ff", 2048),
-        "layer_norm_epsilon": ("norm_eps", 1e-6), "dropout_rate": ("dropout", 0.1),
+    defaults: ClassVar = {
+        "d_model": 512, "num_heads": 8, "num_layers": 6, "num_decoder_layers": None, "d_kv": 64, "d_ff": 2048,
+        "layer_norm_epsilon": 1e-6, "dropout_rate": 0.1,
     }  # fmt: skip
     fixed: ClassVar = {"architecture": "encoder_decoder", "norm": "rmsnorm", "bias": False, "qkv_bias": False}
     position = "t5"

@@ -23,7 +23,7 @@ from minitx.interpret.lens import answer_shares
 from minitx.interpret.recording import KINDS
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
-from minitx.training.callbacks.event_logger import RunLogger
+from minitx.training.callbacks.loggers import RunLogger
 
 DEFAULT_SHARE = 0.02
 """Of the run, between two logs of maps."""

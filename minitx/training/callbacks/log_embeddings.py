@@ -12,7 +12,8 @@ from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.prompts import labels
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
-from minitx.training.callbacks.event_logger import RunLogger
+from minitx.interpret.trace import trace
+from minitx.training.callbacks.loggers import RunLogger
 
 COLUMNS = ["token", "vector", "example", "position"]
 """Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
@@ -48,18 +49,9 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[t
     examples = examples.clip(config.max_tokens).to(predictor.device)
     batch = examples.frame(predictor.architecture, predictor.tokenizer.special)
     model = predictor.model
-    above: dict[str, Tensor] = {}
-    stacks = {name: part for name, part in model.named_children() if name in ("encoder", "decoder")}
-    hooks = [
-        part.register_forward_hook(lambda _part, _inputs, out, name=name: above.__setitem__(name, out.detach()))
-        for name, part in stacks.items()
-    ]
-    try:
-        with torch.no_grad(), evaluating(model):
-            model(**batch.model_inputs())
-    finally:
-        for hook in hooks:
-            hook.remove()
+    stacks = [name for name, _ in model.named_children() if name in ("encoder", "decoder")]
+    with torch.no_grad(), evaluating(model), trace(model, [f"{stack}.out" for stack in stacks]) as above:
+        model(**batch.model_inputs())
     names = labels(batch, predictor.tokenizer)
     for stack in stacks:
         ids, tokens = (batch.src, names["source"]) if stack == "encoder" else (batch.tgt, names["target"])
@@ -70,7 +62,7 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[t
         with torch.no_grad():
             table = model.embedding(ids)
         static = [table[row, place] for row, place in first.values()]
-        contextual = [above[stack][row, place] for row, place in places]
+        contextual = [above[f"{stack}.out"][row, place] for row, place in places]
         rows = [[visible(token), "table", "-", "-"] for token in first]
         rows += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
         if rows:

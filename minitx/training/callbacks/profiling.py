@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
 
-from minitx.training.choices.timing import finished_at
+from minitx.hardware.machine import finished_at
 
 WARMUP_STEPS = 10
 """Steps before the profiled ones, which are slower than any later one."""
@@ -55,7 +55,7 @@ class ProfileSteps(Callback):
         if self._profile is not None and self._batches == self.last:
             self._profile.stop()
             if trainer.is_global_zero:
-                print(self._tables(self._profile), flush=True)
+                print(self._tables(self._profile, module.device.type), flush=True)
             self._profile = None
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
@@ -65,18 +65,12 @@ class ProfileSteps(Callback):
         if self._batches < self.last and trainer.is_global_zero:
             print(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
 
-    def _tables(self, operators: profile) -> str:
+    def _tables(self, operators: profile, device: str) -> str:
         """Both tables as text."""
         total = sum(self.phases.values())
         lines = [f"a batch takes {1e3 * total / self.steps:.2f} ms (mean of {self.steps})"]
         lines += [f"  {seconds / total:6.1%}  {phase}" for phase, seconds in self.phases.items()]
-        durations = {
-            event: getattr(event, "self_device_time_total", 0) or event.self_cpu_time_total
-            for event in operators.key_averages()
-        }
-        total = sum(durations.values())
-        lines += ["operators, by their own time"]
-        for event in sorted(durations, key=durations.__getitem__, reverse=True)[:MAX_OPERATORS]:
-            calls = f"{event.count / self.steps:.0f} calls a batch"
-            lines.append(f"  {durations[event] / total:6.1%}  {event.key}, {calls}")
-        return "\n".join(lines)
+        table = operators.key_averages().table(
+            sort_by=f"self_{device}_time_total", row_limit=MAX_OPERATORS, max_name_column_width=40
+        )
+        return "\n".join([*lines, table])

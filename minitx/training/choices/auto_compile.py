@@ -10,8 +10,8 @@ from lightning.pytorch.callbacks import Callback
 from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.batch import Batch
+from minitx.hardware.machine import finished_at
 from minitx.training.choices.races import Seconds, decide
-from minitx.training.choices.timing import finished_at
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 import torch
 
+from minitx.config.schema import Config
+from minitx.data.batch import Batch
+from minitx.data.tasks.base import Task, generator
 from minitx.hardware.devices import resolve_precision, training_device
 from minitx.models.builder import build_model
 from minitx.nn import kernels
 from minitx.training.choices.races import Seconds, decide, race
-from minitx.training.choices.timing import first_batch
 from minitx.training.losses import cross_entropy
 from minitx.training.resolve import ResolvedRun
 
@@ -74,6 +76,12 @@ def measure(run: ResolvedRun, candidates: dict[str, Numerics]) -> Seconds:
             loss.backward()
 
         return race({name: partial(step, numerics) for name, numerics in candidates.items()})
+
+
+def first_batch(config: Config, task: Task) -> Batch:
+    """The first batch that a run trains on."""
+    examples = task.batch(generator(config.run.seed, 0, 0), task.batch_size)
+    return examples.frame(config.model.architecture, task.vocabulary.special)
 
 
 @contextmanager

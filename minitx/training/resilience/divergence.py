@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import get_total_norm
@@ -24,7 +25,7 @@ from minitx.config.schema import Config
 from minitx.hardware.devices import moved
 from minitx.training.folder import RunFiles
 from minitx.training.losses import count
-from minitx.training.module import EveryStep, RunCallback, TransformerModule
+from minitx.training.module import EveryStep, TransformerModule
 from minitx.training.optim import schedule, skips_on_device, unsharded
 from minitx.training.resilience.signals import launched_by_lightning
 
@@ -78,10 +79,8 @@ class FiniteSteps(EveryStep):
                 found.masked_fill_(bad, 1.0)
 
 
-class StopOnDivergence(RunCallback):
+class StopOnDivergence(Callback):
     """End the run at a loss or gradient that is not finite, or after too many in a row where steps are skipped."""
-
-    first = True
 
     def __init__(self, config: Config, files: RunFiles) -> None:
         self.config, self.files = config, files

@@ -4,9 +4,6 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from minitx.training.module import RunCallback
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _NEVER = -1  # as unsigned, the largest threshold
@@ -15,24 +12,22 @@ MAX_KEPT_BYTES = 2**25
 steps, and the next step would allocate others."""
 
 
-class KeepFreedMemory(RunCallback):
-    """Make glibc keep freed memory during the run, and return it to the system at the end.
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Make glibc keep freed memory within the block, and return it to the system at the end.
 
     By default glibc returns free memory after every step, and in the next one the system zeroes its pages again: a
     tenth of a step's time. Nothing changes with another C library, or where the environment configures this one
     (MALLOC_..., GLIBC_TUNABLES).
     """
-
-    @contextmanager
-    def around(self, trainer: Any = None) -> Iterator[None]:
-        libc = ctypes.CDLL(None) if os.name == "posix" else None
-        configured = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
-        if libc is None or configured or not all(hasattr(libc, name) for name in ("mallopt", "malloc_trim")):
-            yield
-            return
-        libc.mallopt(_M_MMAP_THRESHOLD, MAX_KEPT_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
-        try:
-            yield
-        finally:
-            libc.malloc_trim(0)
+    libc = ctypes.CDLL(None) if os.name == "posix" else None
+    configured = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if libc is None or configured or not all(hasattr(libc, name) for name in ("mallopt", "malloc_trim")):
+        yield
+        return
+    libc.mallopt(_M_MMAP_THRESHOLD, MAX_KEPT_BYTES)
+    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    try:
+        yield
+    finally:
+        libc.malloc_trim(0)

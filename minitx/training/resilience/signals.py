@@ -12,16 +12,16 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from minitx.training.folder import RunFiles, print_line
-from minitx.training.module import RunCallback
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SIGPIPE: Any = getattr(signal, "SIGPIPE", None)  # Windows has neither this one nor SIGHUP
 
 
-class StopOnSignal(RunCallback):
+class StopOnSignal(Callback):
     """End a run at a signal, or when nobody reads its output any more, with exit code 128 + the signal's number.
 
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
@@ -46,14 +46,14 @@ class StopOnSignal(RunCallback):
         caught = [each for each in SIGNALS if each in SIGNALS[:2] or signal.getsignal(each) != signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, self._handle) for number in caught}
         if launched_by_lightning(trainer):
-            unblock()  # also those sent while this process was starting
+            deliver(True)  # also those sent while this process was starting
         elif trainer.world_size > 1:
             # Launched processes inherit the mask: signals stay pending until their handlers are installed.
-            mask("SIG_BLOCK")
+            deliver(False)
         try:
             yield
         finally:
-            unblock()
+            deliver(True)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -71,7 +71,7 @@ class StopOnSignal(RunCallback):
 
     def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         """Unblock signals, now that all processes have started."""
-        unblock()
+        deliver(True)
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Exit before the first step after a signal during the start."""
@@ -134,15 +134,10 @@ def _output_is_closed() -> bool:
     return [event for _, event in poll.poll(0)] == [select.POLLERR]
 
 
-def unblock() -> None:
-    """Deliver signals to this process, pending ones included."""
-    mask("SIG_UNBLOCK")
-
-
-def mask(how: str) -> None:
-    """Change the mask of this process; without an effect on Windows, where signals do not wait."""
+def deliver(now: bool) -> None:
+    """Deliver signals to this process, pending ones included, or let them wait; Windows has no such mask."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(getattr(signal, how), SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK if now else signal.SIG_BLOCK, SIGNALS)
 
 
 def launched_by_lightning(trainer: pl.Trainer) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
@@ -20,7 +19,7 @@ from minitx.config.schema import Config
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.tensorboard.head_figures import HeadFigures
 from minitx.training.callbacks.average_weights import TRAINED
-from minitx.training.optim import biases_of_scores, build_optimizer, parameter_groups, schedule
+from minitx.training.optim import build_optimizer, parameter_groups
 from minitx.training.resolve import ResolvedRun
 
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
@@ -62,14 +61,8 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
     if scaler is not None:
         fits = isinstance(scaler, dict) and all(_is_number(value) and 0 <= value < 1e30 for value in scaler.values())
         _require(fits, f"{SCALER} must have numbers of at least 0", scaler)
-    optimizer = build_optimizer(model, config.optimizer)
-    ratio = schedule(config.optimizer.schedule, config.trainer.max_steps)
-    scheduler = LambdaLR(optimizer, ratio).state_dict()
-    rates = [rate * ratio(step) for rate in scheduler["base_lrs"]]
     # No step of the optimizer was taken where all were skipped, by us or by the scaler.
-    states = _checked_optimizer(
-        saved["optimizer_states"], model, optimizer, step, step == skipped or scaler is not None
-    )
+    states = _checked_optimizer(saved["optimizer_states"], model, config, step, step == skipped or scaler is not None)
     weights = {f"model.{name}": tensor for name, tensor in checkpoint.weights(dict(saved)).items()}
     trained = saved.get(TRAINED)
     if trained is not None:
@@ -87,8 +80,7 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
         "state_dict": weights if trained is None or config.trainer.ema else trained,
         "callbacks": _checked_callbacks(saved.get("callbacks", {})),
         "optimizer_states": [states],
-        "lr_schedulers": [scheduler | {"last_epoch": step, "_step_count": step + 1, "_last_lr": rates}],
-        "loops": {"fit_loop": _loop(step)},
+        "lr_schedulers": [],
     }
     if trained is not None and config.trainer.ema:
         contents[TRAINED] = trained
@@ -103,75 +95,58 @@ def _shapes(tensors: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked_optimizer(
-    saved: Any, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, may_be_empty: bool
-) -> dict[str, Any]:
-    """An optimizer's state_dict in the current groups, with the settings of the config."""
+def _checked_optimizer(saved: Any, model: nn.Module, config: Config, step: int, may_be_empty: bool) -> dict[str, Any]:
+    """An optimizer's state_dict in the current parameter groups, with the settings of the config."""
     _require(isinstance(saved, list) and len(saved) == 1, "optimizer_states must be a list of one", saved)
-    (saved,) = saved
+    optimizer = build_optimizer(model, config.optimizer)
     combined, parts = hasattr(optimizer, "parts"), getattr(optimizer, "parts", (optimizer,))  # Muon and AdamW
-    found: Any = saved.get("parts") if combined and isinstance(saved, dict) else [saved]
+    found: Any = saved[0].get("parts") if combined and isinstance(saved[0], dict) else saved
     _require(isinstance(found, list) and len(found) == len(parts), f"expected {len(parts)} optimizers", found)
-    for part in found:
-        groups: Any = part.get("param_groups") if isinstance(part, dict) else None
-        _require(isinstance(groups, list), "param_groups must be a list", groups)
-        for group in groups:
-            numbers: Any = group.get("params") if isinstance(group, dict) else None
-            fits = isinstance(numbers, list) and all(isinstance(number, int) for number in numbers)
-            _require(fits, "params must be a list of integers", numbers)
-        numbers = [number for group in groups for number in group["params"]]
-        _require(len({*numbers}) == len(numbers), "params must be different numbers", numbers)
-        _require(isinstance(part.get("state"), dict), "state must be a dict", part.get("state"))
-    whole = regrouped({"parts": found} if combined else found[0], model)
     names = {parameter: name for name, parameter in model.named_parameters()}
+    older = parameter_groups(model, combined, set())[1:]  # with the biases of attention scores in the group with decay
     checked = [
-        _checked_part(part, current, names, step, may_be_empty)
-        for part, current in zip(whole["parts"] if combined else [whole], parts, strict=True)
+        _checked_part(state, part, older, names, step, may_be_empty) for state, part in zip(found, parts, strict=True)
     ]
     return {"parts": checked} if combined else checked[0]
 
 
-def regrouped(saved: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Convert an optimizer's state_dict to the current parameter groups of a model.
-
-    Older checkpoints have the biases of attention scores in the group with decay.
-    """
-    muon = "parts" in saved
-    adamw = saved["parts"][1] if muon else saved
-    before, now = (parameter_groups(model, muon, biases)[1:] for biases in (set(), biases_of_scores(model)))
-    numbers = [group["params"] for group in adamw["param_groups"]]
-    if [*map(len, numbers)] != [*map(len, before)]:
-        return saved
-    number = dict(zip(chain(*before), chain(*numbers), strict=True))
-    pairs = zip(adamw["param_groups"], now, strict=True)
-    adamw = {**adamw, "param_groups": [{**group, "params": [number[p] for p in params]} for group, params in pairs]}
-    return {"parts": [saved["parts"][0], adamw]} if muon else adamw
-
-
 def _checked_part(
-    saved: dict[str, Any], optimizer: torch.optim.Optimizer, names: dict[Any, str], step: int, may_be_empty: bool
+    saved: Any,
+    optimizer: torch.optim.Optimizer,
+    older: tuple[list[Tensor], ...],
+    names: dict[Any, str],
+    step: int,
+    may_be_empty: bool,
 ) -> dict[str, Any]:
-    """The state_dict of AdamW or Muon."""
-    kind, groups = type(optimizer).__name__, optimizer.state_dict()["param_groups"]
-    numbers = [group["params"] for group in saved["param_groups"]]
-    lengths = [len(group["params"]) for group in groups]
-    _require([*map(len, numbers)] == lengths, f"{kind} must have parameters in groups of {lengths}", numbers)
-    parameters = dict(zip(chain(*numbers), chain(*(group["params"] for group in optimizer.param_groups)), strict=True))
+    """The state_dict of AdamW or Muon; `older` are AdamW's groups in earlier versions."""
+    kind = type(optimizer).__name__
+    numbers: list[Any] = []
+    _require(isinstance(saved, dict) and isinstance(saved.get("state"), dict), f"{kind} must have a state", saved)
+    _require(isinstance(saved.get("param_groups"), list), "param_groups must be a list", saved.get("param_groups"))
+    for group in saved["param_groups"]:
+        numbers.append(group.get("params") if isinstance(group, dict) else None)
+        fits = isinstance(numbers[-1], list) and all(isinstance(number, int) for number in numbers[-1])
+        _require(fits, "params must be a list of integers", numbers[-1])
+    now = [group["params"] for group in optimizer.param_groups]
+    lengths = [*map(len, numbers)]
+    groups = next((groups for groups in (now, older) if [*map(len, groups)] == lengths), None)
+    _require(groups, f"{kind} must have parameters in groups of {[*map(len, now)]}", numbers)
+    of_parameter = dict(zip(chain(*(groups or ())), chain(*numbers), strict=True))
+    _require(len({*of_parameter.values()}) == len(of_parameter), "params must be different numbers", numbers)
     states = saved["state"]
     _require(states or may_be_empty, f"{kind} must have a state after {step:,} steps", states)
-    lacking = states and sorted(names[parameters[number]] for number in parameters.keys() - states.keys())
+    lacking = states and sorted(names[weight] for weight, number in of_parameter.items() if number not in states)
     _require(not lacking, f"{kind} must have a state of every parameter", f"none of {lacking}")
-    for number, state in states.items():
-        _require(number in parameters, f"{kind} must have states of the model's parameters", number)
-        _check_state(state, kind, names[parameters[number]], parameters[number].shape, step)
-    # Fused kernels ignore strides.
-    states = {number: {key: part.contiguous() for key, part in state.items()} for number, state in states.items()}
-    groups = [{**group, "params": own} for group, own in zip(groups, numbers, strict=True)]
-    return {"state": states, "param_groups": groups}
+    _require(len(states) in (0, len(of_parameter)), f"{kind} must have states of the model's parameters", [*states])
+    current, found = optimizer.state_dict(), {}
+    for number, weight in zip(chain(*(group["params"] for group in current["param_groups"])), chain(*now), strict=True):
+        if states:
+            found[number] = _checked_state(states[of_parameter[weight]], kind, names[weight], weight.shape, step)
+    return {**current, "state": found}
 
 
-def _check_state(state: Any, kind: str, name: str, shape: torch.Size, step: int) -> None:
-    """Check what an optimizer has for one parameter."""
+def _checked_state(state: Any, kind: str, name: str, shape: torch.Size, step: int) -> dict[str, Tensor]:
+    """The state of one parameter; contiguous, because fused kernels ignore strides."""
     expected = {*MOMENTS[kind], *(["step"] if kind == "AdamW" else [])}
     _require(isinstance(state, dict) and state.keys() == expected, f"{name} must have {sorted(expected)}", state)
     for key, tensor in state.items():
@@ -183,6 +158,7 @@ def _check_state(state: Any, kind: str, name: str, shape: torch.Size, step: int)
             low, high = float(tensor.min()), float(tensor.max())
             _require(low >= 0, f"{key} of {name} must be at least 0", low)
             _require(key != "step" or high <= step, f"{key} of {name} must be at most {step:,}", high)
+    return {key: tensor.contiguous() for key, tensor in state.items()}
 
 
 def _checked_callbacks(saved: Any) -> dict[str, Any]:
@@ -213,22 +189,6 @@ def _is_head(value: Any) -> bool:
         return False
     figures, numbers = value["figures"], (value["layer"], value["head"])
     return isinstance(figures, dict) and all(map(_is_number, [*numbers, *figures.values()]))
-
-
-def _loop(step: int) -> dict[str, Any]:
-    """The state of Lightning's loop after a number of steps; resume_loops adds the counters of batches."""
-    steps = {name: {"ready": step, "completed": step} for name in ("total", "current")}
-    zeros = {name: {"ready": step, "started": step, "completed": step} for name in ("total", "current")}
-    none = {name: {"ready": 0, "completed": 0} for name in ("total", "current")}
-    return {
-        "state_dict": {},
-        "epoch_loop.automatic_optimization.state_dict": {},
-        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": zeros}},
-        "epoch_loop.manual_optimization.state_dict": {},
-        "epoch_loop.manual_optimization.optim_step_progress": none,
-        "epoch_loop.scheduler_progress": steps,
-        "epoch_loop.val_loop.state_dict": {},
-    }
 
 
 def _is_number(value: Any) -> bool:

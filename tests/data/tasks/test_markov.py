@@ -80,19 +80,6 @@ def test_the_chain_is_a_function_of_its_seed_alone() -> None:
     assert not torch.equal(one.transitions, other.transitions)
 
 
-def test_batches_are_new_and_held_out_sets_are_fixed() -> None:
-    task, twin = Markov(validation_size=50, test_size=80), Markov(validation_size=50, test_size=80)
-    held_out = {split: task.examples(split).ids for split in ("validation", "test")}  # type: ignore[arg-type]
-    for split, ids in held_out.items():
-        assert torch.equal(ids, twin.examples(split).ids)  # type: ignore[arg-type]
-        assert ids.shape == ({"validation": 50, "test": 80}[split], 65)
-        assert torch.equal(task.examples(split, 7).ids, ids[:7])  # type: ignore[arg-type]
-    training = [task.batch(generator(number), 64).ids for number in range(30)]
-    assert torch.equal(training[3], task.batch(generator(3), 64).ids)
-    rows = [tuple(row) for ids in (*held_out.values(), *training) for row in ids.tolist()]
-    assert len({*rows}) == len(rows)
-
-
 @pytest.mark.parametrize(("block", "order"), [(1, 1), (1, 2), (2, 4), (9, 1)])
 def test_blocks_are_as_long_as_they_should_be(block: int, order: int) -> None:
     task = Markov(states=2, block=block, order=order)

@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from minitx.config.registry import build
 from minitx.data.examples import Pairs
 from minitx.data.splits import content_hash, in_split
 from minitx.data.tasks import TASKS, generator, hash_seed
+from parallel_files import make_files
 from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, check_answers, make, questions, same
 
 
@@ -32,16 +34,25 @@ def test_answers_are_those_of_plain_python(name: str, symbols: int, shortest: in
     check_answers(name, task, pairs)
 
 
-@pytest.mark.parametrize("name", PAIR_TASKS)
-def test_a_batch_is_a_function_of_its_seed(name: str) -> None:
-    task, twin = make(name, **FEW[name]), make(name, **FEW[name])
+@pytest.mark.parametrize("name", [*PAIR_TASKS, "markov", "text", "masked_text", "translation"])
+def test_examples_are_a_function_of_their_seed(name: str, tmp_path: Path) -> None:
+    (make_files(tmp_path) / "some.txt").write_text("the cat sat on the mat, " * 40)
+    text = {"path": str(tmp_path / "some.txt"), "block": 16, "test_share": 0.2}
+    others = {"markov": {}, "text": text, "masked_text": text, "translation": {"path": str(tmp_path)}}
+    options = {**FEW, **others}[name]
+    task, twin = make(name, **options), make(name, **options)
     first = task.batch(generator(1, 2, 3), 32)
+    held_out = {split: task.examples(split, 20) for split in ("validation", "test")}
     task.batch(generator(9), 5)  # other batches leave no trace
     torch.manual_seed(99)  # nor does the global generator
     state = torch.get_rng_state()
     assert same(first, task.batch(generator(1, 2, 3), 32))
     assert same(first, twin.batch(generator(1, 2, 3), 32))
     assert not same(first, task.batch(generator(1, 2, 4), 32))
+    for split, examples in held_out.items():
+        assert same(examples, twin.examples(split, 20))
+        assert len(task.examples(split, 3)) == 3
+    assert not same(*held_out.values())
     assert torch.equal(torch.get_rng_state(), state), "which does not change"
 
 
@@ -70,17 +81,15 @@ def test_the_longest_example_is_as_long_as_specified(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAIR_TASKS)
-def test_splits_are_fixed_right_and_apart(name: str) -> None:
-    """Held-out sets are always the same, hold nothing twice and are answered in plain Python; no split shares a row."""
+def test_splits_are_right_and_apart(name: str) -> None:
+    """Held-out sets hold nothing twice and are answered in plain Python; no split shares a row."""
     sizes = {"validation_size": 40, "test_size": 60}
-    task, twin = make(name, **FEW[name], **sizes), make(name, **FEW[name], **sizes)
+    task = make(name, **FEW[name], **sizes)
     found: dict[Any, set[tuple[str, ...]]] = {
         "training": {one for n in range(4) for one in questions(task, task.batch(generator(n), 256))}
     }
     for split, size in (("validation", 40), ("test", 60)):
         first = task.examples(split)
-        task.batch(generator(3), 10)
-        assert same(first, twin.examples(split))
         found[split] = {*questions(task, first)}
         assert 5 < len(found[split]) == len(first) <= size
         check_answers(name, task, first)
@@ -169,16 +178,6 @@ def test_the_same_task_with_questions_of_one_length(name: str) -> None:
     assert task.trained_lengths == getattr(task, option) == (3, 5), "the task itself is unchanged"
 
 
-@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4))
-def test_a_seed_of_several_numbers_depends_on_every_one(numbers: list[int]) -> None:
-    value = hash_seed(*numbers)
-    assert 0 <= value < 2**64
-    for place in range(len(numbers)):
-        changed = [*numbers]
-        changed[place] += 1
-        assert hash_seed(*changed) != value
-
-
 def test_seeds_depend_on_the_order_of_numbers_and_similar_ones_are_unrelated() -> None:
     grid = [hash_seed(seed, number, rank) for seed in range(20) for number in range(20) for rank in range(4)]
     assert len({*grid, hash_seed(1), hash_seed(1, 2), hash_seed(2, 1), hash_seed(1, 2, 0, 0)}) == len(grid) + 4
@@ -202,51 +201,25 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("sort", {"batch_size": 0}, r"data\.batch_size.* got 0"),
         ("sort", {"symbols": 4, "length": (2, 5), "distinct": True}, r"data\.symbols must be at least 5 .* got 4"),
-        ("copy", {"test_size": 2**21}, r"data\.test_size: expected at most 1,048,576, got 2097152"),
-        ("copy_twice", {"symbols": 0}, r"data\.symbols.* got 0"),
         ("parity", {"length": (3, 2)}, r"data\.length.* got \[3, 2\]"),
-        ("dyck", {"kinds": 0}, r"data\.kinds.* got 0"),
-        ("dyck", {"kinds": 5}, r"data\.kinds.* got 5"),
-        ("dyck", {"depth": 0}, r"data\.depth.* got 0"),
         ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, .* got 4"),
         ("induction", {"length": (2, 5)}, r"data\.length.* got \[2, 5\]"),
         ("associative_recall", {"symbols": 7}, r"data\.symbols.* got 7"),
-        ("associative_recall", {"pairs": (0, 4)}, r"data\.pairs.* got \[0, 4\]"),
         ("associative_recall", {"pairs": (4, 33)}, r"data\.pairs.* got \[4, 33\]"),
-        ("associative_recall", {"queries": 0}, r"data\.queries.* got 0"),
         ("associative_recall", {"queries": 5}, r"data\.queries.* got 5"),
         ("addition", {"digits": (0, 3)}, r"data\.digits must be .* got \[0, 3\]"),
-        ("modular_addition", {"modulus": 1}, r"data\.modulus.* got 1"),
-        ("modular_addition", {"train_share": 0.0}, r"data\.train_share.* got 0"),
         ("modular_addition", {"modulus": 2, "train_share": 0.7}, r"data\.train_share.* got 0.7"),
-        ("markov", {"states": 1}, r"data\.states.* got 1"),
-        ("markov", {"order": 0}, r"data\.order.* got 0"),
-        ("markov", {"block": 0}, r"data\.block.* got 0"),
-        ("markov", {"chain": -1}, r"data\.chain.* got -1"),
-        ("markov", {"concentration": 0.0}, r"data\.concentration.* got 0"),
-        ("markov", {"concentration": float("nan")}, r"data\.concentration.* got nan"),
         ("markov", {"states": 40, "order": 2}, r"data\.order.* got 40 to the power of 2"),
         ("number_words", {"languages": ("en", "de", "en")}, r"data\.languages .* none twice, got \['en', 'de', 'en'\]"),
         ("number_words", {"languages": ("en", "frr")}, r"data\.languages: unknown language 'frr'; did you mean fr\?"),
-        ("number_words", {"numbers": (5, 4)}, r"data\.numbers must be .* got \[5, 4\]"),
         ("number_words", {"numbers": (0, 10**6)}, r"data\.numbers must be .* <= 999999, got \[0, 1000000\]"),
-        ("dates", {"languages": ("de", "en_GG")}, r"data\.languages: unknown language 'en_GG'; did you mean en_GB\?"),
         ("dates", {"formats": ()}, r"data\.formats must name at least one.* got \[\]"),
-        ("dates", {"years": (2000, 1999)}, r"data\.years must be .* got \[2000, 1999\]"),
         ("dates", {"years": (999, 2000)}, r"data\.years must be .* got \[999, 2000\]"),
         ("dates", {"years": (2000, 9999)}, r"data\.years must be .* got \[2000, 9999\]"),
-        ("text", {"block": 0}, r"data\.block.* got 0"),
-        ("text", {"validation_share": -0.1}, r"data\.validation_share.* got -0.1"),
-        ("text", {"test_share": 1.0}, r"data\.test_share.* got 1"),
         ("text", {"validation_share": 0.6, "test_share": 0.4}, "nothing for training"),
         ("text", {"isolate": True, "documents": "whole"}, r"data\.isolate: data\.documents whole"),
-        ("masked_text", {"mask_share": 0.0}, r"data\.mask_share.* got 0"),
-        ("translation", {"max_tokens": 0}, r"data\.max_tokens: expected an integer of at least 1, got 0"),
-        ("translation", {"buckets": 0}, r"data\.buckets: expected an integer of at least 1, got 0"),
         ("translation", {"source": "en"}, r"data\.source and data\.target must be two languages, both are en"),
-        ("imported_pairs", {"max_tokens": 0}, r"data\.max_tokens: expected an integer of at least 1, got 0"),
     ],
 )
 def test_options_out_of_range_are_refused(name: str, options: dict, sentence: str) -> None:
@@ -261,6 +234,7 @@ def test_options_out_of_range_are_refused(name: str, options: dict, sentence: st
         ({"name": "number_words", "direction": "backwards"}, r"data\.direction"),
         ({"name": "number_words", "languages": "en"}, r"data\.languages"),
         ({"name": "parity", "symbols": 3}, r"unknown key data\.symbols"),
+        ({"name": "markov", "concentration": float("nan")}, r"data\.concentration.* got nan"),
         ({"name": "text", "block": 0, "test_share": -1.0}, r"data\.block: .* got 0 .*\ndata\.test_share: .* got -1"),
     ],
 )

@@ -60,18 +60,12 @@ def test_two_steps(name: str, architecture: str) -> None:
     assert ("floor" in report) == (name == "markov")
 
 
-def test_the_floor_is_reported() -> None:
-    resolved, task, model, *_ = resolve(config("markov", "decoder_only"))
-    report = evaluation_report(Predictor(model.eval(), task.vocabulary, resolved))
-    assert report["floor"] == task.floor
-    assert report["loss"] > report["floor"]
-    (line,) = (line for line in table(report).splitlines() if "floor" in line)
-    assert line.split()[-1] == f"{report['floor']:.4f}"
-
-
-def test_a_chain_is_continued_past_its_block() -> None:
+def test_a_chain_has_a_floor_and_is_continued_past_its_block() -> None:
     resolved, task, model, *_ = resolve(config("markov", "decoder_only"))
     predictor = Predictor(model.eval(), task.vocabulary, resolved)
+    report = evaluation_report(predictor)
+    assert report["loss"] > report["floor"] == task.floor
+    assert f"{task.floor:.4f}" in table(report)
     options = GenerationOptions(min_new_tokens=30, max_new_tokens=30)
     assert len(predictor.generations(["3 1 2"], options)[0][0].ids) == 30
     assert predictor.text_generator().context == 12
@@ -88,11 +82,6 @@ def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
     resolved, task, model, *_ = resolve(config(name, "decoder_only"))
     with pytest.raises(ValueError, match=f"--lengths .* trained on {name}"):
         evaluation_report(Predictor(model.eval(), task.vocabulary, resolved), lengths="1:3")
-
-
-def test_an_encoder_alone_never_completes_brackets() -> None:
-    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only"):
-        resolve(config("dyck", "encoder_only", depth=5, length=(1, 5)))
 
 
 @pytest.mark.parametrize(("recompute", "kept"), [(False, 4), (True, 1)])

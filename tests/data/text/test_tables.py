@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +69,6 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
     assert documents(corpus) == documents(corpus) == [*TEXTS, "b"]
 
 
-def test_rows_without_text_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "table.jsonl"
-    path.write_text('{"text": "a"}\n{"text": null}\n{"other": 1}\n{"text": "b"}\n')
-    assert documents(corpora.load(str(path))) == ["a", "b"]
-
-
-def test_rows_as_one_running_text(tmp_path: Path) -> None:
-    corpus = corpora.load(table(tmp_path, ".jsonl", ["a\n", "b\n"]), documents="whole")
-    assert not corpus.packed
-    assert "".join(text for chunk in corpus.chunks() for text in chunk.texts) == "a\nb\n"
-    assert all(chunk.unfinished for chunk in corpus.chunks())
-
-
 def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
     for name, content in (("folder/deeper", "c"), ("folder/deep/b", "b"), ("folder/a", "a")):
         table(tmp_path, ".jsonl", [content], name=name)
@@ -88,15 +76,20 @@ def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
     assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "b", "c"]
 
 
-def test_no_copy_is_made_of_a_table(tmp_path: Path) -> None:
-    documents(corpora.load(table(tmp_path, ".jsonl", ["x" * 100_000] * 3)))
+def test_no_copy_is_made_of_a_table_and_rows_without_text_are_skipped(tmp_path: Path) -> None:
+    path = Path(table(tmp_path, ".jsonl", ["x" * 100_000] * 3))
+    path.write_text(path.read_text() + '{"text": null}\n{"other": 1}\n{"text": "b"}\n')
+    assert documents(corpora.load(str(path)))[3:] == ["b"]
     copies = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "table.jsonl"]
     assert sum(path.stat().st_size for path in copies) < 1000
 
 
 def test_a_key_depends_on_content_column_and_documents(tmp_path: Path) -> None:
     path = table(tmp_path, ".jsonl", ["a", "b"])
-    keys = {corpora.load(path).key, corpora.load(path, "number").key, corpora.load(path, documents="whole").key}
+    whole = corpora.load(path, documents="whole")
+    assert not whole.packed
+    assert "".join(text for chunk in whole.chunks() for text in chunk.texts if chunk.unfinished) == "ab"
+    keys = {corpora.load(path).key, corpora.load(path, "number").key, whole.key}
     assert corpora.load(path).key == corpora.load(path, documents="row").key
     keys.add(corpora.load(table(tmp_path, ".jsonl", ["a", "c"])).key)
     assert len(keys) == 4
@@ -181,21 +174,18 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_data_set_on_the_hub_is_streamed(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps its key until it changes."""
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: pytest.fail("made a copy"))
-    corpus = corpora.load("some/data", streaming=True)
+    load = partial(corpora.load, "some/data", streaming=True)
+    corpus = load()
     assert documents(corpus) == documents(corpus) == ["a", "b"]
     assert not [*tmp_path.rglob("*.arrow")]
-
-
-def test_a_streamed_data_set_keeps_its_key_until_it_changes(hub: Path) -> None:
-    def key(*column: str, **options: Any) -> str:
-        return corpora.load("some/data", *column, streaming=True, **options).key
-
-    first = key()
-    assert key() == first
-    assert first not in (key("number"), key(documents="whole"))
+    assert load().key == corpus.key not in (load(column="number").key, load(documents="whole").key)
+    (hub / "train.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"data\.path: reading some/data broke off"):
+        [*corpus.chunks()]
     table(hub, ".jsonl", ["a", "c", "d"], name="train")
-    assert key() != first
+    assert load().key != corpus.key
 
 
 def test_a_data_set_on_the_hub_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +214,3 @@ def test_a_failing_hub_is_one_sentence(streaming: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(datasets, "load_dataset", fail)
     monkeypatch.setattr(datasets, "load_dataset_builder", fail)
     refused("some/data", r"data\.path: some/data .*\(RuntimeError: Config name is missing\.\)", streaming=streaming)
-
-
-def test_a_stream_that_breaks_off_is_one_sentence(hub: Path) -> None:
-    corpus = corpora.load("some/data", streaming=True)
-    (hub / "train.jsonl").unlink()
-    with pytest.raises(ValueError, match=r"data\.path: reading some/data broke off"):
-        [*corpus.chunks()]

@@ -100,7 +100,3 @@ def test_a_run_writes_them_at_its_end(trained: Any) -> None:
         assert len(labels) == len(vectors) > 0
         assert {len(line.split("\t")) for line in labels} == {len(COLUMNS)}
         assert {len(line.split("\t")) for line in vectors} == {32}
-
-
-def test_they_are_not_written_unless_requested(trained: Any) -> None:
-    assert not (trained() / "projector_config.pbtxt").exists()

@@ -15,19 +15,17 @@ from minitx.training import api
 from minitx.training.api import train_config as train
 from tests.training.interrupting import break_off, scalars
 
-Curves = dict[str, list[tuple[int, float]]]
-LOG = {"every_n_steps": 1, "attention": {"every_n_validations": 0}}
 
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the run, with nothing that leads to a server."""
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    return tmp_path / "runs/small/v0"
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}.items():
+        monkeypatch.setenv(name, value)
+
+
+Curves = dict[str, list[tuple[int, float]]]
+LOG = {"every_n_steps": 1, "attention": {"every_n_validations": 0}}
 
 
 def of_csv(folder: Path) -> Curves:

@@ -1,6 +1,7 @@
 """Training that ends before max_steps: at a figure of the validations, or once it improves no longer."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,9 +51,8 @@ def test_which_validation_is_the_last(
 
 
 def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
-    small: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    small: Any, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "runs/small/v0"
     sections = {"trainer": {**EVERY_STEP, "stop_when": {"metric": "loss", "at_most": 100.0}}}
     results = train(small(**sections))
     assert (results["steps"], results["solved_at_step"]) == (2, 1)

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +21,12 @@ from minitx.config.errors import RunFailed
 from minitx.tensorboard.events import EventFile
 from minitx.training import api
 from minitx.training.api import train_config as train
-from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 from minitx.training.resilience.disk import TolerantFiles
+from tests.training.interrupting import acting, state
 from tests.training.interrupting import events as read_events
-from tests.training.interrupting import state
 
 STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2}
-
-
-@contextmanager
-def acting(acts: dict[int, Callable[[], object]]) -> Iterator[None]:
-    """Call functions at the start of these steps."""
-    original = TransformerModule.on_train_batch_start
-
-    def on_train_batch_start(self: TransformerModule, batch: Any, index: int) -> None:
-        acts.get(self.trainer.global_step, lambda: None)()
-        original(self, batch, index)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransformerModule, "on_train_batch_start", on_train_batch_start)
-        yield
 
 
 class FullDisk:
@@ -66,22 +49,16 @@ class FullDisk:
         refuse(os, "fsync")
         refuse(Path, "open")
 
-    def fill(self) -> None:
-        self.full = True
+    def fill(self, full: bool = True) -> None:
+        self.full = full
 
     def free(self) -> None:
-        self.full = False
+        self.fill(False)
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
     return FullDisk(monkeypatch)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder of the first run of small(...)."""
-    return tmp_path / "runs/small/v0"
 
 
 def saved(folder: Path, name: str = "last") -> int:
@@ -130,14 +107,12 @@ def test_a_best_that_could_not_be_written_is_not_the_best(
 
 def test_a_run_whose_last_save_fails_can_be_resumed(small: Any, folder: Path, disk: FullDisk, capsys: Any) -> None:
     config = small(trainer=STEPS)
-    with acting({5: disk.fill}):
-        with pytest.raises(RunFailed, match=r"end of training could not be saved \(No space.*last.ckpt is of step 4"):
-            train(config)
+    message = r"end of training could not be saved \(No space.*last.ckpt is of step 4"
+    for resume in (False, True):
+        with acting({5: disk.fill}), pytest.raises(RunFailed, match=message):
+            train(config, resume)
         assert "the one of step 4 is kept" in capsys.readouterr().out
         disk.free()
-        with pytest.raises(RunFailed, match=r"last.ckpt is of step 4"):
-            train(config, resume=True)
-    disk.free()
     assert saved(folder) == 4
     assert minitx.load(folder, device="cpu")
     assert train(config, resume=True)["steps"] == saved(folder) == 8
@@ -158,33 +133,23 @@ def test_results_that_cannot_be_written_are_printed(
 
 
 def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    worse = {"lr": 5.0}  # than the validation before
-    with acting({5: lambda: shutil.rmtree(folder.parents[1])}):
-        train(small(trainer=STEPS, log={"every_n_steps": 1}, optimizer=worse))
-    assert capsys.readouterr().out.count(f"{folder} was removed during the run: it is created again") == 1
-    assert saved(folder) == 8
-    assert saved(folder, "best") == 8, "a removed file is not the best"
-    assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
-    assert json.loads((folder / "results.json").read_text())["steps"] == 8
-    assert logged(folder)[-2:] == [7, 8]
-
-
-def test_a_folder_that_cannot_be_created_again_does_not_end_the_run(
-    small: Any, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As of a disk that is unmounted; in the end it is there again."""
+    """Also when that fails at first, as of a disk that is unmounted; no failure ends the run."""
 
     def replace() -> None:
         shutil.rmtree(folder)
         folder.write_text("a file")
 
-    with acting({3: replace, 6: folder.unlink}):
-        train(small(trainer=STEPS))
+    worse = {"lr": 5.0}  # than the validation before
+    with acting({3: replace, 5: folder.unlink, 6: lambda: shutil.rmtree(folder.parents[1])}):
+        train(small(trainer={**STEPS, "val_every_n_steps": 2}, log={"every_n_steps": 1}, optimizer=worse))
     out = capsys.readouterr().out
     assert re.search(r"last.ckpt cannot be written \(.+\): the one of step 2 is kept", out)
     assert f"{folder}: last.ckpt is written again" in out
-    assert saved(folder) == 8
-    assert (folder / "config.yaml").exists()
+    assert f"{folder} was removed during the run: it is created again" in out
+    assert saved(folder) == saved(folder, "best") == 8, "a removed file is not the best"
+    assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
+    assert json.loads((folder / "results.json").read_text())["steps"] == 8
+    assert logged(folder)[-2:] == [7, 8]
 
 
 def test_a_folder_that_is_full_from_the_start_is_refused(tmp_path: Path, disk: FullDisk, capsys: Any) -> None:
@@ -268,14 +233,6 @@ def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_pat
         with pytest.raises(OSError, match="No space left"):
             checkpoint.write({"weights": torch.zeros(1000)}, tmp_path / "last.ckpt")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_line_that_cannot_be_written_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(*_words: Any, **_more: Any) -> None:
-        raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-    monkeypatch.setattr("builtins.print", write)
-    print_line("a line")
 
 
 def test_the_curves_of_a_run_whose_clock_is_set_back_stay_in_order(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,6 +1,7 @@
 """Losses and gradients that are not finite change no weight, and the run names their origin."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD
 
-from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.config.schema import OptimizerConfig
 from minitx.nn import FeedForward
@@ -61,24 +61,27 @@ def break_at(
     patch.setattr(FeedForward, "forward", forward)
 
 
-@pytest.mark.parametrize(("precision", "accumulate"), [("32-true", 2), ("bf16-mixed", 1)])
+@pytest.mark.parametrize(
+    ("precision", "accumulate", "how", "loss"), [("32-true", 2, "forward", "nan"), ("bf16-mixed", 1, "backward", r"\d")]
+)
 def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int
+    small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int, how: str, loss: str
 ) -> None:
-    break_at(monkeypatch, {4})
+    break_at(monkeypatch, {4}, how)
     config = small(
         model={"n_layers": 2, "dropout": 0.1},
         trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 2},
     )
-    with pytest.raises(RunFailed) as failed:
+    place = r"encoder\.layers\.0\.ffn \(FeedForward\)"
+    if how == "backward":
+        place = r"encoder\.layers\.0\.ffn\.\w+ \(Linear\)"
+    where = rf"in the .*output of {place}\. Last.ckpt of step 4 is kept"
+    pattern = rf"step 5: loss {loss}.*, learning rate 0.0025, gradient norm nan; it first shows {where}"
+    with pytest.raises(RunFailed, match=pattern) as failed:
         train(config)
     message = str(failed.value)
-    assert "training diverged at step 5: loss nan, learning rate 0.0025, gradient norm nan" in message
-    assert "it first shows in the output of encoder.layers.0.ffn (FeedForward)" in message
-    assert "Last.ckpt of step 4 is kept" in message
     for key in ("optimizer.lr", "warmup_steps", "gradient_clip_val", "trainer.skip_nonfinite_steps true"):
         assert key in message
-    folder = tmp_path / "runs/small/v0"
     assert state(folder)["global_step"] == 4
     for name in ("last", "best"):
         assert all(weight.isfinite().all() for weight in state(folder, name)["state_dict"].values())
@@ -87,30 +90,12 @@ def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
     assert train(config, resume=True)["steps"] == 6
 
 
-def test_a_gradient_that_diverges_is_followed_to_its_layer(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    break_at(monkeypatch, {0}, "backward", "decoder.layers.0.ffn")
-    with pytest.raises(RunFailed, match=r"step 1: loss \d.*gradient norm nan.*backward.*decoder\.layers\.0") as failed:
-        train(small())
-    assert "Nothing was saved before" in str(failed.value)
-
-
-def test_the_command_line_prints_one_sentence(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    words = "--data.name=reverse --data.validation_size=8 --data.test_size=8 --trainer.max_steps=60 --model.d_model=16"
-    rate = ["--optimizer.lr=1e30", "--optimizer.schedule.warmup_steps=0", f"--run.folder={tmp_path}"]
-    with pytest.raises(SystemExit) as stop:
-        main(["train", *words.split(), *rate, "--trainer.accelerator=cpu"])
-    assert stop.value.code == 1
-    message = capsys.readouterr().err
-    assert message.startswith("minitx: training diverged at step 2: ")
-    assert len(message.splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("optimizer", "precision", "how"),
     [("adamw", "32-true", "backward"), ("muon", "32-true", "forward"), ("adamw", "bf16-mixed", "forward")],
 )
 def test_skipped_steps_change_nothing_and_are_counted(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, optimizer: str, precision: str, how: str
+    small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, optimizer: str, precision: str, how: str
 ) -> None:
     """A run that skips its last steps ends with the weights and the states that it had before them."""
     trainer = {"precision": precision, "skip_nonfinite_steps": True, "max_steps": 8, "save_every_n_steps": 3}
@@ -119,7 +104,6 @@ def test_skipped_steps_change_nothing_and_are_counted(
         break_at(patch, {1, 3, 4, 5, 6, 7}, how)
         results = train(config)
     assert results["skipped_steps"] == 6
-    folder = tmp_path / "runs/small/v0"
     assert json.loads((folder / "results.json").read_text())["skipped_steps"] == 6
     assert "6 steps skipped" in capsys.readouterr().out
     last, best = (state(folder, name) for name in ("last", "best"))
@@ -155,8 +139,7 @@ def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, m
     def spoil(self: TransformerModule, batch: Any, index: int) -> None:
         original(self, batch, index)
         if self.trainer.global_step == 3:
-            with torch.no_grad():
-                self.model.embedding.table.weight[0, 0] = float("inf")  # padding, which nothing reads
+            self.model.embedding.table.weight.data[0, 0] = float("inf")  # padding, which nothing reads
 
     monkeypatch.setattr(TransformerModule, "on_train_batch_start", spoil)
     with pytest.raises(RunFailed, match=r"the weights embedding\.table\.weight are not finite"):
@@ -185,18 +168,19 @@ def test_deferred_and_immediate_decisions_are_the_same(
     stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))
     adamw = getattr(stepping, "parts", [stepping])[-1]
     steps, taken = FiniteSteps(skip), 0
-    for step, factor in enumerate([1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]):
+    factors = [1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]
+    for step, factor in enumerate([float("nan"), *factors] if skip else factors):  # at first there is no momentum
         before = snapshot(layer, stepping)
         steps.add_losses(torch.tensor(0))
         steps.before_step(stepping, set_gradients(layer, factor), step, None)
         stepping.step()
-        good = step < 2 or (skip and step in (3, 5))
+        good = math.isfinite(factor) and (skip or step < 2)
         taken += good
         after = snapshot(layer, stepping)
         assert all(torch.equal(one, other) != good for one, other in zip(before, after, strict=False))
-        assert int(adamw.state[layer.bias]["step"]) == taken
+        assert int(adamw.state.get(layer.bias, {"step": 0})["step"]) == taken
     assert steps.deferred == deferred
-    assert (int(steps.skipped), int(steps.in_a_row), int(steps.first)) == ((2, 0, 4) if skip else (4, 4, 2))
+    assert (int(steps.skipped), int(steps.in_a_row), int(steps.first)) == ((3, 0, 5) if skip else (4, 4, 2))
 
 
 def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
@@ -204,17 +188,6 @@ def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
     states = [state for part in getattr(optimizer, "parts", [optimizer]) for state in part.state.values()]
     tensors = [*layer.parameters(), *(tensor for state in states for tensor in state.values())]
     return [tensor.detach().clone() for tensor in tensors]
-
-
-def test_a_first_step_that_is_not_finite_changes_nothing_of_muon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no momentum yet."""
-    monkeypatch.setattr(Tensor, "is_cuda", True)
-    layer, steps = nn.Linear(4, 3), FiniteSteps(skip=True)
-    optimizer, before = build_optimizer(layer, OptimizerConfig(name="muon")), layer.weight.detach().clone()
-    steps.before_step(optimizer, set_gradients(layer, float("nan")), 0, None)
-    optimizer.step()
-    assert torch.equal(layer.weight, before)
-    assert all(state["momentum_buffer"].eq(0).all() for state in optimizer.parts[0].state.values())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -7,7 +7,6 @@ random moments of training and saving, a half at chosen points.
 import os
 import random
 import signal
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,6 @@ POINTS: dict[str, tuple[Any, str, int]] = {
     "load": (run, "load", 1),
 }
 """Functions that a process dies in: owner, name, and how many calls of it a run survives, at most."""
-MEMORY = Path("/dev/shm")
 LONGEST_WAIT = 120.0
 
 
@@ -88,9 +86,7 @@ def die_in(point: str, chance: random.Random) -> None:
     setattr(owner, name, dying)
 
 
-def killed_run(
-    folder: Path, config: Config, temporary: Path, most: int, chance: random.Random, point: str = "random"
-) -> tuple[int, int]:
+def killed_run(folder: Path, config: Config, most: int, chance: random.Random, point: str) -> tuple[int, int]:
     """Train a run that is killed up to `most` times and resumed each time, to its end.
 
     The point is one of POINTS, random, or SIGHUP.
@@ -107,7 +103,7 @@ def killed_run(
         if not resume and list(version.glob("events*")):  # killed before its first save: there is nothing to resume
             version.rename(folder / f"{name}_gone_{killed}")
         dies = partial(die_in, point, random.Random(chance.random())) if point in POINTS and killed < most else str
-        process = start_process(config, log, resume, temporary, dies)
+        process = start_process(config, log, resume, dies)
         if killed == most or point in POINTS:
             process.join(LONGEST_WAIT)
             ended = process.exitcode != -signal.SIGKILL
@@ -126,18 +122,14 @@ def killed_run(
         assert all(step == int(name[5:]) for name, step in steps.items() if name.startswith("step_"))
 
 
-def kill_runs(
-    folder: Path, temporary: Path, kills: int, seed: int, steps: int = 120, point: str = "random"
-) -> tuple[int, int]:
+def kill_runs(folder: Path, kills: int, seed: int, steps: int, point: str = "random") -> tuple[int, int]:
     """Kill runs until there have been so many kills; each is compared with one that was not killed."""
     chance, straight = random.Random(seed), folder / "straight/v0"
     train(config(folder, "straight", steps))
     killed = torn = runs = 0
     while killed < kills:
         version = folder / f"killed_{runs}/v0"
-        times, in_write = killed_run(
-            folder, config(folder, version.parent.name, steps), temporary, kills - killed, chance, point
-        )
+        times, in_write = killed_run(folder, config(folder, version.parent.name, steps), kills - killed, chance, point)
         killed, torn, runs = killed + times, torn + in_write, runs + 1
         assert_same_run(straight, version)
         assert not list(version.glob(".*")), "unfinished files are removed"
@@ -147,23 +139,14 @@ def kill_runs(
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    assert kill_runs(tmp_path, tmp_path, FEW, seed=0, steps=26)[0] == FEW
+    assert kill_runs(tmp_path, FEW, seed=0, steps=26)[0] == FEW
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["one file system", "two file systems"])
-def test_many_kills(tmp_path: Path, elsewhere: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    if elsewhere and (not MEMORY.is_dir() or MEMORY.stat().st_dev == tmp_path.stat().st_dev):
-        pytest.skip(f"{MEMORY} is no other file system")
-    with tempfile.TemporaryDirectory(dir=MEMORY if elsewhere else tmp_path) as temporary:
-        killed, torn = kill_runs(tmp_path, Path(temporary), KILLS // 4, seed=1 + elsewhere + SEED)
-    with capsys.disabled():
-        print(f"\n{killed} kills, {torn} of them in the middle of a write")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("point", "share"), [*((point, 12) for point in POINTS), ("SIGHUP", 3)])
-def test_kills_at_chosen_points(tmp_path: Path, point: str, share: int, capsys: pytest.CaptureFixture[str]) -> None:
-    killed, torn = kill_runs(tmp_path, tmp_path, KILLS // share, SEED, steps=40, point=point)
+@pytest.mark.parametrize(
+    ("point", "share", "steps"), [("random", 2, 120), *((point, 12, 40) for point in POINTS), ("SIGHUP", 3, 40)]
+)
+def test_many_kills(tmp_path: Path, point: str, share: int, steps: int, capsys: pytest.CaptureFixture[str]) -> None:
+    killed, torn = kill_runs(tmp_path, KILLS // share, SEED, steps, point)
     with capsys.disabled():
         print(f"\n{point}: {killed} kills, {torn} of them in the middle of a write")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.training.resilience.memory import KeepFreedMemory
+from minitx.training.resilience.memory import freed_memory_kept
 from tests.training.interrupting import FORK
 
 BLOCKS, BLOCK = 12, 4_000_000  # freed together, as after a backward: more than glibc keeps by default
@@ -29,7 +29,7 @@ def resident_pages() -> int:
 
 
 def measure(answer: Connection) -> None:
-    with KeepFreedMemory().around():
+    with freed_memory_kept():
         for _ in range(3):
             page_faults()
         inside, resident = page_faults(), resident_pages()
@@ -64,11 +64,11 @@ class Refusing:
 def test_the_environment_decides(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(ctypes, "CDLL", Refusing)
-    with KeepFreedMemory().around():
+    with freed_memory_kept():
         pass
 
 
 def test_another_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    with KeepFreedMemory().around():
+    with freed_memory_kept():
         pass

@@ -1,6 +1,7 @@
-"""Packed documents from a config to a checkpoint that is used."""
+"""Running text, masked text and packed documents, from a config to a checkpoint that is used."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import minitx
 from minitx.cli.main import main
 from minitx.config.schema import Config
 from minitx.data.examples import _longest_document
+from minitx.data.tasks import MaskedText
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
 from minitx.training.describe import describe
@@ -70,17 +72,23 @@ def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) 
     assert predictor.generate(["a", "f"]) == ["bcde", "gh"]
 
 
-@pytest.mark.parametrize("tokenizer", [{"name": "byte"}, {"name": "word", "size": 5}, {"name": "unigram", "size": 270}])
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only"])
-def test_any_tokenizer(packed: Callable, architecture: str, tokenizer: dict[str, Any]) -> None:
-    """Also one that cannot encode its own decoded text: unknown words are lost, and their neighbours joined."""
-    texts = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlonger"] * 40
-    assert train(packed(architecture, texts, data={"tokenizer": tokenizer}))["loss"] > 0
+LONG = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlonger"] * 40
 
 
-@pytest.mark.parametrize("texts", [["a", "b", "c"] * 60, ["a"] * 100])
-def test_documents_of_one_character(packed: Callable, texts: list[str]) -> None:
-    assert train(packed(texts=texts, data={"block": 2}))["loss"] >= 0
+@pytest.mark.parametrize(
+    ("architecture", "texts", "data"),
+    [
+        ("encoder_only", LONG, {"tokenizer": {"name": "byte"}}),
+        ("decoder_only", LONG, {"tokenizer": {"name": "word", "size": 5}}),  # cannot encode its own decoded text
+        ("encoder_only", LONG, {"tokenizer": {"name": "unigram", "size": 270}}),
+        ("decoder_only", ["a", "b", "c"] * 60, {"block": 2}),
+        ("decoder_only", ["a"] * 100, {"block": 2}),
+    ],
+)
+def test_any_tokenizer_and_documents_of_one_character(
+    packed: Callable, architecture: str, texts: Any, data: Any
+) -> None:
+    assert train(packed(architecture, texts, data=data))["loss"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -89,3 +97,57 @@ def test_documents_of_one_character(packed: Callable, texts: list[str]) -> None:
 def test_the_longest_document_of_a_row(row: list[int], expected: tuple[int, int]) -> None:
     place = _longest_document(row, 9)
     assert (place.start, place.stop) == expected
+
+
+@pytest.fixture
+def masked(small: Any, cat: Path) -> Callable[..., Config]:
+    """masked(section={key: value}, ...): a config of masked language modelling."""
+    data = {"name": "masked_text", "path": str(cat)}
+    return lambda model=None, **sections: small(
+        data=data, model={"architecture": "encoder_only", **(model or {})}, **sections
+    )
+
+
+def test_masked_text_with_its_table_and_its_report(masked: Callable, folder: Path, capsys: Any) -> None:
+    results = train(masked(log={"attention": {"pictures": True}}, trainer={"max_steps": 2}))
+    assert results["split"] == "validation"
+    assert results["bits_per_token"] == pytest.approx(results["loss"] / math.log(2))
+    assert 0.0 <= results["token_accuracy"] <= 1.0
+    assert "exact_match" not in results
+    log = events(folder)
+    assert log.Tags()["images"]
+    table = log.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert all(word in table for word in ("input", "expected", "generated", "the cat", "mask"))
+    predictor = minitx.load(folder, device="cpu")
+    assert isinstance(predictor.task, MaskedText)
+    filled = predictor.generate("the c<mask>t sat")
+    assert filled.startswith("the c")
+    assert filled.endswith("t sat")
+    capsys.readouterr()
+    main(["evaluate", str(folder)])
+    out = capsys.readouterr().out
+    assert "held out for validation" in out
+    assert "token accuracy (teacher-forced)" in out
+    assert f"{results['loss']:.4f}" in out  # the same tokens are masked each time
+    assert "exact match" not in out
+
+
+def test_masked_tokens_are_learnt(masked: Callable, cat: Path, folder: Path) -> None:
+    """Long runs of one letter: a masked letter equals its neighbours."""
+    cat.write_text("".join(letter * 40 for letter in "abcdefgh") * 10)
+    sections = {"trainer": {"max_steps": 120, "val_every_n_steps": 120}, "optimizer": {"lr": 1e-2}}
+    results = train(masked(**sections))
+    assert results["token_accuracy"] > 0.8
+    predictor = minitx.load(folder, device="cpu")
+    assert predictor.generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
+
+
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+def test_other_architectures_are_refused_for_masked_text(masked: Callable, architecture: str) -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture: .*encoder_only"):
+        resolve(masked(model={"architecture": architecture}))
+
+
+def test_running_text_has_no_prefix(small: Any, cat: Path) -> None:
+    with pytest.raises(ValueError, match=r"model\.prefix_lm needs questions and answers"):
+        resolve(small(data={"path": str(cat)}, model={"prefix_lm": True}))
