@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitx.compilation.static_cache import StaticCache
+from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
+from minitx.nn.cache import BeamCache
 
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
@@ -19,14 +20,14 @@ MAX_PROGRAMS = 64
 
 
 class CompiledStep:
-    """The compiled step of a model: one token per row and call.
+    """The compiled step of a model: one token per text and call.
 
     Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
     capacity has its own program, compiled once and kept on disk by torch.
 
     Args:
         model: a decoder; its class has `step`.
-        cache: holds the prompt; not changed.
+        cache: holds the prompt, whose tokens are copied; its rows must stay.
         total: the most tokens of a row, the prompt's included.
 
     Raises:
@@ -38,19 +39,18 @@ class CompiledStep:
             raise ConfigError(
                 "compile must be false under trace or intervene, whose hooks a compiled step does not call"
             )
-        self._model, self._used, self._total = model, cache.length, _whole_units(total)
+        self._model, self._source, self._total = model, cache, _whole_units(total)
         self._kind: Any = type(model)
-        self._capacity = min(self._total, _whole_units(cache.length + 1))
-        self._cache = StaticCache(cache, self._capacity)
+        copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
+        self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
-        if self._used == self._capacity:
-            self._capacity = min(self._total, 2 * self._capacity)
-            self._cache.grow(self._capacity)
+        """Logits [B, 1, V] after one more token for each row, [B, 1]; as many in the place of 1 as a row has beams."""
+        if self._source.length + ids.size(1) > self._cache.length:
+            self._cache.grow(min(self._total, 2 * self._cache.length))
             self._checked = False
-        self._used += 1
+        self._cache.before_step(ids, self._model.decoder.position_ids)
         step = compiled_step(self._kind, ids.device.type)
         if self._checked:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.

@@ -2,8 +2,8 @@
 
 With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
 for each token. A replayed step has the calls that compute and nothing else; views of views are one view, and small
-linear maps of one input are one map. Two consecutive steps are recorded. An integer that differs between them is a
-length, which keeps growing; if anything else differs, the step is not replayed.
+linear maps of one input are one map. Two consecutive steps are recorded. An integer that differs between them by as
+much as a length is one, which keeps growing; if anything else differs, the step is not replayed.
 """
 
 import operator
@@ -34,7 +34,7 @@ MAX_PROGRAMS = 64
 """Programs kept for one model."""
 
 Program = Callable[..., tuple[Any, ...]]
-"""From a cache's length, new ids, the cache's ids, keep and tensors to logits and the cache's new ids, keep and pos."""
+"""From a cache's lengths, new ids, the cache's state and its tensors to logits and the cache's new state."""
 
 
 class Programs:
@@ -113,15 +113,20 @@ def _in_place(function: Any) -> bool:
 
 
 class Recording:
-    """One step of a model for one new token per row, with its calls."""
+    """One step of a model for one new token per text, with its calls."""
 
     def __init__(self, model: Any, cache: Any, ids: Tensor, joined: Sequence[JoinedLinear]) -> None:
-        self.length = cache.length
-        self.inputs = [ids, cache.ids, cache.keep, *cache.tensors()]
+        self.lengths = lengths(cache)
+        self.inputs = [ids, *cache.state(), *cache.tensors()]
         with Recorder(joined) as recorder:
             self.logits: Tensor = model.step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
-        self.outputs = [self.logits, cache.ids, cache.keep, cache.pos]
+        self.outputs = [self.logits, *cache.state()]
+
+
+def lengths(cache: Any) -> tuple[int, int]:
+    """Number of tokens in a cache, and of those in one text: the same without beams."""
+    return cache.length, cache.ids.size(-1)
 
 
 def is_replayable(model: Any) -> bool:
@@ -141,7 +146,7 @@ def is_replayable(model: Any) -> bool:
 
 
 class ReplayedStep:
-    """A model's step of one token per row. Programs are kept for each model, and serve all its generations.
+    """A model's step of one token per text. Programs are kept for each model, and serve all its generations.
 
     Args:
         model: has `step`. Whether it is_replayable must not change while this object is used.
@@ -169,15 +174,15 @@ class ReplayedStep:
         self._first: Recording | None = None
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
+        """Logits [B, 1, V] after one more token for each row, [B, 1]; as many in the place of 1 as a row has beams."""
         cache = self._cache
         if self._known is None:
             return self._model.step(ids, cache)
         if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
             self._enter(self._known.by_key, ids)
         if self._program is not None:
-            logits, *after = self._program(cache.length, ids, cache.ids, cache.keep, *self._tensors)
-            cache.follow(*after)
+            logits, *after = self._program(*lengths(cache), ids, *cache.state(), *self._tensors)
+            cache.follow(ids.size(1), *after)
             return logits
         if self._key is None:
             return self._model.step(ids, cache)
@@ -185,7 +190,7 @@ class ReplayedStep:
         if self._known.joined is None:
             self._known.joined = joinable(recording.calls)
             return recording.logits
-        if self._first is not None:
+        if self._first is not None and recording.lengths[0] == self._first.lengths[0] + ids.size(1):
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
             self._known.by_key[self._key] = self._program = program_of(self._first, recording)
@@ -197,10 +202,11 @@ class ReplayedStep:
         """Look up the program for the next steps that are alike, or decide to record it."""
         cache = self._cache
         alike, rule = cache.steps_alike()
-        key = ids.device, ids.size(0), rule
-        self._buffers, self._until, self._tensors = cache.layers[0].buffers, cache.length + alike, cache.tensors()
-        self._program = known.get(key) if alike else None
-        self._key = key if key not in known and alike >= MIN_STEPS else None
+        key, tokens = (ids.device, ids.shape, type(cache), rule), ids.size(1)
+        self._buffers, self._tensors = cache.layers[0].buffers, cache.tensors()
+        self._until = cache.length + alike - tokens + 1
+        self._program = known.get(key) if alike >= tokens else None
+        self._key = key if key not in known and alike >= MIN_STEPS * tokens else None
         self._first = None
 
 
@@ -225,9 +231,11 @@ class _GraphWriter:
     """Writes the calls that two recordings share as a graph of torch.fx, in which lengths are variables."""
 
     def __init__(self, first: Recording, second: Recording) -> None:
-        self.first_length = first.length
         self.graph = fx.Graph()
-        self.length = self.graph.placeholder("length")
+        self.lengths = [
+            (self.graph.placeholder(f"length{index}"), one, two - one)
+            for index, (one, two) in enumerate(zip(first.lengths, second.lengths, strict=True))
+        ]
         self.nodes: dict[int, fx.Node] = {}  # by the id of the first recording's tensor
         self.twins: dict[int, int] = {}  # its counterpart in the second
         self.constants: list[Tensor] = []
@@ -273,17 +281,19 @@ class _GraphWriter:
             return slice(*self.argument([one.start, one.stop, one.step], [two.start, two.stop, two.step]))
         if isinstance(one, Tensor):
             if one is two and id(one) not in self.nodes:  # a weight
-                with self.graph.inserting_before(self.length):
+                with self.graph.inserting_before(self.lengths[0][0]):
                     self.name(one, two, self.graph.placeholder(f"constant{len(self.constants)}"))
                 self.constants.append(one)
             if self.twins.get(id(one)) == id(two):
                 return self.nodes[id(one)]
-        elif type(one) is type(two) is int and two == one + 1:
-            return self.graph.call_function(operator.add, (self.length, one - self.first_length))
-        elif type(one) is type(two) is int and two == one - 1:
-            return self.graph.call_function(operator.sub, (one + self.first_length, self.length))
         elif one == two:
             return one
+        elif type(one) is type(two) is int:
+            for length, start, growth in self.lengths:
+                if two - one == growth:
+                    return self.graph.call_function(operator.add, (length, one - start))
+                if one - two == growth:
+                    return self.graph.call_function(operator.sub, (one + start, length))
         raise _Different
 
     def finish(self, one: Sequence[Any], two: Sequence[Any]) -> Program:

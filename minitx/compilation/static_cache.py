@@ -1,6 +1,6 @@
-"""A cache of fixed shape.
+"""Caches of fixed shape, for a compiled step: copies of others in tensors that keep their shape from token to token.
 
-Legend: B rows, G key-value heads, K d_head.
+Legend: B rows, W beams, G key-value heads, K d_head.
 """
 
 import torch
@@ -8,30 +8,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.nn.cache import Cache, LayerCache
+from minitx.nn.cache import BeamCache, Cache, LayerCache
 from minitx.nn.position_ids import ConsecutiveIds
 
 
 class StaticCache(Cache):
-    """A copy of a cache in tensors that keep their shape from token to token, for a compiled step.
-
-    It takes one token at a time, keeps its rows, and has no window. The cache that it copies holds the prompt.
-    """
+    """A cache that takes one token at a time, keeps its rows, and has no window. The one copied holds the prompt."""
 
     ids: Tensor  # [B, capacity]
     keep: Tensor  # [B, capacity]
 
-    def __init__(self, cache: Cache, capacity: int) -> None:
+    def __init__(self, cache: Cache, capacity: int, tokens: int = 1) -> None:
         assert cache.ids is not None  # the prompt's
         for window in {layer.window for layer in cache.layers.values()} - {None}:
             raise ConfigError(f"a model with model.window {window} cannot be compiled for generation: it drops tokens")
         super().__init__(cache.memory, cache.memory_keep)
+        self.source = cache
         self.ids = cache.ids
         self.keep = cache.keep if cache.keep is not None else torch.ones_like(cache.ids, dtype=torch.bool)
-        # The index of the next token is a tensor: a number would be a constant of the compiled program.
-        self.at = torch.tensor([cache.length], device=self.ids.device)
+        # The indices of new tokens are a tensor: a number would be a constant of the compiled program.
+        self.at = torch.arange(cache.length, cache.length + tokens, device=self.ids.device)
         self.layers = {index: StaticLayerCache(self.at, layer) for index, layer in cache.layers.items()}
         self.grow(capacity)
+
+    def before_step(self, ids: Tensor, position_ids: ConsecutiveIds) -> None:
+        """Do for new tokens what is not compiled: count them."""
+        self.source.advance(ids.size(1))
 
     def append(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
         """Append one token ids [B, 1]; returns its position ids [B, 1]."""
@@ -40,20 +42,45 @@ class StaticCache(Cache):
         self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos.index_select(1, self.at)
 
-    def key_positions(self, tokens: int, window: int | None) -> Tensor:
-        """Position ids [B, capacity]; `keep` hides the empty capacity."""
-        return self.pos
-
     def advance(self, tokens: int) -> None:
         """Move the index of the next token."""
         self.at.add_(tokens)
 
     def grow(self, capacity: int) -> None:
         """Enlarge every buffer, between two steps."""
-        padding = (0, capacity - self.ids.size(1))
-        self.ids, self.keep, self.length = F.pad(self.ids, padding), F.pad(self.keep, padding), capacity
+        self.length = capacity
+        self.ids, self.keep = (F.pad(part, (0, capacity - part.size(-1))) for part in (self.ids, self.keep))
         for layer in self.layers.values():
             layer.buffers = [F.pad(part, (0, 0, 0, capacity - part.size(2))) for part in layer.buffers]
+
+
+class StaticBeamCache(StaticCache):
+    """The keys and values of beams. The cache copied shares them, and tells which tokens a beam has, and positions."""
+
+    def __init__(self, cache: BeamCache, capacity: int) -> None:
+        super().__init__(cache, capacity, cache.seen.size(1))
+        self.beams, cache.layers = cache, self.layers
+
+    def before_step(self, ids: Tensor, position_ids: ConsecutiveIds) -> None:
+        """Append tokens ids [B, W] to the beams, and copy what a step reads of them."""
+        self.at.copy_(torch.arange(self.beams.length, self.beams.length + ids.size(1), device=ids.device))
+        self.new = self.beams.append(ids, None, position_ids).contiguous()
+        padding = (0, self.length - self.beams.pos.size(1))
+        self.pos, self.seen = F.pad(self.beams.pos, padding), F.pad(self.beams.seen, padding)
+        super().before_step(ids, position_ids)
+
+    def append(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
+        """Position ids [B, W] of the new tokens."""
+        return self.new
+
+    def visible(
+        self, tokens: int, mask: Tensor | None, causal: bool, window: int | None
+    ) -> tuple[Tensor, Tensor, bool, None]:
+        """As for the beams, with empty capacity."""
+        return self.pos, self.seen[:, None], False, None
+
+    def advance(self, tokens: int) -> None:
+        """Nothing: the beams are advanced before the step."""
 
 
 class StaticLayerCache(LayerCache):
@@ -65,7 +92,7 @@ class StaticLayerCache(LayerCache):
         self.buffers = [buffer[:, :, : layer.used] for buffer in layer.buffers]
 
     def extend(self, k: Tensor, v: Tensor, window: int | None = None) -> list[Tensor]:
-        """Put one new key and value [B, G, 1, K] at its index; returns the whole buffers."""
+        """Put new keys and values [B, G, 1 or W, K] at their indices; returns the whole buffers."""
         for buffer, new in zip(self.buffers, (k, v), strict=True):
             buffer.index_copy_(2, self.at, new)
         return self.buffers

@@ -6,13 +6,13 @@ finished sequences.
 Legend: B batch, K beams, P prompt tokens, T generated tokens, C candidates of one step, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, default_step, remaining_rows
+from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, Stepper, default_step, remaining_rows
 from minitx.generation.logits_processors import LogitsProcessor
 from minitx.hardware.devices import moved
 
@@ -46,49 +46,57 @@ def beam_search(
     logits_processor: LogitsProcessor | None = None,
     length_penalty: float = 1.0,
     early_stopping: bool | Literal["never"] = False,
+    stepper: Callable[[Any, Any, int], Stepper] | None = None,
 ) -> Beams:
     """Search for the most likely sequences.
 
     Args:
-        model: its cache also has `reorder`.
+        model: its cache also has `branch`, which gives one of beams: their `ids` and `keep` [B, K, P + T], `select` of
+            prompts, `reorder`, `alive` and `compact`.
         ids: the prompts [B, P]; for this and the other arguments see decode.steps.
         num_beams: number of running beams, K.
         logits_processor: changes the log-probabilities first, depending on the tokens so far.
+        stepper: see decode.steps; its number of tokens is that of all beams of a prompt.
         length_penalty: sequences are ranked by log-probability / length^length_penalty; above 0 favours long ones.
         early_stopping: True stops as soon as K sequences are finished; False once no running beam has a better score at
             its current length than the worst of them; "never" once none can reach a better score at any length.
     """
     ends = moved(torch.tensor([eos] if isinstance(eos, int) else [*eos]), ids.device)
     with torch.inference_mode():
-        search = _Search(ids, keep, num_beams, max_new_tokens, pad, length_penalty, early_stopping)
+        search = _Search(ids, num_beams, max_new_tokens, pad, length_penalty, early_stopping)
         cache: Any = model.start(*source)
-        logits = model.step(ids, cache, keep)[:, -1]  # once for all beams of a prompt
-        cache.select(search.items.repeat_interleave(num_beams))
-        logits = logits.repeat_interleave(num_beams, dim=0)  # [B K, V]
-        step = default_step(model, cache)
+        logits = model.step(ids, cache, keep)[:, -1:].expand(-1, num_beams, -1)  # once for all beams of a prompt
+        cache = cache.branch(num_beams)
+        capacity = ids.size(1) + num_beams * max_new_tokens
+        step = stepper(model, cache, capacity) if stepper else default_step(model, cache)
         for count in range(max_new_tokens):
             last = count + 1 == max_new_tokens
-            own = logs = logits.float().log_softmax(dim=-1)
+            own = logs = logits.flatten(0, 1).float().log_softmax(dim=-1)  # [B K, V]
             if logits_processor is not None:
-                logs = logits_processor(logs, search.read, search.keep, count)
+                real = None if cache.keep is None else cache.keep.flatten(0, 1)
+                logs = logits_processor(logs, cache.ids.flatten(0, 1), real, count)
             totals = search.summed(logs, search.scores)  # [B, K V]
             enough = min((1 + len(ends)) * num_beams, totals.size(1))  # K beams continue even if all ends are likelier
             best, index = totals.topk(enough, dim=1)  # [B, C]
             own = best if logits_processor is None else search.summed(own, search.own).gather(1, index)
             candidates = _Candidates(best, own, index // logs.size(1), index % logs.size(1))
             ending = torch.isin(candidates.tokens, ends) | last
-            search.finish(candidates, ending)
+            search.finish(candidates, ending, cache.ids[..., ids.size(1) :])
             if last:
                 break
-            rows, shared = search.advance(candidates._replace(logs=best + MISSING_SCORE * ending))
-            settled = search.settled()
-            done, since = torch.stack((settled.sum(), shared)).tolist()
+            parents, tokens = search.advance(candidates._replace(logs=best + MISSING_SCORE * ending))
+            settled = search.settled(count + 1)
+            cache.reorder(parents)
+            done, alive = torch.stack((settled.sum(), cache.alive())).tolist()
             if done == len(settled):
                 break
-            cache.reorder(rows, since)
-            if len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
-                cache.select(search.drop(remaining_rows(settled, done)))
-            logits = step(search.read[:, -1:])[:, -1]
+            cache.compact(alive)
+            if stepper is None and num_beams * len(settled) >= COMPACT_FROM_ROWS and 4 * done >= len(settled):
+                left = remaining_rows(settled, done)
+                search.drop(left)
+                cache.select(left)
+                tokens = tokens[left]
+            logits = step(tokens)
         found = search.result()
         return found._replace(ids=found.ids[..., : max(int(found.lengths.max()), 1)])
 
@@ -108,7 +116,6 @@ class _Search:
     def __init__(
         self,
         ids: Tensor,
-        keep: Tensor | None,
         beams: int,
         tokens: int,
         pad: int,
@@ -116,16 +123,12 @@ class _Search:
         early_stopping: bool | str = False,
     ) -> None:
         batch, device = ids.size(0), ids.device
-        self.beams, self.prompt, self.tokens, self.pad = beams, ids.size(1), tokens, pad
+        self.beams, self.tokens, self.pad = beams, tokens, pad
         self.length_penalty, self.early_stopping = length_penalty, early_stopping
         self.items = torch.arange(batch, device=device)  # [B], indices of the prompts in the whole batch
-        self.read = ids.repeat_interleave(beams, dim=0)  # [B K, P + T so far]
-        self.keep = None if keep is None else keep.repeat_interleave(beams, dim=0)
         self.scores = torch.full((batch, beams), MISSING_SCORE, device=device)  # summed log-probabilities
         self.scores[:, 0] = 0.0  # the beams are equal at first, so one represents all
         self.own = self.scores  # the same before penalties
-        # The length of the common prefix of two beams, which need not be copied from one to the other.
-        self.common = torch.full((batch, beams, beams), self.prompt, device=device)
         self.all = Beams(  # finished sequences of the whole batch
             torch.full((batch, beams, tokens), pad, device=device),
             torch.full((batch, beams), MISSING_SCORE, device=device),
@@ -136,25 +139,22 @@ class _Search:
         # [B, 1], whether a running beam can become better than the worst of these
         self.improvable = torch.ones((batch, 1), dtype=torch.bool, device=device)
 
-    @property
-    def generated(self) -> int:
-        """Number of generated tokens of the running beams, T so far."""
-        return self.read.size(1) - self.prompt
-
     def summed(self, logs: Tensor, before: Tensor) -> Tensor:
         """Log-probabilities [B K, V] of the next token plus those of the tokens before it [B, K]: [B, K V]."""
         return (logs.unflatten(0, (-1, self.beams)) + before[..., None]).flatten(1)
 
-    def finish(self, candidates: _Candidates, ending: Tensor) -> None:
-        """Add the ending ones among the K best candidates, if they are better than the finished sequences."""
-        (logs, own, parents, tokens), finished, count = candidates, self.finished, self.generated
+    def finish(self, candidates: _Candidates, ending: Tensor, generated: Tensor) -> None:
+        """Add the ending ones among the K best candidates, if they are better than the finished sequences.
+
+        generated [B, K, T so far] are the tokens of the running beams.
+        """
+        (logs, own, parents, tokens), finished, count = candidates, self.finished, generated.size(2)
         accepted = ending & self.improvable & (logs > MISSING_SCORE / 2)
         if self.early_stopping is True:
             accepted &= ~finished.complete
         accepted[:, self.beams :] = False
         scores = torch.where(accepted, logs / (count + 1) ** self.length_penalty, MISSING_SCORE)
         scores, order = torch.cat((finished.scores, scores), dim=1).topk(self.beams, dim=1)
-        generated = self.read[:, self.prompt :].unflatten(0, (-1, self.beams))  # [B, K, T so far]
         ids = torch.full((*logs.shape, self.tokens), self.pad, device=logs.device)
         ids[..., :count], ids[..., count] = _gathered(generated, parents), tokens
         self.finished = Beams(
@@ -165,40 +165,27 @@ class _Search:
         )
 
     def advance(self, candidates: _Candidates) -> tuple[Tensor, Tensor]:
-        """Make the K best candidates the running beams; returns the row each continues and the first token to copy."""
+        """Make the K best candidates the running beams; returns the beam that each continues and its token, [B, K]."""
         self.scores, chosen = candidates.logs.topk(self.beams, dim=1)
         self.own, parents, tokens = (part.gather(1, chosen) for part in candidates[1:])  # [B, K]
-        length = self.read.size(1)
-        itself = torch.arange(self.beams, device=parents.device)
-        shared = self.common.gather(2, parents[..., None])[..., 0].masked_fill(parents == itself, length)
-        of_parents = self.common.gather(1, parents[..., None].expand_as(self.common))
-        of_parents = of_parents.gather(2, parents[:, None].expand_as(self.common))
-        self.common = of_parents.masked_fill(parents[..., None] == parents[:, None], length)
-        rows = (parents + self.beams * torch.arange(len(parents), device=parents.device)[:, None]).flatten()
-        self.read = torch.cat((self.read.index_select(0, rows), tokens.flatten()[:, None]), dim=1)
-        if self.keep is not None:
-            self.keep = torch.cat((self.keep, torch.ones_like(self.keep[:, :1])), dim=1)
-        return rows, shared.min()
+        return parents, tokens
 
-    def settled(self) -> Tensor:
-        """Whether the finished sequences are final, for each prompt [B]."""
+    def settled(self, generated: int) -> Tensor:
+        """Whether the finished sequences are final, for each prompt [B], after this number of tokens."""
         finished, best = self.finished, self.scores[:, :1]
-        length = self.tokens if self.early_stopping == "never" and self.length_penalty > 0.0 else self.generated
+        length = self.tokens if self.early_stopping == "never" and self.length_penalty > 0.0 else generated
         worst = finished.scores.amin(dim=1, keepdim=True).masked_fill(~finished.complete, MISSING_SCORE)
         running = best > MISSING_SCORE / 2  # there may be fewer sequences than beams, or none
         self.improvable = self.improvable & running & (best / length**self.length_penalty > worst)
         final = ~self.improvable | finished.complete if self.early_stopping is True else ~self.improvable
         return final[:, 0]
 
-    def drop(self, left: Tensor) -> Tensor:
-        """Remove all prompts but those at these indices; returns the rows that remain."""
+    def drop(self, left: Tensor) -> None:
+        """Remove all prompts but those at these indices."""
         self.all = self.result()
-        beams = (self.beams * left[:, None] + torch.arange(self.beams, device=left.device)).flatten()
-        self.items, self.common, self.improvable = self.items[left], self.common[left], self.improvable[left]
+        self.items, self.improvable = self.items[left], self.improvable[left]
         self.scores, self.own = self.scores[left], self.own[left]
-        self.read, self.keep = self.read[beams], None if self.keep is None else self.keep[beams]
         self.finished = Beams(*(part[left] for part in self.finished))
-        return beams
 
     def result(self) -> Beams:
         """The best sequences of the whole batch."""

@@ -48,7 +48,7 @@ class GenerationOptions:
     """Tokens that end a text like `<eos>`; they are not part of it."""
 
     compile: bool = False
-    """Compile the step of one token: many seconds at first, faster afterwards. Not with num_beams."""
+    """Compile the step of one token: many seconds at first, faster afterwards."""
 
     def __post_init__(self) -> None:
         for name, valid, expected in (
@@ -70,12 +70,9 @@ class GenerationOptions:
             raise ValueError(
                 f"min_new_tokens must be at most max_new_tokens, got {self.min_new_tokens} and {self.max_new_tokens}"
             )
-        for name, reason in (
-            ("compile", "a compiled step has a static cache"),
-            ("do_sample", "beam search does not sample"),
-        ):
-            if getattr(self, name) and self.num_beams > 1:
-                raise ValueError(f"{name} and num_beams exclude each other: {reason}, got num_beams {self.num_beams}")
+        if self.do_sample and self.num_beams > 1:
+            reason = f"beam search does not sample, got num_beams {self.num_beams}"
+            raise ValueError(f"do_sample and num_beams exclude each other: {reason}")
         for name in SAMPLING:
             if getattr(self, name) is not None and not self.do_sample:
                 raise ValueError(f"{name} needs do_sample: without it the most likely token is always taken")

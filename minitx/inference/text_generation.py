@@ -170,10 +170,10 @@ class TextGenerator:
             filters = options.temperature, options.top_k, options.top_p, options.min_p
             choose = sampler(flat, *filters) if options.do_sample else greedy
             own = {"sampler": choose, "context": self.context}
-            if options.compile:
-                from minitx.compilation.compiled_step import CompiledStep
+        if options.compile:
+            from minitx.compilation.compiled_step import CompiledStep
 
-                own["stepper"] = CompiledStep
+            own["stepper"] = CompiledStep
         start = self._prompt(prompts, cut)
         if start.given is not None and options.num_beams > 1:
             raise ConfigError("num_beams must be 1: the answers of this task have tokens that are given")

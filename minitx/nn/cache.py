@@ -1,21 +1,24 @@
 """Keys and values of earlier tokens, so that decoding computes each token once. For inference only.
 
-Legend: B batch, T new tokens, S all tokens so far, G key-value heads, K d_head, D d_model.
+Legend: B batch, T new tokens, S all tokens so far, G key-value heads, K d_head, D d_model, W beams.
 The model appends the new tokens to the cache, each layer extends its keys and values, and the model advances the cache
 once per call. Modules hold no state of a generation.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.nn.position_ids import ConsecutiveIds
 
 FIRST_CAPACITY = 32
 """Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
+MAX_DEAD_TOKENS = 32
+"""Stored tokens of a prompt that no beam has any more from which it pays to drop them."""
 
 
 class Cache:
@@ -24,6 +27,9 @@ class Cache:
     memory [B, S, D] is the encoder output that cross-attention reads, None for a decoder alone; memory_keep [B, S] is
     True for a real source token.
     """
+
+    parts: ClassVar[tuple[str, ...]] = ("ids", "keep")
+    """Attributes that each step replaces."""
 
     def __init__(self, memory: Tensor | None = None, memory_keep: Tensor | None = None) -> None:
         self.memory, self.memory_keep = memory, memory_keep
@@ -43,9 +49,15 @@ class Cache:
         self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos[:, self.length :]
 
-    def key_positions(self, tokens: int, window: int | None) -> Tensor:
-        """Position ids [B or 1, S] of the keys that a layer's extend returns with `tokens` new ones."""
-        return self.pos if window is None else self.pos[:, -(tokens + window - 1) :]
+    def visible(
+        self, tokens: int, mask: Tensor | None, causal: bool, window: int | None
+    ) -> tuple[Tensor, Tensor | None, bool, int | None]:
+        """Limit a layer's keys: position ids [B or 1, S] of those that its extend returns; their mask, causal, window.
+
+        tokens is the number of new ones; the other arguments are as for attention to all tokens.
+        """
+        pos = self.pos if window is None else self.pos[:, -(tokens + window - 1) :]
+        return pos, None if mask is None else mask[..., -pos.size(1) :], causal, window
 
     def advance(self, tokens: int) -> None:
         """Count `tokens` new tokens as read by every layer. The model calls it once per forward."""
@@ -65,31 +77,97 @@ class Cache:
         layers = [part for layer in self.layers.values() for part in (*layer.buffers, *layer.memory)]
         return [self.memory, self.memory_keep, *layers]
 
-    def follow(self, ids: Tensor, keep: Tensor | None, pos: Tensor) -> None:
-        """Take over the outcome of a step of one token that has changed the tensors without this object."""
-        self.ids, self.keep, self.pos = ids, keep, pos
-        self.advance(1)
+    def state(self) -> list[Tensor | None]:
+        """The tensors that a step replaces."""
+        return [getattr(self, name) for name in self.parts]
+
+    def follow(self, tokens: int, *state: Tensor | None) -> None:
+        """Take over the state after a step of new tokens that has changed the tensors without this object."""
+        for name, tensor in zip(self.parts, state, strict=True):
+            setattr(self, name, tensor)
+        self.advance(tokens)
         for layer in self.layers.values():
-            layer.used += 1
+            layer.used += tokens
+
+    def branch(self, beams: int) -> "BeamCache":
+        """Continue each row by several beams; this cache is not used afterwards."""
+        return BeamCache(self, beams)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch [N], in this order; a row may appear more than once."""
-        for name in ("memory", "memory_keep", "ids", "keep"):  # append recomputes pos
+        for name in ("memory", "memory_keep", *self.parts):  # append recomputes pos
             if (tensor := getattr(self, name)) is not None:
                 setattr(self, name, tensor.index_select(0, rows))
         for layer in self.layers.values():
             layer.buffers = [buffer.index_select(0, rows) for buffer in layer.buffers]
             layer.memory = [part.index_select(0, rows) for part in layer.memory]
 
-    def reorder(self, rows: Tensor, since: int) -> None:
-        """Replace each row [B] by another one that differs from it only from token `since` on.
 
-        For beam search: the tokens that the beams of a prompt have in common, and their memory, are not copied.
-        """
-        if self.ids is not None:
-            self.ids = self.ids.index_select(0, rows)
+class BeamCache(Cache):
+    """The beams of each prompt: a step takes one token for each of them, as the queries of one row.
+
+    A token that beams have in common is stored once, so that attention reads it once. S counts the stored tokens of a
+    prompt, whatever their order, T those of a beam.
+    """
+
+    parts = ("ids", "keep", "seen", "pos", "places")
+    ids: Tensor  # [B, W, T]; so is keep
+
+    def __init__(self, cache: Cache, beams: int) -> None:
+        assert cache.ids is not None  # the prompt's
+        super().__init__(cache.memory, cache.memory_keep)
+        self.length = cache.length
+        self.ids = cache.ids[:, None].expand(-1, beams, -1)
+        self.keep = None if cache.keep is None else cache.keep[:, None].expand(-1, beams, -1)
+        self.seen = torch.ones_like(self.ids, dtype=torch.bool) if self.keep is None else self.keep  # [B, W, S]
+        self.pos = cache.pos.expand(len(self.ids), -1)  # [B, S]
+        self.places = torch.arange(self.length, device=self.pos.device).expand_as(self.pos)  # [B, S], indices in a text
+        self.layers = cache.layers
         for layer in self.layers.values():
-            layer.reorder(rows, since)
+            layer.ordered = False
+
+    def append(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:
+        """Append one token to each beam, ids [B, W]; returns their position ids [B, W]."""
+        prompts, beams = ids.shape
+        self.places = F.pad(self.places, (0, beams), value=self.ids.size(2))
+        self.ids = torch.cat((self.ids, ids[..., None]), dim=2)
+        self.keep = None if self.keep is None else F.pad(self.keep, (0, 1), value=True)
+        texts, keep = self.ids.flatten(0, 1), None if self.keep is None else self.keep.flatten(0, 1)
+        pos = position_ids(texts, keep, fixed=True)[:, -1:].expand(len(texts), 1).reshape(prompts, beams)
+        own = torch.eye(beams, dtype=torch.bool, device=ids.device).expand(prompts, -1, -1)
+        self.pos, self.seen = torch.cat((self.pos, pos), dim=1), torch.cat((self.seen, own), dim=2)
+        return pos
+
+    def visible(
+        self, tokens: int, mask: Tensor | None, causal: bool, window: int | None
+    ) -> tuple[Tensor, Tensor, bool, None]:
+        """All position ids [B, S], and a mask [B, 1, W, S] of each beam's own tokens."""
+        mask = self.seen[:, None]
+        if window is not None:
+            mask = mask & (self.places > self.ids.size(2) - 1 - window)[:, None, None]
+        return self.pos, mask, False, None
+
+    def reorder(self, parents: Tensor) -> None:
+        """Let each beam continue the text of another one of its prompt; parents [B, W]."""
+        self.ids, self.seen = (
+            part.gather(1, parents[..., None].expand(-1, -1, part.size(2))) for part in (self.ids, self.seen)
+        )
+
+    def alive(self) -> Tensor:
+        """Number of stored tokens that some beam has, of the prompt with the most."""
+        return self.seen.any(dim=1).sum(dim=1).max()
+
+    def compact(self, count: int) -> None:
+        """Drop stored tokens that no beam has any more, if they are many; count is that of alive."""
+        if self.length - count < MAX_DEAD_TOKENS or 4 * count > 3 * self.length:
+            return
+        # Of a prompt with fewer, some that no beam has are kept.
+        index = self.seen.any(dim=1).long().argsort(dim=1, descending=True, stable=True)[:, :count]
+        self.pos, self.places = self.pos.gather(1, index), self.places.gather(1, index)
+        self.seen = self.seen.gather(2, index[:, None].expand(-1, self.seen.size(1), -1))
+        self.length = count
+        for layer in self.layers.values():
+            layer.compact(index)
 
 
 class LayerCache:
@@ -100,6 +178,7 @@ class LayerCache:
         self.used = 0  # tokens in the buffers
         self.dropped = 0  # tokens before them, which no window reaches any more
         self.window: int | None = None  # of the latest call of extend
+        self.ordered = True  # whether the tokens are in the order of one text; otherwise a window drops none
         self.memory: Sequence[Tensor] = ()  # keys and values of the memory, once cross_kv has computed them
 
     def extend(self, k: Tensor, v: Tensor, window: int | None = None) -> list[Tensor]:
@@ -107,6 +186,7 @@ class LayerCache:
 
         With a window: only those of the latest tokens that some new token may attend to.
         """
+        window = window if self.ordered else None
         tokens, self.window = k.size(2), window
         if not self.buffers or self.used + tokens > self.buffers[0].size(2):
             self._free_capacity(k, v, window)
@@ -132,11 +212,14 @@ class LayerCache:
                 new[:, :, : self.used] = old[:, :, : self.used]
             self.buffers = larger
 
-    def reorder(self, rows: Tensor, since: int) -> None:
-        """Reorder the rows of the buffers; see Cache.reorder."""
-        since = max(since - self.dropped, 0)
-        for buffer in self.buffers if since < self.used else ():
-            buffer[:, :, since : self.used] = buffer[:, :, since : self.used].index_select(0, rows)
+    def compact(self, index: Tensor) -> None:
+        """Keep the tokens at these indices [B, S] of each row."""
+        self.used = index.size(1)
+        rows, heads, capacity, _ = self.buffers[0].shape
+        first = capacity * torch.arange(rows * heads, device=index.device).view(rows, heads, 1)
+        index = (first + index[:, None]).flatten()
+        for buffer in self.buffers:
+            buffer[:, :, : self.used] = buffer.flatten(0, 2).index_select(0, index).view(rows, heads, self.used, -1)
 
     def cross_kv(self, project: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """Keys and values of the memory; `project` computes them in the first call."""

@@ -149,11 +149,12 @@ class MultiHeadAttention(nn.Module):
             keys, window = memory.size(1), None
         else:
             pos = consecutive(queries, device=x.device) if pos is None else pos
-            key_pos = pos if cache is None else cache.key_positions(queries, window)
+            key_pos = pos
+            if cache is not None:
+                key_pos, mask, causal, window = cache.visible(queries, mask, causal, window)
             keys, positions = key_pos.size(1), self.position.prepare(pos, key_pos)
             if not self.position.bias_per_layer:
                 bias = self.position.bias(None, None, positions)
-            mask = None if mask is None else mask[..., -keys:]
         masking = MaskAndBias(mask, bias, causal, window)
         dtype = torch.get_autocast_dtype(x.device.type) if uses_autocast(x) else x.dtype
         operands = Operands(queries, keys, self.d_head, dtype, x.device, x.requires_grad)

@@ -9,6 +9,7 @@ from minitx.compilation import compiled_step
 from minitx.compilation.compiled_step import CompiledStep
 from minitx.compilation.static_cache import StaticCache
 from minitx.generation import decode
+from minitx.generation.beam import beam_search
 from small_models import close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW, CAPACITY = 5, 7, 16
@@ -99,6 +100,21 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
     for _ in range(2):
         assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"
+
+
+@every_decoder
+def test_a_compiled_step_searches_the_same(
+    architecture: str, tiny, graphs: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beams are reordered, tokens that no beam has are dropped, and the capacity grows."""
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 48)
+    model, prompts = tiny(architecture, "rope"), [draw(3, 4)]
+    prompts += [draw(3, 4), keep_of(4, 2, 4)] if architecture == "encoder_decoder" else []
+    options = {"num_beams": 3, "max_new_tokens": 40, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
+    expected, found = (beam_search(model, *prompts, stepper=stepper, **options) for stepper in (None, CompiledStep))
+    assert torch.equal(found.ids, expected.ids)
+    close(found.scores, expected.scores)
+    assert 2 <= len(graphs) <= 3, "one for each capacity"
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:

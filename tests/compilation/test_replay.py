@@ -14,9 +14,9 @@ from minitx.generation.decode import default_step
 from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn.position_ids import POSITION_IDS
-from small_models import build_tiny
+from small_models import build_tiny, every_pairing
 
-PROMPT, ROWS, STEPS = 6, 3, 34  # the buffers grow once
+PROMPT, ROWS, STEPS, BEAMS = 6, 3, 34, 4  # the buffers grow once
 
 
 def started(model: Any, padded: bool) -> Any:
@@ -80,19 +80,32 @@ def test_equal_with_other_parts(changes: dict[str, Any]) -> None:
     assert all(programs(model))
 
 
-def test_rows_are_reordered_between_steps() -> None:
-    model, rows = build_tiny("decoder_only", "rope"), torch.tensor([2, 2, 0])
+@every_pairing
+@pytest.mark.parametrize(
+    ("architecture", "padded", "window"),
+    [("decoder_only", True, None), ("decoder_only", False, (20, None)), ("encoder_decoder", False, None)],
+)
+def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: str, numbering: str) -> None:
+    """Between steps, beams continue each other, tokens that no beam has are dropped, and a prompt leaves."""
+    model = build_tiny(architecture, name, numbering, window=window)
     with torch.inference_mode():
-        torch.manual_seed(1)
-        cache = started(model, False)
-        torch.manual_seed(1)
-        other = started(model, False)
-        replayed = ReplayedStep(model, other)
-        for _ in range(10):
-            ids = torch.randint(11, (ROWS, 1))
-            torch.testing.assert_close(replayed(ids), model.step(ids, cache), rtol=1e-5, atol=1e-5)
-            cache.reorder(rows, 0)
-            other.reorder(rows, 0)
+        caches = []
+        for _ in range(2):
+            torch.manual_seed(1)
+            caches.append(started(model, padded).branch(BEAMS))
+        replayed, prompts = ReplayedStep(model, caches[1]), ROWS
+        for count in range(STEPS):
+            if count == STEPS // 2:
+                prompts = 2
+                for cache in caches:
+                    cache.select(torch.tensor([0, 2]))
+            parents, ids = torch.randint(1 + count % 2, (prompts, BEAMS)), torch.randint(11, (prompts, BEAMS))
+            for cache in caches:
+                cache.reorder(parents)
+                cache.compact(int(cache.alive()))
+            torch.testing.assert_close(replayed(ids), model.step(ids, caches[0]), rtol=1e-5, atol=1e-5)
+    assert len(programs(model)) == 2
+    assert all(programs(model)), "one for each number of prompts"
 
 
 def calls(program: Any) -> list[str]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.beam import Beams, _Candidates, _Search, beam_search
+from minitx.generation.beam import Beams, beam_search
 from minitx.generation.decode import COMPACT_FROM_ROWS, generate
 from minitx.generation.logits_processors import combine_processors
 
@@ -22,20 +23,26 @@ Row = tuple[int, ...]
 
 
 class History:
-    """A cache of the tokens that each row has read, which checks its arguments."""
+    """A cache of the tokens that each beam of each prompt has read, [B, K, T]; of one beam before it branches."""
 
-    def __init__(self) -> None:
-        self.rows: list[list[int]] = []
+    ids = torch.empty(0, 1, 0, dtype=torch.long)
+    keep: Tensor
 
-    def select(self, rows: Tensor) -> None:
-        self.rows = [list(self.rows[row]) for row in rows.tolist()]
+    def branch(self, beams: int) -> "History":
+        self.ids, self.keep = (part.expand(-1, beams, -1) for part in (self.ids, self.keep))
+        return self
 
-    def reorder(self, rows: Tensor, since: int) -> None:
-        before = [list(row) for row in self.rows]
-        assert len(rows) == len(before)
-        for new, old in enumerate(rows.tolist()):
-            assert before[new][:since] == before[old][:since], "rows differ before `since`"
-            self.rows[new] = before[new][:since] + before[old][since:]
+    def select(self, prompts: Tensor) -> None:
+        self.ids, self.keep = self.ids[prompts], self.keep[prompts]
+
+    def reorder(self, parents: Tensor) -> None:
+        self.ids = torch.stack([rows[several] for rows, several in zip(self.ids, parents, strict=True)])
+
+    def alive(self) -> Tensor:
+        return torch.tensor(0)
+
+    def compact(self, count: int) -> None:
+        assert count == 0
 
 
 class Table:
@@ -51,12 +58,14 @@ class Table:
 
     def step(self, ids: Tensor, cache: History, keep: Tensor | None = None) -> Tensor:
         self.crowds.append(len(ids))
-        if not cache.rows:
-            cache.rows = [[] for _ in ids]
-        real = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
-        for row, new, kept in zip(cache.rows, ids.tolist(), real.tolist(), strict=True):
-            row += [token if there else -1 for token, there in zip(new, kept, strict=True)]
-        return torch.stack([self.logits(tuple(token for token in row if token >= 0)) for row in cache.rows])[:, None]
+        if not len(cache.ids):
+            cache.ids = ids[:, None]
+            cache.keep = (torch.ones_like(ids, dtype=torch.bool) if keep is None else keep)[:, None]
+        else:
+            cache.ids = torch.cat((cache.ids, ids[..., None]), dim=2)
+            cache.keep = F.pad(cache.keep, (0, 1), value=True)
+        pairs = zip(cache.ids.flatten(0, 1), cache.keep.flatten(0, 1), strict=True)
+        return torch.stack([self.logits((*row[kept].tolist(),)) for row, kept in pairs]).view(*cache.ids.shape[:2], -1)
 
     def logits(self, history: Row) -> Tensor:
         if history not in self.known:
@@ -260,7 +269,7 @@ def test_nothing_is_computed_once_nothing_can_change() -> None:
 )
 @settings(max_examples=30, deadline=None)
 def test_company_changes_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
-    """The History complains if a row is read wrongly; here some prompts leave the batch before others."""
+    """Here some prompts leave the batch before others."""
     model = Table(6, seed, sharpness=4.0)
     options = {"early_stopping": early, "logits_processor": combine_processors([EOS], repetition_penalty=penalty)}
     together = search(model, prompts, beams, 6, **options)
@@ -280,61 +289,6 @@ def test_prompts_that_are_settled_leave_the_batch() -> None:
     assert model.crowds == [COMPACT_FROM_ROWS] + [sum(prompt == (3,) for prompt in prompts)] * 7
     for index, prompt in enumerate(prompts):
         assert texts(found, index) == [(EOS,)] if prompt == (2,) else [(4,) * 8]
-
-
-# ---- what two beams share --------------------------------------------------------------------------------------------
-
-
-def shared(one: list[int], other: list[int]) -> int:
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
-
-
-@given(st.data(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
-def test_what_beams_share_is_never_overrated(data: st.DataObject, batch: int, beams: int, prompt: int) -> None:
-    """Random families of beams: `common` and `since` against the rows themselves, with a cache that checks."""
-    ids = torch.randint(0, 3, (batch, prompt), generator=torch.Generator().manual_seed(1))
-    bookkeeping, cache = _Search(ids, None, beams, 12, PAD), History()
-    cache.rows = bookkeeping.read.tolist()
-    for step in range(6):
-        parents = data.draw(
-            st.lists(
-                st.lists(st.integers(0, beams - 1), min_size=beams, max_size=beams), min_size=batch, max_size=batch
-            )
-        )
-        tokens = torch.randint(0, 2, (batch, beams), generator=torch.Generator().manual_seed(step))
-        logs = -torch.arange(beams).float().expand(batch, -1)
-        before = bookkeeping.read.tolist()
-        rows, since = bookkeeping.advance(_Candidates(logs, logs, torch.tensor(parents), tokens))
-        expected = [[own * beams + parent for parent in row] for own, row in enumerate(parents)]
-        assert rows.tolist() == [row for several in expected for row in several]
-        honest = min(shared(before[new], before[old]) for new, old in enumerate(rows.tolist()))
-        assert since <= honest
-        cache.reorder(rows, since)
-        assert cache.rows == [before[row] for row in rows.tolist()]
-        assert bookkeeping.read.tolist() == [
-            [*row, token] for row, token in zip(cache.rows, tokens.flatten().tolist(), strict=True)
-        ]
-        cache.rows = bookkeeping.read.tolist()
-        for own in range(batch):
-            for one, other in itertools.product(range(beams), repeat=2):
-                if one != other:
-                    mine, yours = bookkeeping.read[own * beams + one], bookkeeping.read[own * beams + other]
-                    assert bookkeeping.common[own, one, other] <= shared(mine.tolist(), yours.tolist())
-    if beams == 1:
-        assert since == bookkeeping.read.size(1) - 1, "a beam that continues itself copies nothing"
-
-
-def test_beams_that_continue_themselves_copy_nothing() -> None:
-    search_of_two = _Search(torch.tensor([[5, 6]]), None, 2, 9, PAD)
-    logs = torch.tensor([[0.0, -1.0]])
-    _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[0, 0]]), torch.tensor([[2, 3]])))
-    assert since == 2
-    for size in (3, 4):
-        _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[0, 1]]), torch.tensor([[2, 3]])))
-        assert since == size
-    _, since = search_of_two.advance(_Candidates(logs, logs, torch.tensor([[1, 1]]), torch.tensor([[2, 3]])))
-    assert since == 2, "they parted after the prompt"
 
 
 # ---- real models -----------------------------------------------------------------------------------------------------

@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.decode import generate
 from minitx.generation.sampling import greedy
-from minitx.nn import Cache
-from minitx.nn.cache import FIRST_CAPACITY, LayerCache
-from small_models import build_tiny, close, draw, every_decoder, every_scheme, keep_of
+from minitx.nn.cache import FIRST_CAPACITY, MAX_DEAD_TOKENS, LayerCache
+from small_models import build_tiny, close, draw, every_decoder, every_pairing, every_scheme, keep_of
+
+BEAMS = 3
 
 
 @pytest.fixture(autouse=True)
@@ -21,79 +20,34 @@ def _no_grad():
         yield
 
 
-def agreement(before: list[list[int]], rows: list[int]) -> int:
-    """The number of first tokens in which each row agrees with the row that it continues."""
-    lengths = [
-        next((i for i, (a, b) in enumerate(zip(before[new], before[old], strict=True)) if a != b), len(before[0]))
-        for new, old in enumerate(rows)
-    ]
-    return min(lengths)
-
-
-# --- a row that continues another -------------------------------------------------------------------------------------
-
-
-class Beams:
-    """A layer's cache whose keys are hashes of all tokens of a row so far, so that rows that agree have equal keys."""
-
-    def __init__(self, rows: int, window: int | None) -> None:
-        self.layer, self.window = LayerCache(), window
-        self.tokens: list[list[int]] = [[] for _ in range(rows)]
-        self.keys = torch.empty(0)
-
-    def expected(self) -> Tensor:
-        hashes = [[float(hash(tuple(row[: end + 1])) % 9973) for end in range(len(row))] for row in self.tokens]
-        return torch.tensor(hashes)
-
-    def extend(self, columns: list[list[int]]) -> None:
-        """Append several tokens to each row."""
-        self.tokens = [row + tokens for row, tokens in zip(self.tokens, columns, strict=True)]
-        k, cache = self.expected()[:, None, -len(columns[0]) :, None], Cache()
-        cache.pos = torch.arange(len(self.tokens[0]))[None]
-        keys, values = self.layer.extend(k, k + 0.5, self.window)
-        close(values, keys + 0.5)
-        assert cache.key_positions(len(columns[0]), self.window).size(1) == keys.size(2)
-        self.keys = keys[:, 0, :, 0].clone()
-
-
-@given(st.data(), st.integers(1, 4), st.sampled_from([None, 1, 2, 5, 40]), st.integers(1, 45), st.integers(0, 3))
-@settings(max_examples=40, deadline=None)
-def test_reordering_is_selecting_where_rows_differ_no_earlier(
-    data: st.DataObject, rows: int, window: int | None, prompt: int, spare: int
-) -> None:
-    """However much smaller than necessary `since` is, and after windows have dropped tokens."""
-    beams = Beams(rows, window)
-    beams.extend([[token % 3 for token in range(prompt)]] * rows)
-    for step in range(data.draw(st.integers(2, 40))):
-        parents = data.draw(st.lists(st.integers(0, rows - 1), min_size=rows, max_size=rows))
-        beams.layer.reorder(torch.tensor(parents), max(agreement(beams.tokens, parents) - spare, 0))
-        beams.tokens = [beams.tokens[row] for row in parents]
-        beams.extend([[(row * step + row) % 2] for row in range(rows)])
-        assert torch.equal(beams.keys, beams.expected()[:, -(window or 10**6) :])
+# --- beams ------------------------------------------------------------------------------------------------------------
 
 
 @every_decoder
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("learned", {"position_ids": "coupled"}), ("rope", {"window": 5}), ("t5", {"n_kv_heads": 1}), ("all_hooks", {})],
-)
-def test_a_model_continues_alike_after_both(name: str, options: dict[str, Any], architecture: str) -> None:
-    """Two prompts with three beams each, padded on the left; the beams of a prompt have its source in common."""
-    model, beams = build_tiny(architecture, name, **options), 3
+@every_pairing
+@pytest.mark.parametrize("window", [None, (None, 5)])
+def test_beams_are_rows_that_continue_each_other(window: Any, name: str, numbering: str, architecture: str) -> None:
+    """Two prompts, padded on the left; tokens that no beam has any more are dropped; one prompt leaves."""
+    model = build_tiny(architecture, name, numbering, window=window, n_layers=2)
     source = (draw(2, 5), keep_of(5, 3)) if architecture == "encoder_decoder" else ()
-    caches = [model.start(*(part.repeat_interleave(beams, 0) for part in source)) for _ in range(2)]
-    ids, keep = (part.repeat_interleave(beams, 0) for part in (draw(2, 4), keep_of(4, 2, left=True)))
-    for cache in caches:
+    rows, beams = (model.start(*source) for _ in range(2))
+    ids, keep = draw(2, 4), keep_of(4, 2, left=True)
+    for cache in (rows, beams):
         model.step(ids, cache, keep)
-    read = ids.tolist()
-    for _ in range(FIRST_CAPACITY + 2):
-        rows = [place // beams * beams + int(torch.randint(beams, ())) for place in range(2 * beams)]
-        caches[0].reorder(torch.tensor(rows), agreement(read, rows))
-        caches[1].select(torch.tensor(rows))
-        new = draw(2 * beams, 1)
-        read = [[*read[row], *token] for row, token in zip(rows, new.tolist(), strict=True)]
-        close(*(model.step(new, cache) for cache in caches))
-        assert caches[0].ids.tolist() == read
+    rows.select(torch.arange(2).repeat_interleave(BEAMS))
+    beams = beams.branch(BEAMS)
+    for count in range(2 * MAX_DEAD_TOKENS // BEAMS + 2):
+        if count == MAX_DEAD_TOKENS // BEAMS + 5:
+            rows.select(torch.arange(BEAMS, 2 * BEAMS))
+            beams.select(torch.tensor([1]))
+        prompts = len(rows.ids) // BEAMS
+        parents = torch.randint(BEAMS, (prompts, BEAMS))
+        rows.select((parents + BEAMS * torch.arange(prompts)[:, None]).flatten())
+        beams.reorder(parents)
+        beams.compact(int(beams.alive()))
+        new = draw(prompts, BEAMS)
+        close(model.step(new, beams), model.step(new.view(-1, 1), rows).view(prompts, BEAMS, -1), 1e-4)
+    assert beams.length <= rows.length + MAX_DEAD_TOKENS
 
 
 # --- windows that drop tokens -----------------------------------------------------------------------------------------
@@ -131,3 +85,23 @@ def test_the_capacity_of_a_window_does_not_grow(window: int | None) -> None:
         layer.extend(*torch.randn(2, 1, 1, 1, 2), window)
         most = max(most, layer.buffers[0].size(2))
     assert most >= 4 * FIRST_CAPACITY if window is None else most <= max(FIRST_CAPACITY, 2 * window)
+
+
+def test_a_long_prompt_keeps_its_capacity_and_no_more() -> None:
+    model: Any = build_tiny("decoder_only", "rope", window=3)
+    cache, ids, further = model.start(), draw(1, 3 * FIRST_CAPACITY), draw(1, 3 * FIRST_CAPACITY)
+    model.step(ids, cache)
+    capacity = cache.layers[0].buffers[0].size(2)
+    pieces = [model.step(piece, cache) for piece in further.split([1, 5, 1, 40, 1, 1, 7, 40], dim=1)]
+    assert cache.layers[0].buffers[0].size(2) == capacity
+    close(torch.cat(pieces, dim=1), model(torch.cat((ids, further), dim=1))[:, -further.size(1) :])
+
+
+def test_rows_may_leave_after_a_window_has_dropped_tokens() -> None:
+    model: Any = build_tiny("decoder_only", "alibi", window=3)
+    cache, ids = model.start(), draw(4, FIRST_CAPACITY + 5)
+    for token in ids.split(1, dim=1):
+        model.step(token, cache)
+    left, further = torch.tensor([3, 1]), draw(2, 1)
+    cache.select(left)
+    close(model.step(further, cache), model(torch.cat((ids[left], further), dim=1))[:, -1:])
