@@ -114,13 +114,7 @@ class _Search:
     """The state between two steps, of the prompts that are not settled; see beam_search for the arguments."""
 
     def __init__(
-        self,
-        ids: Tensor,
-        beams: int,
-        tokens: int,
-        pad: int,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
+        self, ids: Tensor, beams: int, tokens: int, pad: int, length_penalty: float, early_stopping: bool | str
     ) -> None:
         batch, device = ids.size(0), ids.device
         self.beams, self.tokens, self.pad = beams, tokens, pad

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+from numpy.lib.format import open_memmap, write_array_header_1_0
 
 from minitx.checkpoints.atomic_files import remove_unfinished, written_whole
 from minitx.checkpoints.locks import locked
@@ -50,7 +51,7 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
     """All tokens of a corpus, <eos> between two documents: unsigned integers, memory-mapped, read only; cached."""
     path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.npy"
     with suppress(OSError, ValueError, EOFError):  # missing, or damaged
-        return np.load(path, mmap_mode="r")
+        return open_memmap(path, mode="r")
     kind, count = np.min_scalar_type(tokenizer.vocab_size - 1), 0
     with _new_entry(path) as file:
         _write_header(file, kind, count)
@@ -59,12 +60,12 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
             count += len(part)
         file.seek(0)
         _write_header(file, kind, count)
-    return np.load(path, mmap_mode="r")
+    return open_memmap(path, mode="r")
 
 
 def _write_header(file: IO[bytes], kind: np.dtype, count: int) -> None:
     """The header of NumPy's format, of the same length for any count."""
-    np.lib.format.write_array_header_1_0(file, {"descr": kind.str, "fortran_order": False, "shape": (count,)})
+    write_array_header_1_0(file, {"descr": kind.str, "fortran_order": False, "shape": (count,)})
 
 
 @contextmanager
