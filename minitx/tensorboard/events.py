@@ -1,23 +1,27 @@
 """The event file of a run, robust to a full disk and to the removal of its folder."""
 
-import io
 import os
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import CRC_TABLE
 
 MAX_WAITING_BYTES = 64 * 2**20
 """Bytes buffered while the disk is full; later events are dropped."""
 FLUSH_BYTES = 2**20
 """Buffered bytes that cause a flush."""
+CRC_BLOCK = 1024
+"""Bytes whose checksum is computed at once."""
 
 
 class EventFile:
@@ -101,6 +105,33 @@ class EventFile:
 
 def _record(event: Event) -> bytes:
     """An event in the format of the file: length and bytes, each with a checksum."""
-    record = io.BytesIO()
-    RecordWriter(record).write(event.SerializeToString())
-    return record.getvalue()
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, _checksum(length), data, _checksum(data)))
+
+
+def _checksum(data: bytes) -> bytes:
+    """The masked CRC-32C of at least 4 bytes, as in TFRecord files.
+
+    TensorBoard's own runs a Python loop over the bytes. A CRC is linear: the XOR of the bytes' own, by distance from
+    the end, where the initial value is the same as inverting the first 4 bytes, and zeros before them change nothing.
+    """
+    blocks = np.zeros((-(-len(data) // CRC_BLOCK), CRC_BLOCK), np.uint8)
+    first = blocks.size - len(data)
+    blocks.reshape(-1)[first:] = np.frombuffer(data, np.uint8)
+    blocks.reshape(-1)[first : first + 4] ^= 255
+    table, distances, crc = _crc_table(), np.arange(CRC_BLOCK), np.zeros((), "<u4")
+    for block in blocks:
+        block[:4] ^= np.frombuffer(crc.tobytes(), np.uint8)
+        crc = np.bitwise_xor.reduce(table[distances, block])
+    value = int(crc) ^ 0xFFFFFFFF
+    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@cache
+def _crc_table() -> np.ndarray:
+    """The CRC-32C of each byte in each place of a block, [CRC_BLOCK, 256], without the initial and final inversion."""
+    rows = [np.array(CRC_TABLE, "<u4")]
+    while len(rows) < CRC_BLOCK:
+        rows.append(rows[-1] >> 8 ^ rows[0][rows[-1] & 255])
+    return np.stack(rows[::-1])

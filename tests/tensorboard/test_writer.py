@@ -10,10 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.plugin_util import markdown_to_safe_html
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.interpret import images
+from minitx.tensorboard.events import CRC_BLOCK, _checksum
 from minitx.tensorboard.writer import add_attention, markdown_table
 
 
@@ -24,6 +26,12 @@ def written(folder: Path, use: Callable[[SummaryWriter], None]) -> EventAccumula
     events = EventAccumulator(str(folder), size_guidance={"images": 0})
     events.Reload()
     return events
+
+
+@pytest.mark.parametrize("size", [4, 8, *(blocks * CRC_BLOCK + more for blocks in (1, 2) for more in (-1, 0, 1, 4))])
+def test_checksum_is_that_of_tensorboard(size: int) -> None:
+    data = np.random.default_rng(size).bytes(size)
+    assert int.from_bytes(_checksum(data), "little") == masked_crc32c(data)
 
 
 def decoded(event: object) -> np.ndarray:
