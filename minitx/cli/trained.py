@@ -184,7 +184,9 @@ def attend(parsed: Namespace) -> None:
         maps.save_html(out)
     else:
         maps.save_image(out, title=f"{predictor.config.run.name}: {parsed.text:.80}")
-    print(f"{out}: {len(maps.encoder)} encoder, {len(maps.decoder)} decoder and {len(maps.cross)} cross layers")
+    counts = {"encoder": len(maps.encoder), "decoder": len(maps.decoder), "cross": len(maps.cross)}
+    parts = [f"{count} {kind} layer{'s' if count > 1 else ''}" for kind, count in counts.items() if count]
+    print(f"{out}: {', '.join(parts)}")
     if parsed.logdir:
         from minitx.tensorboard.events import EventFile
         from minitx.tensorboard.writer import add_attention, add_maps

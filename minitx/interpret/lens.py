@@ -70,9 +70,13 @@ def decoder_lens(
 
 
 @torch.no_grad()
-def answer_shares(model: Transformer, inputs: Mapping[str, Tensor], answers: Tensor) -> dict[str, Tensor]:
-    """Probability [L + 1, B, T] of answers [B, T] by the logit lens and the DecoderLens; NaN where they are IGNORE."""
-    streams = residual_streams(model, inputs)
+def answer_shares(
+    model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str, Tensor], answers: Tensor
+) -> dict[str, Tensor]:
+    """Probability [L + 1, B, T] of answers [B, T] by the logit lens and the DecoderLens; NaN where they are IGNORE.
+
+    streams are the residual_streams of these inputs.
+    """
     lenses: dict[str, Iterable[Tensor]] = {"logit lens": _lens(model, streams)}
     if isinstance(model, EncoderDecoder):
         lenses["DecoderLens"] = decoder_lens(model, inputs, streams)

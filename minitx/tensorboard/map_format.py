@@ -93,16 +93,21 @@ def encode(
         "statistics": [part._asdict() for part in statistics],
     }
     maps = [*layers, *(weights[None] for weights in extras.values())]
-    return [json.dumps(header, allow_nan=False).encode(), *(_packed(weights) for weights in maps)]
+    return [json.dumps(header, allow_nan=False).encode(), *_packed(maps)]
 
 
 def _cut(label: str | None) -> str | None:
     return label if label is None or len(label) <= MAX_LABEL_LENGTH else label[: MAX_LABEL_LENGTH - 1] + "…"
 
 
-def _packed(weights: np.ndarray) -> bytes:
-    levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * LEVELS).round().astype(np.uint8)
-    return gzip.compress(levels.tobytes(), compresslevel=6, mtime=0)
+def _packed(maps: Sequence[np.ndarray]) -> list[bytes]:
+    """Pack each map; the levels of all are computed at once, as small maps cost more in calls than in weights."""
+    if not maps:
+        return []
+    shares = np.fmin(np.fmax(np.concatenate(maps), 0), 1)  # 0 for NaN
+    levels = (np.sqrt(shares) * LEVELS).round().astype(np.uint8)
+    parts = np.split(levels, np.cumsum([len(weights) for weights in maps[:-1]]))
+    return [gzip.compress(part.tobytes(), compresslevel=6, mtime=0) for part in parts]
 
 
 def read_header(item: bytes) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def test_attend_writes_image_page_and_log(run: Path, tmp_path: Path, capsys: pyt
     assert all(
         f'"{kind}/example_1"' in (tmp_path / "maps.HTML").read_text() for kind in ("encoder", "decoder", "cross")
     )
-    assert "1 encoder, 1 decoder and 1 cross layers" in capsys.readouterr().out
+    assert ": 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
     words = ["--out", str(tmp_path / "maps.png"), "--logdir", str(tmp_path / "log"), "--step", "7"]
     main(["attend", str(run), "3 1 4", *words])
     assert Image.open(tmp_path / "maps.png").width > 50

@@ -16,10 +16,10 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import attention_maps
+from minitx.interpret.attention_maps import record_steps, stepwise_maps
 from minitx.interpret.encoded_maps import encoded, encoded_lens
 from minitx.interpret.head_statistics import HeadSums
-from minitx.interpret.lens import answer_shares
+from minitx.interpret.lens import answer_shares, residual_streams
 from minitx.interpret.recording import KINDS
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
@@ -73,9 +73,12 @@ class LogAttention(Callback):
             examples = logged_examples(module.task, config.examples).clip(config.max_tokens).to(module.device)
             self._batch = examples.frame(module.config.model.architecture, vocabulary.special)
         # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
-        with evaluating(module.model), torch.compiler.set_stance("force_eager"):
-            maps = attention_maps(module.model, self._batch.model_inputs(), labels(self._batch, vocabulary))
-            lenses = answer_shares(module.model, self._batch.model_inputs(), self._batch.labels)
+        inputs = self._batch.model_inputs()
+        with evaluating(module.model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            with record_steps(module.model) as weights:
+                streams = residual_streams(module.model, inputs)
+            lenses = answer_shares(module.model, inputs, streams, self._batch.labels)
+        maps = stepwise_maps(weights, labels(self._batch, vocabulary))
         if not trainer.is_global_zero:
             return
         assert isinstance(trainer.logger, RunLogger)
