@@ -79,8 +79,8 @@ def section() -> str:
         [
             "## Stopped when solved",
             "Configs with `trainer.ema: 0.99` and `trainer.stop_when: {metric: exact_match, at_least: 1.0, patience: "
-            f"2}}`, which those that gain by it have themselves, and {VALIDATIONS} validations in max_steps: the step of "
-            f"the first of two validations without an error, for the seeds 1 to {SEEDS}. Together these runs took "
+            f"2}}`, which those that gain by it have themselves, and {VALIDATIONS} validations in max_steps: the step "
+            f"of the first of two validations without an error, for the seeds 1 to {SEEDS}. Together these runs took "
             f"{done:,} of {whole:,} steps, {1 - done / whole:.0%} fewer.",
             table(header, lines),
             f"({on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.solved`)",
