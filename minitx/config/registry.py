@@ -12,7 +12,7 @@ from pydantic import ConfigDict, create_model
 
 from minitx.config.errors import ConfigError, UnknownName, did_you_mean
 from minitx.config.schema import Options
-from minitx.config.validation import shown, validate
+from minitx.config.validation import Integer, shown, validate
 
 CLOSED = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -92,6 +92,7 @@ def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tupl
         return {}
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     hints = get_type_hints(kind if fields else kind.__init__, include_extras=True)
+    hints = {name: Integer if hint is int else hint for name, hint in hints.items()}  # no machine has larger ones
     made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
     return {
         each.name: (hints[each.name], made.get(each.name, ... if each.default is each.empty else each.default))

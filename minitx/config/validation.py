@@ -24,6 +24,7 @@ MAX_COUNT = 2**40  # more steps than any run takes
 MAX_SIZE = 2**20
 """More symbols, tokens or examples than any task needs at once; a typo would fill the memory."""
 
+Integer = Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
