@@ -73,17 +73,19 @@ def _lines(file: Path, key: str) -> list[str]:
 def _table(file: Path, source: str, target: str, key: str) -> Sentences:
     """Two columns of a table."""
     rows = csv.reader(io.StringIO(_text(file, key), newline=""), **TABLES[file.suffix])
-    columns = [column.strip() for column in next(rows, [])]
-    for option, language in (("source", source), ("target", target)):
-        if language not in columns:
-            raise ConfigError(f"data.{option}: {file} has no column {language}, only {', '.join(columns)}")
-    first, second = columns.index(source), columns.index(target)
     pairs = []
-    for row in rows:
-        if row and len(row) != len(columns):
-            found = f"has {len(row)} columns instead of {len(columns)}"
-            raise ConfigError(f"data.{key}: line {rows.line_num:,} of {file} {found}")
-        pairs.append((row[first], row[second]) if row else ("", ""))
+    try:
+        columns = [column.strip() for column in next(rows, [])]
+        for option, language in (("source", source), ("target", target)):
+            if language not in columns:
+                raise ConfigError(f"data.{option}: {file} has no column {language}, only {', '.join(columns)}")
+        first, second = columns.index(source), columns.index(target)
+        for row in rows:
+            if row and len(row) != len(columns):
+                raise csv.Error(f"it has {len(row)} columns instead of {len(columns)}")
+            pairs.append((row[first], row[second]) if row else ("", ""))
+    except csv.Error as error:  # a field may be too long as well
+        raise ConfigError(f"data.{key}: line {rows.line_num:,} of {file} cannot be used: {error}") from None
     return pairs
 
 
@@ -93,10 +95,10 @@ def _objects(file: Path, source: str, target: str, key: str) -> Sentences:
     for number, line in enumerate(_lines(file, key), start=1):
         try:
             entry = json.loads(line) if line.strip() else {source: "", target: ""}
-        except (json.JSONDecodeError, RecursionError):
-            entry = None
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(side), str) for side in (source, target)):
+            one, other = entry[source], entry[target]
+            (one + other).encode()  # half of a surrogate pair is no text
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             expected = f"is not an object with the texts {source} and {target}"
-            raise ConfigError(f"data.{key}: line {number:,} of {file} {expected}")
-        pairs.append((entry[source], entry[target]))
+            raise ConfigError(f"data.{key}: line {number:,} of {file} {expected}") from None
+        pairs.append((one, other))
     return pairs
