@@ -23,7 +23,7 @@ from benchmarks.common import record, table
 
 SHORT = ("--data.test_size", "10")
 RUNS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
-    "reverse": ("`configs/reverse.yaml`, the whole run", 2, 20, ("--config", "configs/reverse.yaml", *SHORT)),
+    "reverse": ("`configs/reverse.yaml`, the whole run", 2, 30, ("--config", "configs/reverse.yaml", *SHORT)),
     "language_model": (
         "a language model of 10.7 million parameters, 8 x 256 characters a step",
         0,

@@ -8,13 +8,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from minitx.config.errors import ConfigError, UnknownName, did_you_mean
 from minitx.config.schema import Options
 from minitx.config.validation import Integer, shown, validate
-
-CLOSED = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class LazyRegistry(UserDict[str, Any]):
@@ -53,7 +51,7 @@ def check_options(
         raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
     values = {key: value for key, value in options.items() if key != "name"}
     try:
-        own = validate(create_model(name, __config__=CLOSED, **known(name)), values, section)  # type: ignore[call-overload]
+        own = validate(_model(name, known(name)), values, section)
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None
@@ -63,8 +61,12 @@ def check_options(
 def check_fields(built: Any, section: str) -> None:
     """Check and convert the fields of an instance of a registered dataclass by their annotations, as resolve does."""
     kind: Any = type(built)
-    model = create_model(kind.__name__, __config__=CLOSED, **parameters(kind))  # type: ignore[call-overload]
-    vars(built).update(vars(validate(model, vars(built), section)))
+    vars(built).update(vars(validate(_model(kind.__name__, parameters(kind)), vars(built), section)))
+
+
+def _model(name: str, options: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    limited: Any = {key: (Integer if kind is int else kind, default) for key, (kind, default) in options.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **limited)
 
 
 def build(registry: Mapping[str, Any], options: Options, section: str, **given: Any) -> Any:
@@ -92,7 +94,6 @@ def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tupl
         return {}
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     hints = get_type_hints(kind if fields else kind.__init__, include_extras=True)
-    hints = {name: Integer if hint is int else hint for name, hint in hints.items()}  # no machine has larger ones
     made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
     return {
         each.name: (hints[each.name], made.get(each.name, ... if each.default is each.empty else each.default))
