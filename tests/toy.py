@@ -107,8 +107,9 @@ def induction(task: Any, question: list[str]) -> list[str]:
 
 def associative_recall(task: Any, question: list[str]) -> list[str]:
     half = task.symbols // 2
-    pairs = sum(int(symbol) >= half for symbol in question)  # as many as values
-    shown, queries = question[: 2 * pairs], question[2 * pairs :]
+    pairs = sum(int(symbol) >= half for symbol in question) - task.filler  # as many as other values
+    shown, asked = question[: 2 * pairs], question[2 * pairs :]
+    queries = [symbol for symbol in asked if int(symbol) < half]
     keys, values = shown[0::2], shown[1::2]
     assert task.pairs[0] <= pairs <= task.pairs[1]
     assert len({*keys}) == len(keys) == pairs

@@ -27,6 +27,7 @@ MAX_SIZE = 2**20
 Integer = Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+NaturalSize = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]

@@ -16,7 +16,7 @@ from minitx.generation.decode import generate
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 
-OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3}
+OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3, "filler": 2}
 TASK = AssociativeRecall(interleaved=True, **OPTIONS)
 SPECIAL = TASK.vocabulary.special
 DECODERS = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])

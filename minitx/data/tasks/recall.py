@@ -1,6 +1,6 @@
 """Tasks of in-context recall: the answer is in the question, not in the weights.
 
-Legend: N examples, L symbols of the question, T symbols of the answer.
+Legend: N examples, L symbols of the question, T symbols of the answer, Q queries.
 """
 
 import dataclasses
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Size
+from minitx.config.schema import NaturalSize, Size
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Pairs
 from minitx.data.tasks import base
@@ -70,8 +71,8 @@ class Induction(LengthTask):
 class AssociativeRecall(QuestionTask):
     """0 9 3 6 1 8 1 0 -> 8 9, pairs of key and value, then queries, which are answered by the values of these keys.
 
-    Multi-query associative recall (MQAR, Arora et al. 2023), with all queries at the end. The lower half of the
-    symbols are keys, the upper half values. Keys of pairs are distinct, and so are queries.
+    Multi-query associative recall (MQAR, Arora et al. 2023). The lower half of the symbols are keys, the upper half
+    values. Keys of pairs are distinct, and so are queries. `filler` puts values without a meaning among the queries.
 
     With `interleaved`, the model reads 0 9 3 6 1 8 and answers 1 8 0 9, in which the queries are given: each value is
     predicted at its query, as in the paper's code. Texts of questions and answers are the same in both layouts.
@@ -87,6 +88,8 @@ class AssociativeRecall(QuestionTask):
     """Minimum and maximum number of pairs of key and value; all numbers are equally likely."""
     queries: Size = 2
     """Number of queries; all keys where there are fewer pairs."""
+    filler: NaturalSize = 0
+    """Number of random values among the queries, to be ignored."""
     interleaved: bool = False
     """Predict each value right after its query, not all values after the last query."""
 
@@ -107,58 +110,75 @@ class AssociativeRecall(QuestionTask):
     def longest(self) -> tuple[int, int]:
         """With the maximum number of pairs."""
         if self.interleaved:
-            return 2 * self.pairs[1], 2 * self.queries
-        return 2 * self.pairs[1] + self.queries, self.queries
+            return 2 * self.pairs[1], 2 * self.queries + self.filler
+        return 2 * self.pairs[1] + self.queries + self.filler, self.queries
 
     def of_length(self, length: int) -> Self:
         """The same task with that many pairs, and at most as many queries."""
         return dataclasses.replace(self, pairs=(length, length), queries=min(self.queries, length))
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        """Distinct keys in random order, random values, queries in random order."""
+        """Distinct keys in random order, random values, queries and filler in random order."""
         half, (minimum, maximum) = self.symbols // 2, self.pairs
         pairs = torch.randint(minimum, maximum + 1, (rows, 1), generator=generator)
         keys = distinct(rows, maximum, half, generator)
         values = half + torch.randint(half, (rows, maximum), generator=generator)
         present = torch.arange(maximum) < pairs  # [N, maximum]
         order = torch.rand(rows, maximum, generator=generator).masked_fill(~present, 2.0).argsort(dim=1)
-        queries = keys.gather(1, order[:, : self.queries])
-        everything = torch.cat((torch.stack((keys, values), dim=2).flatten(1), queries), dim=1)
-        column = torch.arange(2 * maximum + self.queries).expand(rows, -1)
+        asked = keys.gather(1, order[:, : self.queries])
+        if self.filler:
+            asked = torch.cat((asked, half + torch.randint(half, (rows, self.filler), generator=generator)), dim=1)
+            absent = F.pad(~present[:, : self.queries], (0, self.filler))
+            order = torch.rand(asked.shape, generator=generator).masked_fill(absent, 2.0).argsort(dim=1)
+            asked = asked.gather(1, order)
+        everything = torch.cat((torch.stack((keys, values), dim=2).flatten(1), asked), dim=1)
+        column = torch.arange(everything.size(1)).expand(rows, -1)
         index = column + (column >= 2 * pairs) * 2 * (maximum - pairs)  # queries follow the last present pair
         ids = everything.gather(1, index.clamp(max=everything.size(1) - 1))
-        return self.padded(FIRST_SYMBOL_ID + ids, 2 * pairs + pairs.clamp(max=self.queries))
+        return self.padded(FIRST_SYMBOL_ID + ids, 2 * pairs + pairs.clamp(max=self.queries) + self.filler)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The value of the key that equals each query."""
-        queries, count = self._queries(source, keep)
-        keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
-        found = (queries[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first occurrence is in the pairs
-        return self.padded(values.gather(1, found), count)
+        _, is_query, values, count = self._asked(source, keep)
+        order = (~is_query).long().argsort(dim=1, stable=True)
+        return self.padded(values.gather(1, order[:, : self.queries]), count)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions with their answers, in which interleaved queries are given."""
-        values, keep_values = self.answer(source, keep)
+        """Questions with their answers, in which interleaved queries and filler are given."""
         if not self.interleaved:
-            return Pairs(source, keep, values, keep_values)
-        queries, count = self._queries(source, keep)
-        shown = self.padded(source[:, : 2 * self.pairs[1]], keep.sum(dim=1, keepdim=True) - count)
-        target, target_keep = self.padded(torch.stack((queries, values), dim=2).flatten(1), 2 * count)
-        return Pairs(*shown, target, target_keep, target_keep & (torch.arange(2 * self.queries) % 2 == 0))
+            return super().answered(source, keep)
+        asked, is_query, values, count = self._asked(source, keep)
+        end = count + self.filler
+        shown = self.padded(source[:, : 2 * self.pairs[1]], keep.sum(dim=1, keepdim=True) - end)
+        index = torch.arange(asked.size(1)) + is_query.cumsum(dim=1) - is_query.long()  # the values before it
+        target = source.new_zeros(len(source), self.longest[1] + 1)
+        given = torch.zeros_like(target, dtype=torch.bool).scatter(1, index, value=True)[:, :-1]
+        target = target.scatter(1, index + 1, values).scatter(1, index, asked)  # only a query leaves its value
+        target, target_keep = self.padded(target[:, :-1], end + count)
+        return Pairs(*shown, target, target_keep, target_keep & given)
 
     def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
-        """Pairs are read first; there are as many as values, and interleaved queries follow."""
+        """Pairs are read first, as many as values that are no filler; interleaved queries and filler follow."""
         if not self.interleaved:
             return super().divide(question)
-        end = 2 * sum(token >= FIRST_SYMBOL_ID + self.symbols // 2 for token in question)
-        return super().divide(question[:end])[0], [token for query in question[end:] for token in (query, IGNORE)]
+        is_value = [token >= FIRST_SYMBOL_ID + self.symbols // 2 for token in question]
+        end = 2 * max(0, sum(is_value) - self.filler)
+        following = zip(question[end:], is_value[end:], strict=True)
+        given = [part for token, known in following for part in ((token,) if known else (token, IGNORE))]
+        return super().divide(question[:end])[0], given
 
-    def _queries(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The queries [N, Q] of questions, with anything after the last, and their number [N, 1]."""
+    def _asked(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of questions: the symbols after the pairs [N, Q + filler], with anything after the last, which of them are
+        queries, the values of these, and their number [N, 1]."""
         lengths = keep.sum(dim=1, keepdim=True)
-        count = (lengths // 3).clamp(max=self.queries)
-        index = lengths - count + torch.arange(self.queries)
-        return source.gather(1, index.clamp(max=source.size(1) - 1)), count
+        count = ((lengths - self.filler) // 3).clamp(max=self.queries)
+        column = torch.arange(self.queries + self.filler)
+        index = lengths - count - self.filler + column
+        asked = source.gather(1, index.clamp(max=source.size(1) - 1))
+        is_query = (column < count + self.filler) & (asked < FIRST_SYMBOL_ID + self.symbols // 2)
+        keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
+        found = (asked[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first occurrence is in the pairs
+        return asked, is_query, values.gather(1, found), count
 
 
 def distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:

@@ -52,12 +52,13 @@ def test_what_is_asked_for_stood_anywhere() -> None:
     assert min(places.values()) > 400
 
 
+@pytest.mark.parametrize("filler", [0, 7])
 @pytest.mark.parametrize(
     ("symbols", "pairs", "queries"),
     [(2, (1, 1), 1), (10, (5, 5), 5), (64, (4, 4), 2), (256, (3, 4), 4), (40, (2, 12), 3), (12, (1, 6), 6)],
 )
-def test_values_are_recalled(symbols: int, pairs: tuple[int, int], queries: int) -> None:
-    task = make("associative_recall", symbols=symbols, pairs=pairs, queries=queries)
+def test_values_are_recalled(symbols: int, pairs: tuple[int, int], queries: int, filler: int) -> None:
+    task = make("associative_recall", symbols=symbols, pairs=pairs, queries=queries, filler=filler)
     sampled = task.question(generator(1), 300)
     check_answers("associative_recall", task, task.answered(*sampled))
     used = {int(symbol) for row in spelt(task, *sampled) for symbol in row}
