@@ -43,8 +43,8 @@ SUITE = ("tests/nn", "tests/models", "tests/generation", "tests/training") if GP
 BATCHES, TOKENS, ROUNDS = ((1, 64, 512), 128, 3) if GPU else ((1, 4), 8, 1)
 SHAKESPEARE = {
     "data.block": 256, "data.batch_size": 64, "model.d_model": 384, "model.n_heads": 6, "model.n_layers": 6,
-    "model.d_ff": 1024, "model.dropout": 0.2, "optimizer.lr": 1e-3, "trainer.max_steps": 5000,
-    "trainer.val_every_n_steps": 250,
+    "model.d_ff": 1024, "model.dropout": 0.2, "optimizer.name": "adamw", "optimizer.lr": 1e-3,
+    "trainer.max_steps": 5000, "trainer.val_every_n_steps": 250,
 }  # fmt: skip
 """nanoGPT's settings for one GPU."""
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)

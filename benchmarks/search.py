@@ -39,7 +39,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=300)
     given, words = parser.parse_known_args()
-    words = [*("--config", str(DOCS.parent / "configs/shakespeare.yaml"), "--run.folder", "runs/search"), *words]
+    config = str(DOCS.parent / "configs/shakespeare.yaml")
+    words = ["--config", config, "--optimizer.name", "adamw", "--run.folder", "runs/search", *words]
     words += [f"--trainer.{key}={given.steps}" for key in ("max_steps", "val_every_n_steps", "save_every_n_steps")]
     rows: list[dict[str, Any]] = []
     for name in ("random", "tpe"):
