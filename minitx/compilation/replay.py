@@ -167,7 +167,7 @@ class ReplayedStep:
             for joined in self._known.joined or ():
                 joined.update()
         self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
-        self._until = 0  # length of the cache
+        self._lengths = range(0)  # of the cache
         self._tensors: list[Tensor | None] = []
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded
@@ -178,8 +178,9 @@ class ReplayedStep:
         cache = self._cache
         if self._known is None:
             return self._model.step(ids, cache)
-        if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
+        if cache.length not in self._lengths or cache.layers[0].buffers is not self._buffers:
             self._enter(self._known.by_key, ids)
+        self._lengths = self._lengths[ids.size(1) :]  # a shorter cache has dropped tokens
         if self._program is not None:
             logits, *after = self._program(*lengths(cache), ids, *cache.state(), *self._tensors)
             cache.follow(ids.size(1), *after)
@@ -190,7 +191,7 @@ class ReplayedStep:
         if self._known.joined is None:
             self._known.joined = joinable(recording.calls)
             return recording.logits
-        if self._first is not None and recording.lengths[0] == self._first.lengths[0] + ids.size(1):
+        if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
             self._known.by_key[self._key] = self._program = program_of(self._first, recording)
@@ -202,9 +203,11 @@ class ReplayedStep:
         """Look up the program for the next steps that are alike, or decide to record it."""
         cache = self._cache
         alike, rule = cache.steps_alike()
-        key, tokens = (ids.device, ids.shape, type(cache), rule), ids.size(1)
+        tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
+        # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
+        key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None
         self._buffers, self._tensors = cache.layers[0].buffers, cache.tensors()
-        self._until = cache.length + alike - tokens + 1
+        self._lengths = range(cache.length, cache.length + alike - tokens + 1)
         self._program = known.get(key) if alike >= tokens else None
         self._key = key if key not in known and alike >= MIN_STEPS * tokens else None
         self._first = None
