@@ -207,7 +207,8 @@ def test_hooks_recordings_and_autocast_are_seen() -> None:
     handle = model.decoder.layers[0].register_forward_hook(lambda *_: None)
     assert not is_replayable(model)
     handle.remove()
-    assert is_replayable(model)
+    assert not is_replayable(model.train())
+    assert is_replayable(model.eval())
 
 
 def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.MonkeyPatch) -> None:

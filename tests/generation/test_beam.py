@@ -258,6 +258,18 @@ def test_nothing_is_computed_once_nothing_can_change() -> None:
     assert len(model.crowds) == 1
 
 
+def test_nothing_is_computed_without_a_running_beam() -> None:
+    """Fewer texts exist than beams: two ends at once, and the same two after token 2."""
+
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        return logits.index_fill(1, torch.tensor([2]), -torch.inf) if written else logits
+
+    model = Table(3, 1)
+    found = search(model, [(2,)], 5, 50, eos=[0, 1], logits_processor=adjust)
+    assert found.lengths.sort().values.tolist() == [[0, 1, 1, 2, 2]]
+    assert len(model.crowds) == 2
+
+
 # ---- company ---------------------------------------------------------------------------------------------------------
 
 
