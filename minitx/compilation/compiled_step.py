@@ -47,8 +47,8 @@ class CompiledStep:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; as many in the place of 1 as a row has beams."""
-        if self._source.length + ids.size(1) > self._cache.length:
-            self._cache.grow(min(self._total, 2 * self._cache.length))
+        if (tokens := self._source.length + ids.size(1)) > self._cache.length:
+            self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
         step = compiled_step(self._kind, ids.device.type)

@@ -117,16 +117,38 @@ class Recording:
 
     def __init__(self, model: Any, cache: Any, ids: Tensor, joined: Sequence[JoinedLinear]) -> None:
         self.lengths = lengths(cache)
-        self.inputs = [ids, *cache.state(), *cache.tensors()]
+        self.inputs = [ids, *state(cache), *tensors(cache)]
         with Recorder(joined) as recorder:
             self.logits: Tensor = model.step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
-        self.outputs = [self.logits, *cache.state()]
+        self.outputs = [self.logits, *state(cache)]
 
 
 def lengths(cache: Any) -> tuple[int, int]:
     """Number of tokens in a cache, and of those in one text: the same without beams."""
     return cache.length, cache.ids.size(-1)
+
+
+def state(cache: Any) -> list[Tensor | None]:
+    """The tensors of a cache that a step replaces."""
+    return [getattr(cache, name) for name in cache.parts]
+
+
+def tensors(cache: Any) -> list[Tensor | None]:
+    """The tensors of a cache that a step of one token reads or changes in place."""
+    layers = [part for layer in cache.layers.values() for part in (*layer.buffers, *layer.memory)]
+    return [cache.memory, cache.memory_keep, *layers]
+
+
+def steps_alike(cache: Any) -> tuple[int, Hashable]:
+    """Count the next tokens that the layers of a cache take by one rule, one token a step; and tell rules apart."""
+    (first, *_), ahead = cache.layers[0].buffers, []
+    rule = [cache.keep is None, first.shape[:2], first.dtype]
+    for window, layer in {layer.window: layer for layer in cache.layers.values()}.items():
+        edges = [window + near for near in (-1, 0, 1)] if window is not None else []
+        ahead += [edge - layer.used for edge in (layer.buffers[0].size(2), *edges) if edge >= layer.used]
+        rule += [cache.length - layer.used, *(edge <= layer.used for edge in edges)]  # what a window has dropped
+    return min(ahead), tuple(rule)
 
 
 def is_replayable(model: Any) -> bool:
@@ -167,7 +189,7 @@ class ReplayedStep:
             for joined in self._known.joined or ():
                 joined.update()
         self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
-        self._until = 0  # length of the cache
+        self._lengths = range(0)  # of the cache
         self._tensors: list[Tensor | None] = []
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded
@@ -178,11 +200,16 @@ class ReplayedStep:
         cache = self._cache
         if self._known is None:
             return self._model.step(ids, cache)
-        if cache.length >= self._until or cache.layers[0].buffers is not self._buffers:
+        if cache.length not in self._lengths or cache.layers[0].buffers is not self._buffers:
             self._enter(self._known.by_key, ids)
+        self._lengths = self._lengths[ids.size(1) :]  # a shorter cache has dropped tokens
         if self._program is not None:
-            logits, *after = self._program(*lengths(cache), ids, *cache.state(), *self._tensors)
-            cache.follow(ids.size(1), *after)
+            logits, *after = self._program(*lengths(cache), ids, *state(cache), *self._tensors)
+            for name, tensor in zip(cache.parts, after, strict=True):
+                setattr(cache, name, tensor)
+            cache.advance(ids.size(1))
+            for layer in cache.layers.values():
+                layer.used += ids.size(1)
             return logits
         if self._key is None:
             return self._model.step(ids, cache)
@@ -190,7 +217,7 @@ class ReplayedStep:
         if self._known.joined is None:
             self._known.joined = joinable(recording.calls)
             return recording.logits
-        if self._first is not None and recording.lengths[0] == self._first.lengths[0] + ids.size(1):
+        if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
             self._known.by_key[self._key] = self._program = program_of(self._first, recording)
@@ -201,10 +228,12 @@ class ReplayedStep:
     def _enter(self, known: dict[Hashable, Program | None], ids: Tensor) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""
         cache = self._cache
-        alike, rule = cache.steps_alike()
-        key, tokens = (ids.device, ids.shape, type(cache), rule), ids.size(1)
-        self._buffers, self._tensors = cache.layers[0].buffers, cache.tensors()
-        self._until = cache.length + alike - tokens + 1
+        alike, rule = steps_alike(cache)
+        tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
+        # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
+        key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None
+        self._buffers, self._tensors = cache.layers[0].buffers, tensors(cache)
+        self._lengths = range(cache.length, cache.length + alike - tokens + 1)
         self._program = known.get(key) if alike >= tokens else None
         self._key = key if key not in known and alike >= MIN_STEPS * tokens else None
         self._first = None

@@ -57,16 +57,18 @@ class StaticCache(Cache):
 class StaticBeamCache(StaticCache):
     """The keys and values of beams. The cache copied shares them, and tells which tokens a beam has, and positions."""
 
+    source: BeamCache
+
     def __init__(self, cache: BeamCache, capacity: int) -> None:
         super().__init__(cache, capacity, cache.seen.size(1))
-        self.beams, cache.layers = cache, self.layers
+        cache.layers = self.layers
 
     def before_step(self, ids: Tensor, position_ids: ConsecutiveIds) -> None:
         """Append tokens ids [B, W] to the beams, and copy what a step reads of them."""
-        self.at.copy_(torch.arange(self.beams.length, self.beams.length + ids.size(1), device=ids.device))
-        self.new = self.beams.append(ids, None, position_ids).contiguous()
-        padding = (0, self.length - self.beams.pos.size(1))
-        self.pos, self.seen = F.pad(self.beams.pos, padding), F.pad(self.beams.seen, padding)
+        self.at.copy_(torch.arange(self.source.length, self.source.length + ids.size(1), device=ids.device))
+        self.new = self.source.append(ids, None, position_ids).contiguous()
+        padding = (0, self.length - self.source.pos.size(1))
+        self.pos, self.seen = F.pad(self.source.pos, padding), F.pad(self.source.seen, padding)
         super().before_step(ids, position_ids)
 
     def append(self, ids: Tensor, keep: Tensor | None, position_ids: ConsecutiveIds) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx.generation.logits_processors import LogitsProcessor, nan_where_impossible
+from minitx.generation.logits_processors import LogitsProcessor
 from minitx.generation.sampling import Sampler, greedy
 from minitx.hardware.devices import moved
 
@@ -97,17 +97,13 @@ def steps(
     ended, done = [False] * total, 0  # which of those have ended, and how many
     mask: Any = None  # the same as a tensor [B], unless none has
     end_ids: Any = moved(torch.tensor([*ends]), ids.device) if ends else None
-    parts, prompt_keep = [ids], keep  # all tokens so far
-    history, history_keep = ids, keep  # the same in one tensor, where it is needed
+    history, history_keep = ids, keep  # all tokens so far
     capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
     program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
-            if logits_processor is not None or (context is not None and held >= context):
-                parts = [history := torch.cat(parts, dim=1)]
-                history_keep = None if prompt_keep is None else F.pad(prompt_keep, (0, count), value=True)
             if context is not None and held >= context:
                 cache, held, program = None, 0, None
                 ids = history[:, -max(context // 2, 1) :]
@@ -127,8 +123,9 @@ def steps(
             log_probability = None
             if scores:
                 log_probability = -F.cross_entropy(logits.float(), new, reduction="none")
-                if logits_processor is not None:
-                    log_probability = nan_where_impossible(log_probability, new, processed)
+                if logits_processor is not None:  # NaN where it leaves no token, as for NaN logits: no step waits
+                    impossible = processed.gather(1, new[:, None])[:, 0] == -torch.inf
+                    log_probability = log_probability.masked_fill(impossible, torch.nan)
                 log_probability = log_probability if fed is None else log_probability.masked_fill(fed >= 0, 0.0)
             if done:
                 new = new.masked_fill(mask, pad)
@@ -145,12 +142,13 @@ def steps(
             if not last and stepper is None and len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows):
                 left = remaining_rows(mask, done)
                 cache.select(left)
-                new, rows, parts = new[left], rows[left], [torch.cat(parts, dim=1)[left]]
+                new, rows, history = new[left], rows[left], history[left]
+                history_keep = None if history_keep is None else history_keep[left]
                 ended, done, mask = [False] * len(left), 0, None
-                prompt_keep = None if prompt_keep is None else prompt_keep[left]
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
-            parts.append(ids)
+            history = torch.cat((history, ids), dim=1)
+            history_keep = None if history_keep is None else F.pad(history_keep, (0, 1), value=True)
         yield step
         if last:
             return

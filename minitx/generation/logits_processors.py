@@ -78,12 +78,3 @@ def without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     for token in tokens:  # a tensor of ids would have to be copied to the device at every step
         logits[..., token].fill_(-torch.inf)
     return logits
-
-
-def nan_where_impossible(log_probability: Tensor, tokens: Tensor, processed: Tensor) -> Tensor:
-    """Log-probabilities [B] of tokens [B], NaN where the processed logits [B, V] leave no token: such a row has failed.
-
-    A failed row is found with its log-probability, where NaN logits appear too, so no step waits for a check.
-    """
-    chosen = processed.gather(1, tokens[:, None])[:, 0]
-    return log_probability.masked_fill(chosen == -torch.inf, torch.nan)

@@ -142,7 +142,7 @@ def stepwise_maps(steps: Mapping[str, list[Tensor]], tokens: dict[str, list[list
     """The maps of a generation from its steps, equal to those of one forward over all of its tokens."""
     maps = AttentionMaps(tokens)
     for path, rows in steps.items():
-        kind = kind_of(path)
+        kind = "cross" if path.endswith("cross_attn") else path.split(".")[0]
         getattr(maps, kind).append(_collated(rows) if kind == "decoder" else torch.cat(rows, dim=2))
     return maps
 
@@ -156,8 +156,3 @@ def _collated(steps: list[Tensor]) -> Tensor:
         start, end = end, end + step.size(2)
         collated[:, :, start:end, end - step.size(3) : end] = step
     return collated
-
-
-def kind_of(path: str) -> str:
-    """encoder, decoder or cross, from a module's path."""
-    return "cross" if path.endswith("cross_attn") else path.split(".")[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,18 @@ from minitx.interpret.recording import attention_modules
 from minitx.interpret.sites import Site, changed, sites
 from minitx.interpret.trace import trace
 from minitx.nn import Cache, EncoderStack, Stack
+from minitx.nn.cache import BeamCache
 
 Replacement = Tensor | Callable[[Tensor], Tensor] | str
 """A tensor, a function of the value, "zero" or "mean"."""
 
-Totals = dict[Stack, tuple[int, bool]]
-"""How many tokens a stack's current call has, cached ones included, and whether it has a cache."""
+
+class Indices(NamedTuple):
+    """Where the tokens of a stack's current call are in their texts."""
+
+    queries: Tensor  # [T]
+    keys: Tensor  # [S], cached ones included; with beams [B, S], each token in the text of its beams
+    cached: bool  # whether the call has a cache
 
 
 @dataclass(frozen=True)
@@ -83,25 +89,30 @@ def intervene(
     Raises:
         ConfigError: a name that the model does not have; when the model runs, a shape that does not fit.
     """
-    totals = Totals()
+    calls: dict[Stack, Indices] = {}
     hooked: list[tuple[Site, Callable[[Tensor], Tensor]]] = []
     for pattern, change in changes.items():
         for name, site in sites(model, pattern).items():
             given = change if isinstance(change, At) else At(change, None, None, "")
             _check(name, site, given, means)
-            hooked.append((site, partial(_replaced, name, site, given, means or {}, totals)))
+            hooked.append((site, partial(_replaced, name, site, given, means or {}, calls)))
     with ExitStack() as stack:
         for part in {site.stack for site, _ in hooked}:
-            stack.callback(part.register_forward_pre_hook(partial(_count, totals), with_kwargs=True).remove)
+            stack.callback(part.register_forward_pre_hook(partial(_count, calls), with_kwargs=True).remove)
         stack.enter_context(changed(model, hooked))
         yield
 
 
-def _count(totals: Totals, stack: Stack, args: Any, kwargs: Any) -> None:
+def _count(calls: dict[Stack, Indices], stack: Stack, args: Any, kwargs: Any) -> None:
     """Record the tokens of a stack's call before its layers run."""
     given = inspect.signature(stack.forward).bind(*args, **kwargs).arguments
     cache: Cache | None = given.get("cache")
-    totals[stack] = (given["x"].size(1) + (cache.length if cache is not None else 0), cache is not None)
+    new = given["x"].size(1)
+    if isinstance(cache, BeamCache):
+        calls[stack] = Indices(torch.full((new,), cache.ids.size(2) - 1), cache.places.cpu(), True)
+    else:
+        keys = torch.arange(new + (cache.length if cache is not None else 0))
+        calls[stack] = Indices(keys[-new:], keys, cache is not None)
 
 
 def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
@@ -116,13 +127,17 @@ def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None
         raise ConfigError(f"intervene: {name} [{', '.join(site.shape)}] has no {kind} to choose")
 
 
-def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], totals: Totals, old: Tensor) -> Tensor:
+def _replaced(
+    name: str, site: Site, change: At, means: Mapping[str, Tensor], calls: dict[Stack, Indices], old: Tensor
+) -> Tensor:
     """The value that replaces `old`."""
-    total, cached = totals[site.stack]
+    queries, keys, cached = calls[site.stack]
     rows: Any = site.dim("T") if "T" in site.shape else site.dim("S")
-    # The index of the first row: after the cached tokens; for keys 0, unless a window has dropped some.
-    first = 0 if name.endswith(("cross_attn.k", "cross_attn.v")) else total - old.size(rows)
-    chosen = _chosen(name, site, change, rows, first, cached, old)
+    if name.endswith(("cross_attn.k", "cross_attn.v")):
+        tokens = torch.arange(old.size(rows))
+    else:
+        tokens = (queries if "T" in site.shape else keys)[..., -old.size(rows) :]  # a window may have dropped some
+    chosen = _chosen(name, site, change, rows, tokens, cached, old)
     if chosen is not None and not chosen.any():
         return old
     if callable(change.value):
@@ -133,8 +148,13 @@ def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], to
         new = change.value
     if not isinstance(new, Tensor):
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
-    if cached and new.dim() == old.dim() and new.size(rows) >= first + old.size(rows):
-        new = new.narrow(rows, first, old.size(rows))
+    if cached and not callable(change.value) and new.dim() == old.dim() and new.size(rows) > tokens.max():
+        index = tokens.to(new.device)
+        if index.dim() == 1:
+            new = new.index_select(rows, index)
+        else:
+            pairs = zip(new.expand(len(index), *new.shape[1:]), index, strict=True)
+            new = torch.stack([row[own] for row, own in pairs])
     try:
         new = new.to(old).expand_as(old)
     except RuntimeError:
@@ -143,19 +163,20 @@ def _replaced(name: str, site: Site, change: At, means: Mapping[str, Tensor], to
     return new if chosen is None else torch.where(chosen, new, old)
 
 
-def _chosen(name: str, site: Site, change: At, rows: int, first: int, cached: bool, old: Tensor) -> Tensor | None:
+def _chosen(name: str, site: Site, change: At, rows: int, tokens: Tensor, cached: bool, old: Tensor) -> Tensor | None:
     """The mask of replaced entries, broadcastable to the activation; None for all."""
-    chosen = None
-    for wanted, dim, lowest in ((change.positions, rows, first), (change.parts, site.dim(change.dims or " "), 0)):
+    chosen, part = None, site.dim(change.dims or " ")
+    for wanted, dim in ((change.positions, rows), (change.parts, part)):
         if wanted is None or dim is None:
             continue
-        size = old.size(dim)
-        indices = [index - lowest if index >= 0 else index + size for index in wanted]
+        present = tokens if dim == rows else torch.arange(old.size(dim))
+        size = int(present.max()) + 1
+        indices = [index if index >= 0 else index + size for index in wanted]
         later = dim == rows and cached  # another call may have the token
         if not later and any(not 0 <= index < size for index in indices):
             raise ConfigError(f"intervene: {name} has indices 0 to {size - 1} in dimension {dim}, got {[*wanted]}")
-        among = torch.tensor([index in indices for index in range(size)], device=old.device)
-        among = among.view(-1, *[1] * (old.dim() - dim - 1))
+        among = torch.isin(present, torch.tensor(indices, dtype=torch.long)).to(old.device)
+        among = among.view(*among.shape, *[1] * (old.dim() - dim - 1))
         chosen = among if chosen is None else chosen & among
     return chosen
 

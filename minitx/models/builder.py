@@ -65,11 +65,13 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
     scheme, attentions = _self_attentions(
         config, kind.causal, config.decoder_layers if kind.causal else config.n_layers
     )
+    d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
+    ffn = (config.d_model, d_ff, config.activation, config.dropout, config.bias)
     layers = [
         layer(
-            attention, _ffn(config), config.d_model, _attention(config) if cross else None, config.norm_first,
-            config.dropout, config.parallel_residual, config.shared_norm, norm=config.norm, norm_eps=config.norm_eps,
-            sandwich=config.sandwich_norm,
+            attention, FeedForward(*ffn) if d_ff else None, config.d_model, _attention(config) if cross else None,
+            config.norm_first, config.dropout, config.parallel_residual, config.shared_norm,
+            norm=config.norm, norm_eps=config.norm_eps, sandwich=config.sandwich_norm,
         )
         for attention in attentions
     ]  # fmt: skip
@@ -122,11 +124,6 @@ def _attention(
         config.d_model, *heads, position, window, config.attention_dropout, config.qk_norm, config.bias,
         config.softcap, config.qkv_bias, config.norm_eps,
     )  # fmt: skip
-
-
-def _ffn(config: ModelConfig) -> FeedForward | None:
-    d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
-    return FeedForward(config.d_model, d_ff, config.activation, config.dropout, config.bias) if d_ff else None
 
 
 def _norm(config: ModelConfig) -> nn.Module:

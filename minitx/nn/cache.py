@@ -7,7 +7,7 @@ once per call. Modules hold no state of a generation.
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -62,32 +62,6 @@ class Cache:
     def advance(self, tokens: int) -> None:
         """Count `tokens` new tokens as read by every layer. The model calls it once per forward."""
         self.length += tokens
-
-    def steps_alike(self) -> tuple[int, tuple[Any, ...]]:
-        """Count the next tokens that the layers take by one rule, one token a step; and tell this rule from others."""
-        ahead, rule = [], [self.keep is None, self.layers[0].buffers[0].shape[:2], self.layers[0].buffers[0].dtype]
-        for window, layer in {layer.window: layer for layer in self.layers.values()}.items():
-            edges = [window + near for near in (-1, 0, 1)] if window is not None else []
-            ahead += [edge - layer.used for edge in (layer.buffers[0].size(2), *edges) if edge >= layer.used]
-            rule += [layer.dropped, *(edge <= layer.used for edge in edges)]
-        return min(ahead), tuple(rule)
-
-    def tensors(self) -> list[Tensor | None]:
-        """The tensors that a step of one token reads or changes in place."""
-        layers = [part for layer in self.layers.values() for part in (*layer.buffers, *layer.memory)]
-        return [self.memory, self.memory_keep, *layers]
-
-    def state(self) -> list[Tensor | None]:
-        """The tensors that a step replaces."""
-        return [getattr(self, name) for name in self.parts]
-
-    def follow(self, tokens: int, *state: Tensor | None) -> None:
-        """Take over the state after a step of new tokens that has changed the tensors without this object."""
-        for name, tensor in zip(self.parts, state, strict=True):
-            setattr(self, name, tensor)
-        self.advance(tokens)
-        for layer in self.layers.values():
-            layer.used += tokens
 
     def branch(self, beams: int) -> "BeamCache":
         """Continue each row by several beams; this cache is not used afterwards."""
@@ -176,7 +150,6 @@ class LayerCache:
     def __init__(self) -> None:
         self.buffers: list[Tensor] = []  # keys and values, each [B, G, capacity, K]; empty before the first token
         self.used = 0  # tokens in the buffers
-        self.dropped = 0  # tokens before them, which no window reaches any more
         self.window: int | None = None  # of the latest call of extend
         self.ordered = True  # whether the tokens are in the order of one text; otherwise a window drops none
         self.memory: Sequence[Tensor] = ()  # keys and values of the memory, once cross_kv has computed them
@@ -202,7 +175,7 @@ class LayerCache:
         if window is not None and (tokens := max(0, self.used - window + 1)):
             for buffer in self.buffers:
                 buffer[:, :, : self.used - tokens] = buffer[:, :, tokens : self.used].clone()
-            self.used, self.dropped = self.used - tokens, self.dropped + tokens
+            self.used -= tokens
         capacity = present = self.buffers[0].size(2) if self.buffers else 0
         while capacity < self.used + k.size(2):
             capacity = max(2 * capacity, FIRST_CAPACITY)

@@ -7,9 +7,10 @@ import torch
 
 from minitx.compilation import compiled_step
 from minitx.compilation.compiled_step import CompiledStep
-from minitx.compilation.static_cache import StaticCache
+from minitx.compilation.static_cache import StaticBeamCache, StaticCache, StaticLayerCache
 from minitx.generation import decode
 from minitx.generation.beam import beam_search
+from minitx.nn import cache
 from small_models import close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW, CAPACITY = 5, 7, 16
@@ -72,6 +73,8 @@ def test_a_window_is_refused(architecture: str, tiny) -> None:
     model.step(draw(1, 2), cache)
     with pytest.raises(ValueError, match=r"model\.window"):
         StaticCache(cache, CAPACITY)
+    with pytest.raises(ValueError, match=r"model\.window"):
+        StaticBeamCache(cache.branch(2), CAPACITY)
 
 
 @pytest.fixture
@@ -107,14 +110,51 @@ def test_a_compiled_step_searches_the_same(
     architecture: str, tiny, graphs: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beams are reordered, tokens that no beam has are dropped, and the capacity grows."""
+    compacted, compact = [], cache.LayerCache.compact
+    monkeypatch.setattr(
+        cache.LayerCache, "compact", lambda layer, index: (compacted.append(layer), compact(layer, index))
+    )
+    monkeypatch.setattr(cache, "MAX_DEAD_TOKENS", 4)
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 48)
     model, prompts = tiny(architecture, "rope"), [draw(3, 4)]
     prompts += [draw(3, 4), keep_of(4, 2, 4)] if architecture == "encoder_decoder" else []
-    options = {"num_beams": 3, "max_new_tokens": 40, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
+    options = {"num_beams": 6, "max_new_tokens": 24, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
     expected, found = (beam_search(model, *prompts, stepper=stepper, **options) for stepper in (None, CompiledStep))
     assert torch.equal(found.ids, expected.ids)
     close(found.scores, expected.scores)
+    assert any(isinstance(layer, StaticLayerCache) for layer in compacted)
     assert 2 <= len(graphs) <= 3, "one for each capacity"
+
+
+def test_more_beams_than_twice_the_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
+    model, ids, options = tiny("decoder_only", "rope"), draw(2, 3), {"max_new_tokens": 4, "eos": -1, "pad": 0}
+    expected, found = (
+        beam_search(model, ids, num_beams=11, stepper=stepper, **options) for stepper in (None, CompiledStep)
+    )
+    assert torch.equal(found.ids, expected.ids)
+
+
+def test_layers_keep_tensors_of_their_own_when_beams_are_compacted(tiny) -> None:
+    model, beams = tiny("decoder_only", "rope"), 8
+    cache = model.start()
+    model.step(draw(2, 3), cache)
+    prompt = cache.layers[0].buffers[0]
+    cache = cache.branch(beams)
+    static = StaticBeamCache(cache, 64)
+
+    def places() -> list[int]:
+        return [buffer.untyped_storage().data_ptr() for layer in static.layers.values() for buffer in layer.buffers]
+
+    before, width = places(), cache.length
+    for _ in range(6):
+        cache.reorder(torch.zeros(2, beams, dtype=torch.long))
+        cache.compact(int(cache.alive()))
+        static.before_step(draw(2, beams), model.decoder.position_ids)
+        model.step(draw(2, beams), static)
+    assert cache.length < width + 6 * beams, "tokens were dropped"
+    assert places() == before, "a compiled step may hold the addresses"
+    assert len({*before, prompt.untyped_storage().data_ptr()}) == 1 + 2 * len(static.layers)
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:

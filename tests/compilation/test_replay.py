@@ -13,6 +13,7 @@ from minitx.compilation.replay import ReplayedStep, is_replayable
 from minitx.generation.decode import default_step
 from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
+from minitx.nn import cache as nn_cache
 from minitx.nn.position_ids import POSITION_IDS
 from small_models import build_tiny, every_pairing
 
@@ -108,6 +109,45 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
     assert all(programs(model)), "one for each number of prompts"
 
 
+def check_search(model: Any, keep: Tensor, steps: list[list[int]]) -> list[int]:
+    """Beams of one prompt, with the parents of each step; returns the number of tokens dropped before each."""
+    dropped = []
+    with torch.inference_mode():
+        ids, caches = torch.randint(11, keep.shape), [model.start(), model.start()]
+        for cache in caches:
+            model.step(ids, cache, keep)
+        ours, theirs = (cache.branch(len(steps[0])) for cache in caches)
+        replayed = ReplayedStep(model, ours)
+        for parents in steps:
+            for cache in (ours, theirs):
+                cache.reorder(torch.tensor([parents]))
+                before = cache.length
+                cache.compact(int(cache.alive()))
+            dropped.append(before - cache.length)
+            new = torch.randint(11, (1, len(parents)))
+            torch.testing.assert_close(replayed(new), model.step(new, theirs), rtol=1e-5, atol=1e-5)
+    assert replayed._program is not None
+    return dropped
+
+
+def test_tokens_dropped_between_two_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a step adds: the lengths of both steps are equal, and yet no constants."""
+    monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", BEAMS)
+    model, alone = build_tiny("decoder_only", "learned"), [*range(BEAMS)]
+    check_equal(model, steps=1)  # finds joined linear maps, so that the first two steps are recorded
+    dropped = check_search(model, torch.tensor([[False, True, True]]), [alone, [0] * BEAMS, *[alone] * 4])
+    assert dropped[:2] == [0, BEAMS], "the padding, and all new tokens but one"
+
+
+def test_a_single_beam_with_padding_dropped_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lengths of the cache and of the text grow alike, and differ by what was dropped."""
+    monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", 4)
+    model = build_tiny("decoder_only", "learned", window=6)
+    for padding in (8, 1, 20):
+        dropped = check_search(model, torch.arange(padding + 3)[None] >= padding, [[0]] * 8)
+        assert sum(dropped) == (padding if padding > 1 else 0)
+
+
 def calls(program: Any) -> list[str]:
     return [node.name.rstrip("0123456789").rstrip("_") for node in program.func.__self__.graph.nodes]
 
@@ -167,7 +207,8 @@ def test_hooks_recordings_and_autocast_are_seen() -> None:
     handle = model.decoder.layers[0].register_forward_hook(lambda *_: None)
     assert not is_replayable(model)
     handle.remove()
-    assert is_replayable(model)
+    assert not is_replayable(model.train())
+    assert is_replayable(model.eval())
 
 
 def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from minitx.generation.beam import Beams, beam_search
 from minitx.generation.decode import COMPACT_FROM_ROWS, generate
 from minitx.generation.logits_processors import combine_processors
+from small_models import build_tiny, every_decoder, every_pairing
 
 PAD, EOS = 0, 1
 Row = tuple[int, ...]
@@ -257,6 +258,18 @@ def test_nothing_is_computed_once_nothing_can_change() -> None:
     assert len(model.crowds) == 1
 
 
+def test_nothing_is_computed_without_a_running_beam() -> None:
+    """Fewer texts exist than beams: two ends at once, and the same two after token 2."""
+
+    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
+        return logits.index_fill(1, torch.tensor([2]), -torch.inf) if written else logits
+
+    model = Table(3, 1)
+    found = search(model, [(2,)], 5, 50, eos=[0, 1], logits_processor=adjust)
+    assert found.lengths.sort().values.tolist() == [[0, 1, 1, 2, 2]]
+    assert len(model.crowds) == 2
+
+
 # ---- company ---------------------------------------------------------------------------------------------------------
 
 
@@ -294,38 +307,34 @@ def test_prompts_that_are_settled_leave_the_batch() -> None:
 # ---- real models -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("architecture", "position", "options"),
-    [
-        ("decoder_only", "learned", {}),
-        ("decoder_only", "rope", {"window": 3, "n_kv_heads": 2}),
-        ("decoder_only", "t5", {}),
-        ("decoder_only", "alibi", {"window": 2}),
-        ("encoder_decoder", "sinusoidal", {}),
-        ("encoder_decoder", "rope", {"window": 3}),
-    ],
-)
-def test_a_real_model_finds_the_best_of_all(
-    architecture: str, position: str, options: dict[str, Any], tiny: Callable[..., Any]
-) -> None:
-    """Every text of up to three tokens, scored by forwards without a cache."""
-    model = tiny(architecture, position, vocab_size=4, **options)
-    source, first = ((torch.tensor([[2, 3, 0]]),), (0,)) if architecture == "encoder_decoder" else ((), (2, 3, 2, 2))
-    space = every_text(4, 3)
-    ids = torch.tensor([[*first]])
+def without_cache(model: Any, source: tuple[Tensor, ...], prompt: Row, found: list[Row]) -> list[float]:
+    """Log-probabilities of texts after a prompt, by one forward."""
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor([*prompt, *text]) for text in found], batch_first=True)
+    with torch.no_grad():
+        logs = model(*(part.expand(len(found), -1) for part in source), ids)[:, :-1].log_softmax(dim=-1)
+    own = logs.gather(2, ids[:, 1:, None])[:, len(prompt) - 1 :, 0]  # the future, and so padding, is hidden
+    return [float(row[: len(text)].sum()) for row, text in zip(own, found, strict=True)]
+
+
+@every_decoder
+@every_pairing
+@pytest.mark.parametrize("options", [{}, {"window": (3, None), "n_kv_heads": 2}], ids=["", "window"])
+def test_a_real_model_finds_the_best_of_all(name: str, numbering: str, architecture: str, options: dict) -> None:
+    """Every text of up to three tokens after two prompts, one of them padded."""
+    model, space = build_tiny(architecture, name, numbering, vocab_size=4, **options), every_text(4, 3)
+    source = (torch.tensor([[2, 3, 0]]),) if architecture == "encoder_decoder" else ()
+    prompts, keep = [(2, 3, 2, 2), (3, 0)], torch.tensor([[True] * 4, [False, False, True, True]])
     beams = beam_search(
-        model, ids, *source, num_beams=len(space), max_new_tokens=3, eos=EOS, pad=-7, early_stopping="never"
+        model, torch.tensor([[2, 3, 2, 2], [0, 0, 3, 0]]), *(part.expand(2, -1) for part in source), keep=keep,
+        num_beams=len(space), max_new_tokens=3, eos=EOS, pad=-7, early_stopping="never",
     )  # fmt: skip
-
-    def log_probability(text: Row) -> float:
-        with torch.no_grad():
-            logits = model(*source, torch.tensor([[*first, *text]]))[0, len(first) - 1 : -1].log_softmax(dim=-1)
-        return float(logits[torch.arange(len(text)), list(text)].sum())
-
-    expected = sorted((log_probability(text) / len(text) for text in space), reverse=True)
-    assert beams.scores[0].tolist() == pytest.approx(expected, abs=1e-4)
-    for text, log in zip(texts(beams), beams.log_probabilities[0].tolist(), strict=True):
-        assert log == pytest.approx(log_probability(text), abs=1e-4)
+    for index, prompt in enumerate(prompts):
+        expected = dict(zip(space, without_cache(model, source, prompt, space), strict=True))
+        found = texts(beams, index)
+        assert sorted(found) == sorted(space)
+        assert beams.log_probabilities[index].tolist() == pytest.approx([expected[text] for text in found], abs=1e-4)
+        ranked = sorted((log / len(text) for text, log in expected.items()), reverse=True)
+        assert beams.scores[index].tolist() == pytest.approx(ranked, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +351,5 @@ def test_the_cache_of_a_search_follows_its_beams(position: str, window: Any, tin
     sizes = {len(text) for index in range(len(prompts)) for text in texts(found, index)}
     assert max(sizes) == limit
     for index, prompt in enumerate(prompts):
-        for text, log in zip(texts(found, index), found.log_probabilities[index].tolist(), strict=True):
-            with torch.no_grad():
-                logits = model(torch.tensor([[*prompt, *text]]))[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
-            assert log == pytest.approx(float(logits[torch.arange(len(text)), list(text)].sum()), abs=1e-3)
+        expected = without_cache(model, (), prompt, texts(found, index))
+        assert found.log_probabilities[index].tolist() == pytest.approx(expected, abs=1e-3)

@@ -12,6 +12,7 @@ from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
 from minitx.interpret.ablation import Ablated, Ablation, ablate, table
+from minitx.interpret.intervene import at, intervene
 from minitx.interpret.parts import Part, all_parts, parse_parts
 from minitx.plotting.ablation_heatmap import draw_ablation
 from minitx.tensorboard.map_format import Named
@@ -145,6 +146,15 @@ def test_a_part_that_never_changes_is_its_own_mean_and_sample(architecture: str)
     baseline = ablate(predictor, examples=20, parts=f"{kind}.1.2").baseline["loss"]
     assert len({*losses, baseline}) == 4
     assert losses[2] == losses[3]
+
+
+@pytest.mark.parametrize("architecture", EVERY)
+def test_a_sample_is_that_of_another_example(architecture: str) -> None:
+    """Of two examples, each gets the output of the other one, whatever is sampled."""
+    predictor, part = built(architecture), Part(KINDS[architecture][0], 1, 2)
+    found = ablate(predictor, examples=2, parts=str(part), by="resample").parts[0].metrics
+    with intervene(predictor.model, {part.site: at(lambda value: value.flip(0), heads=1)}):
+        assert found["loss"] == pytest.approx(metrics(predictor, 2)["loss"])
 
 
 def made(losses: list[float], matches: list[float] | None = None) -> Ablation:

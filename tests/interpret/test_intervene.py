@@ -10,9 +10,11 @@ from torch import Tensor
 from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.evaluation.metrics import evaluate
+from minitx.generation.beam import beam_search
 from minitx.interpret.recording import attention_modules
+from minitx.nn import cache as nn_cache
 from predictors import WRITING, built
-from small_models import close, draw, every_architecture, every_decoder, ragged_inputs, untouched
+from small_models import close, draw, every_architecture, every_decoder, keep_of, ragged_inputs, untouched
 
 FIRST = {"encoder_only": "encoder.layers.0.self_attn"}
 
@@ -179,6 +181,33 @@ def test_positions_count_cached_tokens(architecture: str, tiny) -> None:
         cache = model.start(*source)
         rows = [model.step(ids[:, :3], cache)] + [model.step(ids[:, t : t + 1], cache) for t in range(3, 7)]
     close(torch.cat(rows, dim=1), expected)
+
+
+@every_decoder
+@pytest.mark.parametrize("window", [None, (3, None)])
+@torch.no_grad()
+def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: Any, tiny) -> None:
+    """Two prompts, one padded, with tokens dropped: the log-probabilities of a forward under the same intervention."""
+    model, ids, keep = tiny(architecture, "rope", window=window), draw(2, 3), keep_of(3, 2, left=True)
+    source = (draw(1, 4).expand(2, -1),) if architecture == "encoder_decoder" else ()
+    with trace(model, "decoder.*") as t:
+        model(*(part[:1] for part in source), draw(1, 20))
+    changes = {
+        "decoder.layers.0.resid_mid": at(t["decoder.layers.0.resid_mid"], positions=[1, 4, 6]),
+        "decoder.layers.0.ffn.out": t["decoder.layers.0.ffn.out"],
+        "decoder.layers.1.self_attn.k": at(t["decoder.layers.1.self_attn.k"], positions=[2, 5, 7]),
+        "decoder.layers.1.self_attn.v": at(lambda v: 2 * v, positions=6),
+        "decoder.layers.1.self_attn.weights": at(lambda weights: weights / 2, positions=5, heads=3),
+    }
+    with pytest.MonkeyPatch.context() as patch, intervene(model, changes):
+        patch.setattr(nn_cache, "MAX_DEAD_TOKENS", 4)
+        found = beam_search(model, ids, *source, keep=keep, num_beams=4, max_new_tokens=12, eos=-1, pad=0)
+        for prompt in range(2):
+            texts = torch.cat((ids[prompt].expand(4, -1), found.ids[prompt]), dim=1)
+            real = torch.cat((keep[prompt], torch.ones(12, dtype=torch.bool))).expand(4, -1)
+            logits = model.step(texts, model.start(*(part[:1].expand(4, -1) for part in source)), real)
+            logs = logits.log_softmax(dim=-1)[:, 2:-1].gather(2, found.ids[prompt][..., None])
+            close(found.log_probabilities[prompt], logs.sum(dim=(1, 2)), 1e-4)
 
 
 @torch.no_grad()

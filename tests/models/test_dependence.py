@@ -211,10 +211,10 @@ def test_a_prefix_and_documents_go_together() -> None:
 @every_pairing
 def test_steps_after_a_whole_prompt_equal_the_forward_with_a_prefix(name: str, numbering: str) -> None:
     """Prompts of ragged length, padded on the left."""
-    model, lengths, further = build_tiny("decoder_only", name, numbering, prefix_lm=True), (3, 6, 1), draw(3, 3)
+    model, lengths, further = build_tiny("decoder_only", name, numbering, prefix_lm=True), (3, 6, 1), draw(3, 10)
     ids, keep, cache = draw(3, 6), keep_of(*lengths, left=True), model.start()
     with torch.no_grad():
-        logits = [model.step(ids, cache, keep), *(model.step(part, cache) for part in further.split([1, 2], dim=1))]
+        logits = [model.step(ids, cache, keep), *(model.step(part, cache) for part in further.split([1, 9], dim=1))]
         together = torch.cat(logits, dim=1)
         assert together.isfinite().all()
         for row, length in enumerate(lengths):

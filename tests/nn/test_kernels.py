@@ -1,13 +1,16 @@
 """Which code computes an attention, the forms in which a stack prepares its mask, and flex attention's rules."""
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 import torch.nn.functional as F
+from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import kernels, masks, scaled_dot_product_attention
@@ -178,6 +181,36 @@ def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, 
     for name, part in vars(theirs).items():
         if isinstance(part, Tensor):
             torch.testing.assert_close(getattr(blocks, name), part, rtol=0, atol=0, msg=name)
+
+
+def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three layers, two lengths, with gradients; the compiler ignores what is cached."""
+    torch.compiler.reset()  # what other tests compiled in this process
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)  # step by step, a CPU can do backward
+    forwards: list[torch.fx.GraphModule] = []
+    backend = aot_autograd(
+        fw_compiler=lambda graph, inputs: forwards.append(graph) or graph.forward,
+        bw_compiler=lambda graph, inputs: graph.forward,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+
+    def layers(attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        for _ in range(3):
+            q = attention(q, k, v, causal=True, window=5, softcap=2.0)
+        return q
+
+    compiled = torch.compile(lambda *given: layers(flex_attention, *given), backend=backend, fullgraph=True)
+    for tokens in (200, 300):
+        with torch.enable_grad():
+            given = [torch.randn(1, 2, tokens, 16, requires_grad=True) for _ in range(3)]
+            close(compiled(*given), layers(explicit, *given))
+    assert len(forwards) == 2
+    for graph, tokens in zip(forwards, (200, 300), strict=True):
+        nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+        assert sum("sort" in str(node.target) for node in nodes) == 4, "once for all layers"
+        shapes = [node.meta["val"].shape for node in nodes if isinstance(node.meta.get("val"), Tensor)]
+        assert shapes
+        assert not [shape for shape in shapes if [*map(int, shape[-2:])] == [tokens, tokens]]
 
 
 @pytest.mark.parametrize("compiling", [False, True])
