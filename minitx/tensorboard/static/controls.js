@@ -187,7 +187,7 @@ export class Controls {
     const [one, two] = [`${view.run}, step ${view.step}`, `${view.run2}, step ${view.step2}`];
     this.sides.textContent = difference
       ? `orange: more in ${one}; blue: more in ${two}`
-      : `left: ${one}; right: ${two}`;
+      : `first: ${one}; second: ${two}`;
     this.smallest.textContent = difference ? "−1" : "0";
     legend(this.bar, view.scale, difference, theme);
   }
