@@ -236,9 +236,10 @@ FILLED = """() => {
 """The share of the page's width that tiles with tokens use."""
 
 
-def test_tiles_use_the_page_and_the_names_of_two_runs_fit(opened: Opened, tmp_path: Path) -> None:
-    tokens = {"source": [[*"6062052356316640"]], "target": [["<bos>", *"0466136532502606"]]}
-    runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, 16, seed)) for seed in (1, 2)]
+@pytest.mark.parametrize(("source", "filled"), [("6062052356316640", 0.8), ("60", 0.0)])
+def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, source: str, filled: float) -> None:
+    tokens = {"source": [[*source]], "target": [["<bos>", *"0466136532502606"]]}
+    runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, len(source), seed)) for seed in (1, 2)]
     runs[0].save_html(tmp_path / "maps.html", beside={"reversal/v12": runs[1]})
     page = opened(tmp_path / "maps.html").page
     try:
@@ -246,10 +247,11 @@ def test_tiles_use_the_page_and_the_names_of_two_runs_fit(opened: Opened, tmp_pa
             page.set_viewport_size({"width": width, "height": 900})
             for view in ("", "#compare=true"):
                 opened(tmp_path / "maps.html", view)
-                assert page.evaluate(FILLED) > 0.8, (width, view)
+                assert page.evaluate(FILLED) > filled, (width, view)
                 assert page.evaluate(OVERLAPS) == [], (width, view)
-                owners = "[...document.querySelectorAll('.owner:not([hidden])')]"
-                assert page.evaluate(f"{owners}.filter((one) => one.scrollWidth > one.clientWidth).length") == 0
+                names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
+                cut = f"{names}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+                assert page.evaluate(cut) == [], (width, view)
     finally:
         page.set_viewport_size({"width": 1300, "height": 900})
 
