@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from minitx.cli.main import main
+from minitx.data.text import work_progress
 from minitx.models.transformers import Transformer
 from minitx.nn import NoPositions
 from small_models import AllHooks, Module, build_tiny, roughen_weights, torch_twin
@@ -54,6 +55,13 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with OnDevice(device):
         yield
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every update of the progress of long work is shown."""
+    for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):
+        monkeypatch.setattr(work_progress, name, 0.0)
 
 
 @pytest.fixture

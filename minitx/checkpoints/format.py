@@ -24,13 +24,13 @@ def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, "config": config, "tokenizer": tokenizer}
 
 
-def write(contents: dict[str, Any], path: str | Path) -> None:
-    """Write a checkpoint atomically.
+def write(contents: dict[str, Any], path: str | Path, opened: Any = written_whole) -> None:
+    """Write a checkpoint atomically; `opened(path)` is a context manager of the file.
 
     Raises:
         OSError: a full disk, no permission; the previous file is unchanged.
     """
-    with written_whole(path) as file:
+    with opened(path) as file:
         try:
             torch.save(contents, file)
         except RuntimeError as error:  # torch replaces the OSError of a failed write

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.data.text.work_progress import progress
 
 MAX_JSON_BYTES, MAX_VALUES = 2**26, 4_000_000  # tokenizer.json of Gemma has half of each
 MAX_HEADER_BYTES = 2**22  # of a .safetensors file; that of a model with a thousand layers has a fifth
@@ -76,7 +77,9 @@ def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
             tensors = load_file(folder / name)
         except (SafetensorError, OSError, KeyError) as error:  # KeyError: a type that torch lacks
             raise ConfigError(f"{folder / name} is damaged: {error}") from None
-        weights |= {key: part.float() if part.is_floating_point() else part for key, part in tensors.items()}
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        shown = progress(tensors.items(), f"reading {name}", lambda item: item[1].nbytes, total, "B")
+        weights |= {key: part.float() if part.is_floating_point() else part for key, part in shown}
     prefix = "" if any(key.startswith(base) for key in weights) else base
     for old, new in (("gamma", "weight"), ("beta", "bias")):  # names in files of the first BERTs
         weights = {re.sub(rf"LayerNorm\.{old}$", f"LayerNorm.{new}", key): tensor for key, tensor in weights.items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from minitx.checkpoints.model_weights import check_stored, on_meta
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.config.validation import check_plain
+from minitx.data.text.work_progress import progress, written
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import local_folder, read_json, read_weights
@@ -42,9 +44,10 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     run = RunConfig(name=f"{name}@{revision}" if revision else name)
     header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
-    checkpoint.write({"minitx": header, "state_dict": state}, out)
     distinct = {tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}
-    return family.model_type, config, sum(distinct.values())
+    parameters = sum(distinct.values())
+    checkpoint.write({"minitx": header, "state_dict": state}, out, partial(written, total=4 * parameters))
+    return family.model_type, config, parameters
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, Tensor], Tokenizer]:
@@ -91,7 +94,9 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
     for name, other in family.added.items():
         weights[other] = weights[other] + weights[name][0]
     tensors: dict[str, Tensor] = {}
-    for hf_name, names, (from_hf, _) in links:
+    sizes = {hf_name: weights[hf_name].nbytes for hf_name, *_ in links}
+    shown = progress(links, "converting", lambda link: sizes[link[0]], sum(sizes.values()), "B")
+    for hf_name, names, (from_hf, _) in shown:
         for name, tensor in zip(names, from_hf(weights[hf_name], len(names)), strict=True):
             shape, aliases = parameters[name]
             if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):

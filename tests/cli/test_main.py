@@ -16,7 +16,6 @@ from PIL import Image
 
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.data.text import work_progress
 from minitx.tensorboard.events import EventFile
 from short_configs import config_from_words
 from tests.cli.conftest import SETS, SMALL
@@ -135,10 +134,12 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
-    text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    text_run: Path,
+    tmp_path: Path,
+    impatient: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("DELAY_SECONDS", "LINE_SECONDS"):
-        monkeypatch.setattr(work_progress, name, 0.0)
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     main(["evaluate", str(text_run)])
     assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err

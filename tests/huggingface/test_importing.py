@@ -1,6 +1,7 @@
 """Imported models of every family: logits, attention maps, texts and scores equal those of transformers."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,12 +176,17 @@ def test_evaluation_on_pairs(
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_weights_in_several_files(tmp_path: Path) -> None:
+def test_weights_in_several_files_with_progress(
+    tmp_path: Path, impatient: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     hf = saved("gpt2", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     hf.model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len([*tmp_path.glob("*.safetensors")]) > 2
+    assert len(files := sorted(tmp_path.glob("*.safetensors"))) > 2
+    capsys.readouterr()
     assert import_model(str(tmp_path), tmp_path / "ours.ckpt")[2] == hf.model.num_parameters()
+    done = re.findall(r"(.+): (\S+) of \2, 00:00 left\n", capsys.readouterr().err)
+    assert [*dict(done)] == [*(f"reading {file.name}" for file in files), "converting", "writing ours.ckpt"]
     check_logits(hf.model, imported(tmp_path))
 
 

@@ -154,7 +154,7 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     one, two = head(MAPS, "cross", 0, 1), head(LATER, "cross", 0, 1)
     assert maps.weights(2, 1) == pytest.approx([one[2, 1], two[2, 1]], abs=STEP)
     assert maps.root.locator(".detail figcaption").all_inner_texts() == ["maps, step 0", "later, step 0"]
-    assert maps.root.get_by_text("left: maps, step 0; right: later, step 0").is_visible()
+    assert maps.root.get_by_text("first: maps, step 0; second: later, step 0").is_visible()
     assert maps.page.evaluate(NAMELESS) == []
     maps.press("difference")
     for row, column in ((0, 0), (1, 2), (2, 3)):
@@ -224,6 +224,34 @@ def test_no_element_covers_another_at_three_widths(opened: Opened, file: Path) -
                     return document.querySelector(".detail").getBoundingClientRect().top >= under;
                 }"""
             ), "the opened head is below the bar"
+    finally:
+        page.set_viewport_size({"width": 1300, "height": 900})
+
+
+FILLED = """() => {
+    const main = document.querySelector("main").getBoundingClientRect();
+    return Math.max(...[...document.querySelectorAll(".tokens.keys")]
+        .map((one) => (one.getBoundingClientRect().right - main.left) / main.width));
+}"""
+"""The share of the page's width that tiles with tokens use."""
+
+
+@pytest.mark.parametrize(("source", "filled"), [("6062052356316640", 0.8), ("60", 0.0)])
+def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, source: str, filled: float) -> None:
+    tokens = {"source": [[*source]], "target": [["<bos>", *"0466136532502606"]]}
+    runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, len(source), seed)) for seed in (1, 2)]
+    runs[0].save_html(tmp_path / "maps.html", beside={"reversal/v12": runs[1]})
+    page = opened(tmp_path / "maps.html").page
+    try:
+        for width in (1300, 800, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            for view in ("", "#compare=true"):
+                opened(tmp_path / "maps.html", view)
+                assert page.evaluate(FILLED) > filled, (width, view)
+                assert page.evaluate(OVERLAPS) == [], (width, view)
+                names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
+                cut = f"{names}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+                assert page.evaluate(cut) == [], (width, view)
     finally:
         page.set_viewport_size({"width": 1300, "height": 900})
 

@@ -3,9 +3,14 @@
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 from tqdm import tqdm
+from tqdm.utils import CallbackIOWrapper
+
+from minitx.checkpoints.atomic_files import written_whole
 
 T = TypeVar("T")
 
@@ -33,6 +38,20 @@ def progress(
 
     `size` is that of one part in units ("B" for bytes), `total` that of all parts, where it is known.
     """
+    with _bar(label, total, unit) as bar:
+        for part in parts:
+            yield part
+            bar.update(size(part))
+
+
+@contextmanager
+def written(path: str | Path, total: int) -> Iterator[IO[bytes]]:
+    """A file that is written atomically, with progress over its bytes: about `total`."""
+    with written_whole(path) as file, _bar(f"writing {Path(path).name}", total, "B") as bar:
+        yield CallbackIOWrapper(lambda size: bar.update(min(size, total - bar.n)), file, "write")
+
+
+def _bar(label: str, total: int | None, unit: str) -> _Bar:
     if sys.stderr.isatty():
         options: dict[str, Any] = {"mininterval": BAR_SECONDS}
     else:
@@ -41,8 +60,6 @@ def progress(
             layout = f"{{desc}}: {{n_fmt}}{unit if unit == 'B' else ''} of {{total_fmt}}{unit}, {{remaining}} left"
         options = {"mininterval": LINE_SECONDS, "file": _Lines(), "bar_format": layout}
     options |= {"total": total, "desc": label, "unit": unit, "unit_scale": unit == "B"}
-    with _Bar(delay=DELAY_SECONDS, leave=False, miniters=1, **options) as bar:
-        bar.last_print_t -= options["mininterval"]  # the first update comes after the delay
-        for part in parts:
-            yield part
-            bar.update(size(part))
+    bar = _Bar(delay=DELAY_SECONDS, leave=False, miniters=1, smoothing=0, **options)
+    bar.last_print_t -= options["mininterval"]  # the first update comes after the delay
+    return bar

@@ -46,6 +46,7 @@ export class Controls {
       (scale) => onchange({ scale }),
     );
     this.bar = make("canvas", { className: "bar", "aria-hidden": "true" });
+    this.quantity = make("span");
     this.smallest = make("span");
     this.sides = make("span", { className: "note" });
     this.padding = check("padding");
@@ -102,8 +103,8 @@ export class Controls {
         this.scale,
         make(
           "div",
-          { className: "legend", role: "img", "aria-label": "from the smallest weight to the largest" },
-          make("span", { textContent: "weight" }),
+          { className: "legend", role: "img", "aria-label": "from the smallest value to the largest" },
+          this.quantity,
           this.smallest,
           this.bar,
           make("span", { textContent: "1" }),
@@ -187,7 +188,8 @@ export class Controls {
     const [one, two] = [`${view.run}, step ${view.step}`, `${view.run2}, step ${view.step2}`];
     this.sides.textContent = difference
       ? `orange: more in ${one}; blue: more in ${two}`
-      : `left: ${one}; right: ${two}`;
+      : `first: ${one}; second: ${two}`;
+    this.quantity.textContent = view.kind === "lens" ? "probability" : "weight";
     this.smallest.textContent = difference ? "−1" : "0";
     legend(this.bar, view.scale, difference, theme);
   }

@@ -8,6 +8,7 @@ import { Plot, plotSizes } from "./tile.js";
 
 const SIDES = { smallest: 56, sorted: 230, largest: 340 };
 const LAYER_GAP = 28; // layers beside each other
+const MAP_GAP = 8; // maps of two runs beside each other
 const FEW = 24; // heads whose tiles may grow until their tokens fit, even if they need more rows
 
 /** Shows a scene's heads; calls `onopen(item, head)`. */
@@ -85,25 +86,32 @@ export class Grid {
     return { item, head, button, plots, caption, near: false, stale: true };
   }
 
-  /** Size the tiles to fill the page: several layers beside each other, where they have few heads. */
+  /**
+   * Size the tiles to fill the page: several layers beside each other, where they have few heads; the maps of two runs
+   * beside each other, unless their tokens fit only one below the other.
+   */
   measure({ map, layout, otherLayout }, sorted, double) {
     const heads = Math.max(...map.counts, 1);
-    const count = double ? 2 : 1;
     const gap = heads > 8 ? 6 : 16;
     const width = this.element.clientWidth - 6;
-    const fitting = (blocks) =>
-      sorted
-        ? width / Math.max(1, Math.round(width / SIDES.sorted / count)) - gap
-        : ((width - (blocks - 1) * LAYER_GAP) / blocks - (heads - 1) * gap) / heads;
-    let blocks = 1;
-    while (blocks < map.counts.length && fitting(blocks) / count > SIDES.largest) blocks++;
-    const most = Math.min(width / count - 10, SIDES.largest);
-    const side = Math.min(Math.max(fitting(blocks) / count - (double ? 8 : 0), SIDES.smallest), most);
-    const { needed } = plotSizes(layout, most);
-    const few = this.tiles.size <= FEW && needed <= most;
-    this.side = Math.floor(few ? Math.max(side, needed) : side);
+    const widest = Math.min(width - 10, SIDES.largest);
+    const { needed } = plotSizes(layout, widest);
+    const few = this.tiles.size <= FEW && needed <= widest;
+    const stacked = double && few && 2 * needed + MAP_GAP > width;
+    const count = double && !stacked ? 2 : 1;
+    let [blocks, columns] = [1, sorted ? Math.max(1, Math.round(width / SIDES.sorted / count)) : heads];
+    const side = () => {
+      const tile = ((width - (blocks - 1) * LAYER_GAP) / blocks - (columns - 1) * gap) / columns;
+      return (tile - (count - 1) * MAP_GAP) / count;
+    };
+    while (!sorted && blocks < map.counts.length && side() > SIDES.largest) blocks++;
+    while (few && blocks > 1 && side() < needed) blocks--;
+    while (few && columns > 1 && side() < needed) columns--;
+    if (!sorted) columns = Math.ceil(heads / Math.ceil(heads / columns)); // rows of equal length
+    this.side = Math.floor(Math.min(Math.max(side(), SIDES.smallest), widest));
     this.sizes = [layout, otherLayout ?? layout].map((one) => plotSizes(one, this.side));
     this.element.style.setProperty("--gap", `${gap}px`);
+    this.element.classList.toggle("stacked", stacked);
   }
 
   name(tile, sorted) {

@@ -6,6 +6,7 @@ import { axisTexts, font } from "./matrix.js";
 const TOKEN_FONT = 10; // of the tokens' font
 const TOKEN_LENGTH = 7; // characters of a token
 const TOKEN_CELLS = { labelled: 10, largest: 60 };
+const TALLEST = 1.5; // height of a map with tokens, by the width of its tile
 const NAMED_FROM_SIDE = 120;
 const AXIS_HEIGHT = 15; // height of the name of an axis
 
@@ -17,8 +18,8 @@ export function plotSizes(layout, side) {
   const [high, wide] = [rows.texts.length, columns.texts.length].map((count) => Math.max(count, 1));
   const name = side >= NAMED_FROM_SIDE ? AXIS_HEIGHT : 0;
   const left = rows.width + 5 + name;
-  const cell = Math.floor(Math.min((side - left) / wide, (1.5 * side) / high, TOKEN_CELLS.largest));
-  const needed = left + wide * TOKEN_CELLS.labelled;
+  const cell = Math.floor(Math.min((side - left) / wide, (TALLEST * side) / high, TOKEN_CELLS.largest));
+  const needed = Math.max(left + wide * TOKEN_CELLS.labelled, (high * TOKEN_CELLS.labelled) / TALLEST);
   if (cell >= TOKEN_CELLS.labelled) {
     const upright = columns.width <= cell - 1;
     const [width, height] = [wide * cell, high * cell];
@@ -54,6 +55,7 @@ export class Plot {
     const spans = (texts) => texts.map((textContent) => make("bdi", { textContent }));
     keys.replaceChildren(...spans(size.columns));
     queries.replaceChildren(...spans(size.rows));
+    this.element.classList.toggle("labelled", size.labelled);
     keys.classList.toggle("upright", size.labelled && size.upright);
     keys.style.font = queries.style.font = font(TOKEN_FONT);
     const { style } = this.element;

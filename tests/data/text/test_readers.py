@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
-from minitx.data.text import work_progress
 from minitx.data.text.readers import Chunk, Corpus, border, pieces, text_files
 from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTokenizer, CharTokenizer, lookup
 from minitx.data.text.work_progress import progress
@@ -166,13 +165,6 @@ def test_a_tokenizer_is_trained_on_its_share() -> None:
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every update is shown."""
-    for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):
-        monkeypatch.setattr(work_progress, name, 0.0)
 
 
 @pytest.mark.parametrize(("total", "goal"), [(2_048_000_000, " of 2.05GB"), (None, "")])
