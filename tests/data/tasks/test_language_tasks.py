@@ -177,7 +177,9 @@ def test_languages_and_forms_are_equally_frequent_in_held_out_sets(name: str, sp
     task = make(name, languages=("en", "ja", "de"))
     found = pairs_of(task, task.examples(split, 900))
     languages = [language for language, _, _ in found]
-    assert [languages.count(language) / len(found) for language in task.languages] == pytest.approx([1 / 3] * 3, abs=0.08)
+    assert [languages.count(language) / len(found) for language in task.languages] == pytest.approx(
+        [1 / 3] * 3, abs=0.08
+    )
     english = [f"en: {text}" for language, text, _ in found if language == "en" and "May" not in text]
     forms = ENGLISH if name == "dates" else (r"en: \d+", r"en: \D+")
     shares = [sum(bool(re.fullmatch(form, text)) for text in english) / len(english) for form in forms]
