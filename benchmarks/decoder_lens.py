@@ -1,4 +1,4 @@
-"""What the decoder of a translation model reads from each layer of its encoder, on 200 test sentences.
+"""Outputs of a translation model whose decoder reads each layer of the encoder in turn, on 200 test sentences.
 
 python -m benchmarks.decoder_lens RUN     a run of configs/multi30k_small.yaml, which needs its files (data/README.md)
 

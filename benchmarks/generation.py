@@ -171,7 +171,7 @@ def bare_loop(model: Any, ids: torch.Tensor) -> None:
 
 
 def lean(batch: int, llama: bool) -> Callable[[], None]:
-    """Greedy decoding of RATIO_TOKENS by torch calls alone: allocated caches, joined projections, random weights."""
+    """Greedy decoding of RATIO_TOKENS by torch calls alone: allocated caches, fused projections, random weights."""
     width, size = D_MODEL // HEADS, 344 if llama else 4 * D_MODEL
     w: dict[str, torch.Tensor] = {
         "qkv": torch.randn(3 * D_MODEL, D_MODEL), "out": torch.randn(D_MODEL, D_MODEL),

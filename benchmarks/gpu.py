@@ -269,7 +269,7 @@ PIECES = {
         "no --multi30k",
     )),
 }  # fmt: skip
-"""In this order. The last three are resumed, so that a minute is enough to go on."""
+"""In this order. The last three are resumed, so that a minute is enough to continue."""
 
 
 def main() -> None:
@@ -296,7 +296,7 @@ def main() -> None:
 
 
 def piece(name: str, given: Namespace, until: float) -> dict[str, Any] | None:
-    """What was measured, now or earlier; None if the time does not suffice."""
+    """The measurements of a piece, new or kept; None if the time does not suffice."""
     file = KEPT / f"{name}.json"
     if GPU and file.exists():
         return dict(json.loads(file.read_text(encoding="utf-8")))

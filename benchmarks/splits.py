@@ -28,7 +28,7 @@ UNITS = {
     "text": "tokens of a block", "masked_text": "tokens of a block", "markov": "tokens of a block",
     "translation": "tokens of the source", "counting": "symbols of the answer",
 }  # fmt: skip
-"""What the length of a question is where it is not its number of symbols."""
+"""The unit of a question's length where it is not the number of symbols."""
 
 
 def lengths(task: Task, split: Split) -> Tensor:

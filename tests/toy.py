@@ -26,7 +26,7 @@ PAIR_TASKS = sorted(name for name, task in TASKS.items() if task.kind == "pairs"
 PAIR_TASKS.remove("imported_pairs")  # which has no questions
 """Those whose questions are sampled and not read from files."""
 
-FEW: dict[str, dict[str, Any]] = {
+SMALL_OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"symbols": 3, "length": (1, 5)} for name in STRING_TASKS},
     "induction": {"symbols": 6, "length": (3, 5)},
     "counting": {"symbols": 40, "length": (1, 9)},

@@ -79,7 +79,7 @@ def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[st
 
 
 def _type(annotation: str) -> Any:
-    """The type that an annotation means; Any where it has a name that its module alone knows, which is not checked."""
+    """The type that an annotation means; Any, which is not checked, for a name defined in its module only."""
     option = type("Option", (), {"__annotations__": {"type": annotation}})
     try:
         names = {**vars(annotated_types), **vars(validation), **vars(schema)}

@@ -28,8 +28,8 @@ UNWRAPPED: dict[Any, Callable[..., Any]] = {F.layer_norm: torch.layer_norm, F.rm
 """The functions that Python functions of torch call with the same arguments."""
 MIN_STEPS = 5
 """Steps alike from which recording some of them pays."""
-MAX_JOINED_WEIGHT = 2**18
-"""Numbers in a weight of which a copy is kept to join it to others. A larger product takes longer than its call."""
+MAX_FUSED_WEIGHT = 2**18
+"""Numbers in a weight of which a copy is kept to fuse it with others. A larger product takes longer than its call."""
 MAX_PROGRAMS = 64
 """Programs kept for one model."""
 
@@ -38,11 +38,11 @@ Program = Callable[..., tuple[Any, ...]]
 
 
 class Programs:
-    """The programs of a model, and its joined linear maps."""
+    """The programs of a model, and its fused linear maps."""
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
-        self.joined: list[JoinedLinear] | None = None  # not searched for so far
+        self.fused: list[FusedLinear] | None = None  # not searched for so far
 
 
 class Call(NamedTuple):
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     result: Any
 
 
-class JoinedLinear:
+class FusedLinear:
     """Linear maps of one input as one map, with copies of their weights [out, in] and biases [out] or None."""
 
     def __init__(self, maps: Sequence[Sequence[Any]]) -> None:
@@ -68,34 +68,34 @@ class JoinedLinear:
             torch.cat(parts, out=copy)
 
 
-def joinable(calls: Sequence[Call]) -> list[JoinedLinear]:
+def fusible(calls: Sequence[Call]) -> list[FusedLinear]:
     """Linear maps of one input among the calls of a step."""
     maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
     for function, args, *_ in calls:
-        if function is F.linear and len(args) == 3 and args[1].numel() <= MAX_JOINED_WEIGHT:
+        if function is F.linear and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
             maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
-    return [JoinedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
+    return [FusedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
 
 
 class Recorder(TorchFunctionMode):
-    """Records the calls within its block that make a tensor or change one; joins linear maps."""
+    """Records the calls within its block that make a tensor or change one; fuses linear maps."""
 
-    def __init__(self, joined: Sequence[JoinedLinear]) -> None:
+    def __init__(self, fused: Sequence[FusedLinear]) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.reads = False
-        self.joined = {id(each.weights[0]): each for each in joined}
-        self.parts: dict[tuple[int, int], Tensor] = {}  # results of joined maps by input and weight
+        self.fused = {id(each.weights[0]): each for each in fused}
+        self.parts: dict[tuple[int, int], Tensor] = {}  # results of fused maps by input and weight
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function and record it."""
         if function is F.linear:
             x, weight, *_ = args
-            if (joined := self.joined.get(id(weight))) is not None:
-                product = self.__torch_function__(F.linear, types, (x, *joined.copies))
-                sizes = [len(part) for part in joined.weights]
+            if (fused := self.fused.get(id(weight))) is not None:
+                product = self.__torch_function__(F.linear, types, (x, *fused.copies))
+                sizes = [len(part) for part in fused.weights]
                 parts = self.__torch_function__(Tensor.split, types, (product, sizes, -1))
-                self.parts |= {(id(x), id(own)): part for own, part in zip(joined.weights, parts, strict=True)}
+                self.parts |= {(id(x), id(own)): part for own, part in zip(fused.weights, parts, strict=True)}
             if (part := self.parts.get((id(x), id(weight)))) is not None:
                 return part
         result = function(*args, **(kwargs or {}))
@@ -115,10 +115,10 @@ def _in_place(function: Any) -> bool:
 class Recording:
     """One step of a model for one new token per text, with its calls."""
 
-    def __init__(self, model: Any, cache: Any, ids: Tensor, joined: Sequence[JoinedLinear]) -> None:
+    def __init__(self, model: Any, cache: Any, ids: Tensor, fused: Sequence[FusedLinear]) -> None:
         self.lengths = lengths(cache)
         self.inputs = [ids, *state(cache), *tensors(cache)]
-        with Recorder(joined) as recorder:
+        with Recorder(fused) as recorder:
             self.logits: Tensor = model.step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
         self.outputs = [self.logits, *state(cache)]
@@ -186,8 +186,8 @@ class ReplayedStep:
             if weights not in found:
                 found.clear()  # programs of weights that were replaced
             self._known = found.setdefault(weights, Programs())
-            for joined in self._known.joined or ():
-                joined.update()
+            for fused in self._known.fused or ():
+                fused.update()
         self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
         self._lengths = range(0)  # of the cache
         self._tensors: list[Tensor | None] = []
@@ -213,9 +213,9 @@ class ReplayedStep:
             return logits
         if self._key is None:
             return self._model.step(ids, cache)
-        recording = Recording(self._model, cache, ids, self._known.joined or ())
-        if self._known.joined is None:
-            self._known.joined = joinable(recording.calls)
+        recording = Recording(self._model, cache, ids, self._known.fused or ())
+        if self._known.fused is None:
+            self._known.fused = fusible(recording.calls)
             return recording.logits
         if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:

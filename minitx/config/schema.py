@@ -183,7 +183,7 @@ class EmbeddingLogConfig:
 
 @section("log")
 class LogConfig:
-    """What is logged during training."""
+    """Logging during training."""
 
     to: tuple[Literal["tensorboard", "csv", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Where curves and final figures are written; attention maps and embeddings only to TensorBoard."""
@@ -210,7 +210,7 @@ class Config:
     trainer: TrainerConfig = TrainerConfig()
     """How long, how precisely and on what to train."""
     log: LogConfig = LogConfig()
-    """What is logged during training."""
+    """Logging during training."""
     imports: tuple[str, ...] | dict[str, str] = Field(default=(), examples=["[mytask.py]"])
     """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
     paths and hashes, which import nothing."""

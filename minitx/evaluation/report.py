@@ -1,6 +1,7 @@
 """The report of `minitx evaluate`: figures, also by length, as a table and a plot."""
 
 import copy
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,13 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
 
 def length_range(lengths: str, task: Task) -> range:
     """Parse "from:to", both included, for a task with questions of several lengths."""
-    first, separator, last = lengths.partition(":")
-    if not (separator and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-        raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}")
+    found = re.fullmatch("([0-9]{1,7}):([0-9]{1,7})", lengths)
+    first, last = map(int, found.groups()) if found else (1, 0)
+    if not 1 <= first <= last:
+        raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths:.80}")
     if not (isinstance(task, QuestionTask) and task.has_lengths):
         raise _unsuitable(task, "--lengths is for tasks with questions and answers of several lengths")
-    return range(int(first), int(last) + 1)
+    return range(first, last + 1)
 
 
 def held_out_split(task: Task, split: str | None) -> Split:

@@ -8,10 +8,9 @@ import hashlib
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, expanded
 from minitx.config.schema import Config, config_from_dict
 
 
@@ -26,7 +25,7 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
     """
     digests: dict[str, str] = {}
     for path in paths:
-        file = Path(path).expanduser().absolute()
+        file = expanded(path, "--import").absolute()
         if file.suffix != ".py" or not file.is_file():
             raise ConfigError(f"--import: expected a Python file (.py), got {path!r}")
         digests[path] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]

@@ -268,7 +268,7 @@ def fill_positions(
 def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[Generators]:
     """Random number generators for each text of each prompt, the same alone and among other prompts.
 
-    A prompt that occurs again in the list continues with other numbers.
+    A repeated prompt in the list continues with other numbers.
     """
     if not options.do_sample:
         return [[] for _ in prompts]

@@ -26,7 +26,7 @@ from minitx.interpret.task_statistics import task_statistics
 from minitx.tensorboard.map_format import Named, strongest
 
 By = Literal["zero", "mean", "resample"]
-"""What replaces the output of a part."""
+"""Replacements of the output of a part."""
 
 
 @dataclass(frozen=True)

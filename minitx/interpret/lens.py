@@ -127,7 +127,7 @@ class Lens(html.Tables):
     """Whether the right token is known, bool [T]."""
     logits: dict[str, Tensor]
     attribution: dict[str, Tensor]
-    """What each part of the model adds to the logit of the answer, [T] by part; empty where the head is not linear."""
+    """Contribution of each part to the logit of the answer, [T] by part; empty where the head is not linear."""
     predictor: "Predictor"
 
     def answer_probabilities(self, stack: str) -> Tensor:

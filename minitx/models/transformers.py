@@ -1,7 +1,7 @@
 """The three Transformers, put together from the parts in nn/: shapes only, no text, tasks or training.
 
 Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
-`keep` is True for a real token and False for padding; None says that all are real.
+`keep` is True for a real token and False for padding; None if all are real.
 """
 
 from typing import Any

@@ -21,7 +21,7 @@ from minitx.nn.flex import flex_attention
 
 HALF = (torch.bfloat16, torch.float16)
 CPU_HALF_KERNELS = ("fused fp32", "fused", "explicit")
-"""What may compute half precision on a CPU: torch's fused kernel on fp32 copies, the same without them, or the explicit
+"""Kernels of half precision on a CPU: torch's fused kernel on fp32 copies, the same without them, or the explicit
 softmax. The fastest one depends on processor and lengths."""
 training_kernel = CPU_HALF_KERNELS[0]
 """The one that training uses. A run may select another; inference always uses the first."""
@@ -37,7 +37,7 @@ Kernel = Literal["fused", "flex", "explicit"]
 
 
 class Operands(NamedTuple):
-    """What is known of queries and keys before they are computed."""
+    """Properties of queries and keys, known before they are computed."""
 
     queries: int
     keys: int

@@ -23,7 +23,7 @@ AttentionFunction = Callable[..., Any]
 
 
 class Prepared(NamedTuple):
-    """What does not depend on a layer's weights. A stack computes it once per forward for all its layers."""
+    """Inputs that do not depend on a layer's weights. A stack computes them once per forward for all its layers."""
 
     masking: MaskAndBias
     positions: Any = None  # from the scheme's prepare

@@ -31,7 +31,7 @@ class Stack(nn.Module):
     """
 
     causal: ClassVar[bool]
-    """Whether the future is hidden, unless forward's argument says otherwise."""
+    """Whether the future is hidden; an argument of forward overrides it."""
 
     def __init__(
         self,

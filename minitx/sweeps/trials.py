@@ -30,7 +30,6 @@ HEARTBEAT_SECONDS, STALE_SECONDS = 15.0, 90.0  # between two heartbeats, and unt
 RUN, HEARTBEAT, ROWS, ERROR = "run", "heartbeat", "rows", "error"  # attributes of trials
 RUNNING, WAITING, COMPLETE = TrialState.RUNNING, TrialState.WAITING, TrialState.COMPLETE
 PRUNED, FAIL = TrialState.PRUNED, TrialState.FAIL
-PRECEDENCE = (COMPLETE, PRUNED, RUNNING, WAITING, FAIL)  # among the attempts at a run
 
 
 class _JournalLock(JournalFileOpenLock):
@@ -130,14 +129,12 @@ class Trials:
 
     @property
     def runs(self) -> list[FrozenTrial | None]:
-        """The attempt at each run that counts: the first with the best state, but the last failure."""
+        """The attempt at each run that counts: the first that has not failed, or the last failure."""
         runs: list[FrozenTrial | None] = [None] * self.plan.trials
         for trial in self.study.get_trials(deepcopy=False):
-            run, rank = trial.user_attrs.get(RUN, len(runs)), PRECEDENCE.index(trial.state)
-            if run < len(runs):
-                before = runs[run]
-                if before is None or rank < PRECEDENCE.index(before.state) or before.state == FAIL:
-                    runs[run] = trial
+            run = trial.user_attrs.get(RUN, len(runs))
+            if run < len(runs) and ((before := runs[run]) is None or before.state == FAIL):
+                runs[run] = trial
         return runs
 
     def ended(self) -> int:

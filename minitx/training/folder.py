@@ -81,5 +81,5 @@ class RunFiles:
         """Check that the end of training was saved."""
 
     def writing(self, name: str, fallback: str = "") -> AbstractContextManager[None]:
-        """Return a context for any other write, by default of a checkpoint; `fallback` says what a failure costs."""
+        """Return a context for any other write, by default of a checkpoint; `fallback` describes a failure's effect."""
         return nullcontext()

@@ -39,8 +39,11 @@ REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
         (["--config", "~nosuchuser/a.yaml"], "--config: there is no home folder for ~nosuchuser/a.yaml"),
         (["--config", "shakespeare", "--data.path", "~nosuchuser/a"], "data.path: there is no home folder for"),
         (["--config", "shakespeare", "--data.path", "none.txt"], "there is no file"),
-        (["--config", "shakespeare", "--data.path", "data/x.txt"], "no file data/x.txt (data/README.md says where to"),
-        (["--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md says where to"),
+        (
+            ["--config", "shakespeare", "--data.path", "data/x.txt"],
+            "no file data/x.txt (data/README.md describes where",
+        ),
+        (["--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md describes where"),
         (["--data.length", "8"], "data.length: expected a list of 2 integers, e.g. [1, 16], got 8"),
     ],
 )
@@ -244,8 +247,8 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path) -> None
     full = (
         f"minitx: standard output cannot be written (No space left on device); the run in {folder} is trained and saved"
     )
-    said = (tmp_path / "errors").read_text()
-    assert said == "" if closed else said.startswith(full)
+    printed = (tmp_path / "errors").read_text()
+    assert printed == "" if closed else printed.startswith(full)
     assert (folder / "v0/results.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""A replayed step computes what the model's own step computes; joined linear maps round differently."""
+"""A replayed step computes what the model's own step computes; fused linear maps round differently."""
 
 import sys
 from typing import Any
@@ -163,10 +163,10 @@ def test_a_program_has_few_calls() -> None:
 
 
 def test_large_weights_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MAX_JOINED_WEIGHT", 10)
+    monkeypatch.setattr(replay, "MAX_FUSED_WEIGHT", 10)
     model = build_tiny("decoder_only", "rope")
     check_equal(model)
-    assert [known.joined for known in ReplayedStep._programs[model].values()] == [[]]
+    assert [known.fused for known in ReplayedStep._programs[model].values()] == [[]]
 
 
 def test_weights_may_change() -> None:

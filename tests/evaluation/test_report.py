@@ -108,7 +108,7 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
     for split in ("training", "tset", ""):
         with pytest.raises(ValueError, match=f"--split must be test or validation, got {split}"):
             evaluation_report(answering(), split)
-    for lengths in ("3", "3:", "5:3", "0:3", "a:b", "1:2:3"):
+    for lengths in ("3", "3:", "5:3", "0:3", "a:b", "1:2:3", "1:²", f"1:{10**8}"):
         with pytest.raises(ValueError, match=f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}"):
             evaluation_report(answering(), lengths=lengths)
     with pytest.raises(ValueError, match=r"--lengths is for tasks with questions and .* was trained on text"):

@@ -103,6 +103,8 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
     for path in ("none.py", "rhyme.txt", "."):
         with pytest.raises(ConfigError, match="expected a Python file"):
             import_files([path])
+    with pytest.raises(ConfigError, match=r"--import: there is no home folder for ~nosuchuser/own\.py"):
+        import_files(["~nosuchuser/own.py"])
 
 
 def test_own_task_and_positions_on_the_command_line(

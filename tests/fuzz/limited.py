@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
     @property
     def fault(self) -> str | None:
-        """What should not have happened."""
+        """The failure, if there is one, in a word or two."""
         if self.code < 0:
             return f"ended by {signal.Signals(-self.code).name}"
         if "Traceback" in self.output or "panicked" in self.output:

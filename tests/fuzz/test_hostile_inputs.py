@@ -5,6 +5,7 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,31 @@ def test_a_step_of_a_run_is_a_number(trained: tuple[ResolvedRun, Path], step: An
     torch.save(contents, folder / "last.ckpt")
     with pytest.raises(ConfigError, match="its global_step must be a number of steps, got"):
         resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "within", "beyond"),
+    [
+        ("skipped_steps", (0, 2), (-1, 3)),
+        ("seconds", (0, 1e9), (-0.1, float("inf"))),
+        ("step", (0.0, 2.0), (-1.0, 3.0)),
+        ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan"))),
+    ],
+)
+def test_numbers_of_a_training_state_have_limits(
+    trained: tuple[ResolvedRun, Path], key: str, within: tuple[float, ...], beyond: tuple[float, ...]
+) -> None:
+    """Of the whole run of two steps, or of the optimizer."""
+    start: Any = trained[0].start
+    for value in (*within, *beyond):
+        contents = copy.deepcopy(start.contents)
+        if key in contents:
+            contents[key] = value
+        else:
+            contents["optimizer_states"][0]["state"][0][key].fill_(value)
+        refused = pytest.raises(ConfigError, match=f"is damaged: {key}") if value in beyond else nullcontext()
+        with refused:
+            checked(trained[0]._replace(start=replace(start, contents=contents)))
 
 
 # ---- tokenizers and folders ------------------------------------------------------------------------------------------

@@ -261,6 +261,7 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     ("gpt2", "config.json", None, "has no config.json"),
     ("gpt2", "config.json", b"{", "config.json is damaged"),
     ("gpt2", "config.json", b"[]", "config.json is damaged"),
+    ("gpt2", "config.json", b'{"a": ' + b"[" * 10**5, "config.json is damaged"),
     ("gpt2", "tokenizer.json", None, "has no tokenizer.json"),
     ("gpt2", "tokenizer.json", b"{}", "tokenizer.json"),
     ("gpt2", "tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),

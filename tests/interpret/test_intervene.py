@@ -16,11 +16,11 @@ from minitx.nn import cache as nn_cache
 from predictors import WRITING, built
 from small_models import close, draw, every_architecture, every_decoder, keep_of, ragged_inputs, untouched
 
-FIRST = {"encoder_only": "encoder.layers.0.self_attn"}
+FIRST_ATTENTION = {"encoder_only": "encoder.layers.0.self_attn"}
 
 
 def first(architecture: str) -> str:
-    return FIRST.get(architecture, "decoder.layers.0.self_attn")
+    return FIRST_ATTENTION.get(architecture, "decoder.layers.0.self_attn")
 
 
 # ---- what a replacement is -------------------------------------------------------------------------------------------

@@ -185,6 +185,14 @@ def test_an_encoder_draws_as_many_as_there_are_tokens() -> None:
     assert (counts < 1.25 * mean).all()
 
 
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=4))
+def test_documents_of_an_encoder_share_the_sample_of_the_longest(lengths: list[int]) -> None:
+    numbering, ids = policy("randomized", causal=False), torch.zeros(1, sum(lengths), dtype=torch.long)
+    numbers = numbering(ids, documents=torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None])
+    longest = numbering(ids[:, : max(lengths)])[0]
+    assert torch.equal(numbers[0], torch.cat([longest[:length] for length in lengths]))
+
+
 def test_a_decoder_assigns_from_the_smallest_of_its_longest() -> None:
     """The first of 20 out of 40 is small; the 20th is where the largest of 20 is."""
     numbers = policy("randomized").train()(torch.zeros(4000, LONGEST, dtype=torch.long)).double()

@@ -14,6 +14,7 @@ from minitx.cli.main import main
 from minitx.config.schema import Config
 from minitx.data.examples import _longest_document
 from minitx.data.tasks import MaskedText
+from minitx.data.text import corpora
 from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
 from minitx.training.describe import describe
@@ -146,6 +147,15 @@ def test_masked_tokens_are_learnt(masked: Callable, cat: Path, folder: Path) -> 
 def test_other_architectures_are_refused_for_masked_text(masked: Callable, architecture: str) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: .*encoder_only"):
         resolve(masked(model={"architecture": architecture}))
+
+
+def test_a_run_opens_its_corpus_once(small: Any, cat: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, load = [], corpora.load
+    monkeypatch.setattr(corpora, "load", lambda *given: opened.append(given) or load(*given))
+    for steps, start in ((1, {}), (2, {"resume": True}), (1, {"init_from": str(folder)})):
+        train(small(data={"path": str(cat)}, trainer={"max_steps": steps}), **start)
+        assert len(opened) == 1
+        opened.clear()
 
 
 def test_running_text_has_no_prefix(small: Any, cat: Path) -> None:

@@ -1,6 +1,6 @@
 """A corpus as chunks of text, so that none has to fit into memory, and the reader of text files.
 
-A document is a text of its own. A chunk says whether its last document continues in the next chunk.
+A document is a text of its own. A chunk records whether its last document continues in the next one.
 """
 
 import codecs
@@ -99,8 +99,8 @@ def local_corpus(
 
 
 def where_to_find(path: Path) -> str:
-    """What to add to a message about a missing path, if it is one of the bundled configs."""
-    return " (data/README.md says where to find it)" if path.parts[:1] == ("data",) else ""
+    """The end of a message about a missing path, if it is one of the bundled configs."""
+    return " (data/README.md describes where to find it)" if path.parts[:1] == ("data",) else ""
 
 
 def _chunks(file: Path, documents: str) -> Iterator[Chunk]:

@@ -79,7 +79,7 @@ export class Look {
     this.detail.show(scene);
   }
 
-  /** What a token attends to, by the chosen head, or by the mean of the last layer's. */
+  /** Weights of a token's attention: the chosen head's, or the mean of the last layer's. */
   weights(view, from) {
     if (!from) return [];
     let kind = this.kindOf(view);

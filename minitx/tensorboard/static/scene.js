@@ -64,7 +64,7 @@ export function parts(scene, item, head) {
   return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
 }
 
-/** What tells the two sides apart, in few characters. */
+/** A short name of one of two sides: its step or its run. */
 function owner(view, run, step) {
   return view.run === view.run2 ? `step ${step}` : caption(run, step);
 }

@@ -1,4 +1,4 @@
-/** What a map shows, in words: its example, its axes, its clearest head. */
+/** A map in words: its example, its axes, its clearest head. */
 
 import { shortened, spaced, visible } from "./labels.js";
 import { NAMED_FROM } from "./maps.js";
@@ -34,7 +34,7 @@ export function axesOf(kind, kinds) {
   return { queries: `query: ${queries}`, keys: `key: ${keys}` };
 }
 
-/** What the rows, columns and colours of a kind are. */
+/** The rows, columns and colours of a kind, in words. */
 export function sentenceOf(kind, kinds) {
   return SENTENCES[kind === "decoder" && !kinds.includes("cross") ? "text" : kind];
 }

@@ -31,7 +31,7 @@ class Numerics(NamedTuple):
     precision: str
     """Lightning's name."""
     attention_kernel: str = kernels.CPU_HALF_KERNELS[0]
-    """What computes attention in half precision on a CPU."""
+    """Kernel of attention in half precision on a CPU."""
 
 
 def choose_numerics(run: ResolvedRun) -> tuple[Numerics, str]:

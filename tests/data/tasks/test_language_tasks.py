@@ -171,6 +171,21 @@ def test_content_held_out_in_one_language_is_held_out_in_all(name: str) -> None:
         assert not held_out & contents(wide, others)
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("name", RANGES)
+def test_languages_and_forms_are_equally_frequent_in_held_out_sets(name: str, split: Any) -> None:
+    task = make(name, languages=("en", "ja", "de"))
+    found = pairs_of(task, task.examples(split, 900))
+    languages = [language for language, _, _ in found]
+    assert [languages.count(language) / len(found) for language in task.languages] == pytest.approx(
+        [1 / 3] * 3, abs=0.08
+    )
+    english = [f"en: {text}" for language, text, _ in found if language == "en" and "May" not in text]
+    forms = ENGLISH if name == "dates" else (r"en: \d+", r"en: \D+")
+    shares = [sum(bool(re.fullmatch(form, text)) for text in english) / len(english) for form in forms]
+    assert shares == pytest.approx([1 / len(forms)] * len(forms), abs=0.12)
+
+
 @pytest.mark.parametrize("name", RANGES)
 def test_the_alphabet_covers_all_ranges_and_a_checkpoint_may_bring_another(name: str) -> None:
     option, few, many = RANGES[name]

@@ -1,4 +1,4 @@
-"""What holds for every task of questions, and the options that tasks refuse."""
+"""Properties of every task of questions, and the options that tasks refuse."""
 
 import dataclasses
 import hashlib
@@ -19,7 +19,7 @@ from minitx.data.examples import Pairs
 from minitx.data.splits import content_hash, in_split
 from minitx.data.tasks import TASKS, generator, hash_seed
 from parallel_files import make_files
-from toy import FEW, PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, check_answers, make, questions, same
+from toy import PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, SMALL_OPTIONS, check_answers, make, questions, same
 
 
 @pytest.mark.parametrize("name", SEQUENCE_TASKS)
@@ -39,7 +39,7 @@ def test_examples_are_a_function_of_their_seed(name: str, tmp_path: Path) -> Non
     (make_files(tmp_path) / "some.txt").write_text("the cat sat on the mat, " * 40)
     text = {"path": str(tmp_path / "some.txt"), "block": 16, "test_share": 0.2}
     others = {"markov": {}, "text": text, "masked_text": text, "translation": {"path": str(tmp_path)}}
-    options = {**FEW, **others}[name]
+    options = {**SMALL_OPTIONS, **others}[name]
     task, twin = make(name, **options), make(name, **options)
     first = task.batch(generator(1, 2, 3), 32)
     held_out = {split: task.examples(split, 20) for split in ("validation", "test")}
@@ -73,7 +73,7 @@ def test_all_lengths_and_symbols_occur_equally_often(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAIR_TASKS)
 def test_the_longest_example_is_as_long_as_specified(name: str) -> None:
-    task = make(name, **FEW[name])
+    task = make(name, **SMALL_OPTIONS[name])
     pairs = task.batch(generator(1), 2000)
     longest = int(pairs.source_keep.sum(dim=1).max()), int(pairs.target_keep.sum(dim=1).max())
     assert longest == task.longest
@@ -84,7 +84,7 @@ def test_the_longest_example_is_as_long_as_specified(name: str) -> None:
 def test_splits_are_right_and_apart(name: str) -> None:
     """Held-out sets hold nothing twice and are answered in plain Python; no split shares a row."""
     sizes = {"validation_size": 40, "test_size": 60}
-    task = make(name, **FEW[name], **sizes)
+    task = make(name, **SMALL_OPTIONS[name], **sizes)
     found: dict[Any, set[tuple[str, ...]]] = {
         "training": {one for n in range(4) for one in questions(task, task.batch(generator(n), 256))}
     }
@@ -101,7 +101,7 @@ def test_splits_are_right_and_apart(name: str) -> None:
 @pytest.mark.parametrize("name", QUESTION_TASKS)
 @pytest.mark.parametrize(("bos", "eos"), [(True, False), (False, True), (True, True)])
 def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, bos: bool, eos: bool) -> None:
-    plain, framed = make(name, **FEW[name]), make(name, **FEW[name], add_bos=bos, add_eos=eos)
+    plain, framed = make(name, **SMALL_OPTIONS[name]), make(name, **SMALL_OPTIONS[name], add_bos=bos, add_eos=eos)
     one, other = plain.examples("test", 40), framed.examples("test", 40)
     assert same(dataclasses.replace(other, source=one.source, source_keep=one.source_keep), one), "the same answers"
     special, texts = framed.vocabulary.special, other.texts(framed.vocabulary, 99)[0]
@@ -128,7 +128,7 @@ def test_distinct_symbols(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in QUESTION_TASKS if TASKS[name].has_lengths])
 def test_every_split_has_the_lengths_of_all_questions(name: str) -> None:
     """In a held-out set, a length with fewer questions than its share has all of them."""
-    task = make(name, **FEW[name], test_size=200)
+    task = make(name, **SMALL_OPTIONS[name], test_size=200)
     task.answered = lambda source, keep: Pairs(source, keep, source, keep)  # questions in the form they are sampled in
 
     def counts(source: Tensor, keep: Tensor, *_: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def test_seeds_depend_on_the_order_of_numbers_and_similar_ones_are_unrelated() -
 
 
 def test_every_task_of_questions_has_answers_in_plain_python() -> None:
-    assert {*PAIR_TASKS} == {*FEW}
+    assert {*PAIR_TASKS} == {*SMALL_OPTIONS}
     assert {*QUESTION_TASKS} < {*PAIR_TASKS} < {*TASKS}
 
 

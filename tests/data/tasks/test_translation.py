@@ -43,9 +43,13 @@ def sampled(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[s
 # ---- what is trained on, and what is held out ------------------------------------------------------------------------
 
 
-def test_training_samples_every_pair_of_the_file_and_no_other(folder: Path) -> None:
-    task = make(folder)
-    assert sampled(task) == set(parallel.read(str(folder), "train", "de", "en", "training"))
+def test_training_samples_every_pair_of_the_file_and_no_other_in_either_direction(folder: Path) -> None:
+    pairs = {*made_up(100, seed=5)}
+    assert sampled(make(folder)) == pairs
+    backwards = make(folder, source="en", target="de")
+    assert sampled(backwards) == {(target, source) for source, target in pairs}
+    for split in ("validation", "test"):
+        assert [pair[::-1] for pair in backwards.sentences(split)] == make(folder).sentences(split)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -220,6 +224,11 @@ def config(folder: Path, architecture: Any, **model: Any) -> Config:
     data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}}
     sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1}
     return Config(data=data, model=ModelConfig(architecture=architecture, **sizes, **model))
+
+
+def test_an_encoder_alone_cannot_translate_and_is_refused_before_any_file_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"model\.architecture: encoder_only answers position by position"):
+        resolve(config(tmp_path / "nowhere", "encoder_only"))
 
 
 def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Path) -> None:

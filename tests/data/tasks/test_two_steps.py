@@ -15,10 +15,10 @@ from minitx.training.losses import count, cross_entropy
 from minitx.training.resilience import memory_checks
 from minitx.training.resolve import resolve
 from small_models import every_architecture
-from toy import FEW, PAIR_TASKS
+from toy import PAIR_TASKS, SMALL_OPTIONS
 
 ALIGNED = ("copy", "reverse", "sort")
-OPTIONS = {**FEW, "markov": {"states": 4, "block": 12}}
+OPTIONS = {**SMALL_OPTIONS, "markov": {"states": 4, "block": 12}}
 
 
 def expressible(name: str, architecture: str) -> bool:

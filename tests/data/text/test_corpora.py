@@ -14,9 +14,9 @@ import pytest
 
 from minitx.config.errors import ConfigError
 from minitx.data.text import corpora, readers, token_cache
-from minitx.data.text.readers import Corpus
+from minitx.data.text.readers import Chunk, Corpus
 from minitx.data.text.tokenizer_training import CharTokenizer
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, symbols
 
 
 @pytest.fixture
@@ -145,6 +145,15 @@ def test_a_corpus_is_encoded_once(file: Callable, caches: Path, monkeypatch: pyt
     monkeypatch.setattr(token_cache, "_encoded", lambda *args: pytest.fail("encoded again"))
     assert token_cache.encode(corpora.load(file("to be\nor not\n\nto be")), tokenizer).tolist() == ids.tolist()
     assert len(list(caches.glob("*.npy"))) == 1
+
+
+@pytest.mark.parametrize(("size", "kind"), [(2**16 - 1, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_the_largest_id_of_a_vocabulary_is_stored_exactly(caches: Path, size: int, kind: type) -> None:
+    tokenizer = symbols([str(number) for number in range(size - len(SPECIAL_TOKENS))])
+    texts = [tokenizer.alphabet[-1], tokenizer.alphabet[0]]
+    ids = token_cache.encode(Corpus("key", lambda: iter([Chunk(texts, False, 1)]), packed=True), tokenizer)
+    assert (tokenizer.vocab_size, ids.dtype) == (size, kind)
+    assert ids.tolist() == [size - 1, tokenizer.special.eos, len(SPECIAL_TOKENS)]
 
 
 def test_a_changed_text_gets_another_file(file: Callable, caches: Path) -> None:

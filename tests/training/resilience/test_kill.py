@@ -22,7 +22,7 @@ from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from tests.training.interrupting import assert_same_run, start_process
 
-FEW = 2
+FAST_KILLS = 2
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "0"))
 POINTS: dict[str, tuple[Any, str, int]] = {
@@ -139,7 +139,7 @@ def kill_runs(folder: Path, kills: int, seed: int, steps: int, point: str = "ran
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    assert kill_runs(tmp_path, FEW, seed=0, steps=26)[0] == FEW
+    assert kill_runs(tmp_path, FAST_KILLS, seed=0, steps=26)[0] == FAST_KILLS
 
 
 @pytest.mark.slow

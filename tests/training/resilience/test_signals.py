@@ -140,8 +140,8 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
     process.join(PATIENCE)
     assert process.exitcode == 128 + signal.SIGPIPE
     step = state(tmp_path / "runs/small/v0")["global_step"]
-    said = (tmp_path / "errors").read_text()
-    assert said == f"standard output was closed: stopped at step {step:,}; resume with --resume\n"
+    printed = (tmp_path / "errors").read_text()
+    assert printed == f"standard output was closed: stopped at step {step:,}; resume with --resume\n"
 
 
 def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_path: Path) -> None:
