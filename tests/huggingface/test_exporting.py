@@ -1,7 +1,9 @@
 """Exported models in transformers: equal logits, tokens and text; settings that no family has are named."""
 
+import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
 from minitx.data.text.tokenizer_training import BPETokenizer
 from minitx.huggingface.exporting import HF_USES
+from minitx.huggingface.families import FAMILIES, resolved
+from minitx.huggingface.families.family import ANY_VALUE
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 from small_models import roughen_weights
@@ -167,6 +171,41 @@ def test_settings_that_no_family_has_are_named(
     message = refused("export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf"))
     assert [name for name in names if name not in message] == []
     assert not (tmp_path / "hf").exists()
+
+
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "qkv_bias": (True, False), "softcap": (7.0,), "logit_softcap": (7.0,), "norm": ("rmsnorm", "layernorm"),
+    "norm_eps": (0.1,), "window": (3,), "n_kv_heads": (1,), "d_head": (6,), "d_ff": (0, 30),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_setting_is_refused_or_written(name: str) -> None:
+    """No other value of any setting is exported as if it were the family's."""
+    family = FAMILIES[name]
+    base = resolved(replace(family.from_hf({"vocab_size": 11}), dropout=0.0))
+    written, fields = family.to_hf(base, 20), {field.name for field in dataclasses.fields(ModelConfig)}
+    flags = {key: (not getattr(base, key),) for key in fields if isinstance(getattr(base, key), bool)}
+    tried = set()
+    for key, values in {**flags, **OTHERS}.items():
+        for value in (each for each in values if each != getattr(base, key) and key not in ANY_VALUE):
+            try:
+                config = replace(base, **{key: value})
+            except ValueError:  # contradicts other settings
+                continue
+            tried.add(key)
+            if lacking := [sentence.split()[0] for sentence in family._unsupported(config)]:
+                assert f"model.{key}" in lacking
+            else:
+                assert family.to_hf(config, 20) != written, key
+    assert tried >= {"bias", "qk_norm", "head_bias", "softcap", "norm_eps"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_settings_that_a_file_omits_are_those_of_transformers(name: str) -> None:
+    theirs = transformers.AutoConfig.for_model(name).to_dict()
+    short = {"vocab_size": theirs["vocab_size"]}
+    assert resolved(FAMILIES[name].from_hf(short)) == resolved(FAMILIES[name].from_hf(theirs))
 
 
 def test_plain_safetensors(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def test_max_positions_is_the_smallest_table(architecture: str) -> None:
     assert max_positions(fresh(architecture, position={"name": "learned", "max_len": 20})) == 20
     assert max_positions(fresh(architecture, position={"name": "sinusoidal"})) is None
     assert max_positions(nn.Linear(2, 2)) is None
+    randomized = fresh(architecture, position_ids={"name": "randomized", "range": 12, "longest": 9})
+    assert max_positions(randomized) == (12 if architecture == "encoder_only" else 9), "without a table"
     if architecture == "encoder_decoder":
         model = fresh(architecture, position={"name": "learned", "max_len": 20})
         model.decoder.position.max_len = 9

@@ -79,7 +79,7 @@ class Gemma3(Gemma2):
 
     model_type, model, length = "gemma3_text", "Gemma3ForCausalLM", ("max_position_embeddings", 131072)
     base_key = ("rope_theta", 1e6)
-    defaults = Gemma2.defaults | {"final_logit_softcapping": None}
+    defaults = Gemma2.defaults | {"attn_logit_softcapping": None, "final_logit_softcapping": None}
     fixed = Gemma2.fixed | {"qk_norm": True, "softcap": None}
     required = Gemma2.required | {"attn_logit_softcapping": None}
     handled = frozenset({"window", "window_position"})
