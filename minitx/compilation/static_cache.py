@@ -55,7 +55,7 @@ class StaticCache(Cache):
 
 
 class StaticBeamCache(StaticCache):
-    """The keys and values of beams. The cache copied shares them, and tells which tokens a beam has, and positions."""
+    """Keys and values of beams, shared with the cache that is copied: it has the positions and the tokens of beams."""
 
     source: BeamCache
 

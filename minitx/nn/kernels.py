@@ -146,7 +146,8 @@ def fold(
         added = torch.where(allowed, mask, 0.0)
         mask, bias = allowed, added if bias is None else added + bias
     if rules:
-        mask = masks.combine(mask, masks.build(*rules, queries=queries, keys=keys, device=device))
+        allowed = masks.build(*rules, queries=queries, keys=keys, device=device)
+        mask = allowed if mask is None else torch.logical_and(mask, allowed)
     if kernel == "explicit":
         return MaskAndBias(mask, bias)
     if bias is not None:

@@ -68,9 +68,3 @@ def build(*predicates: Predicate, queries: int, keys: int, device: torch.device 
 def key_padding(keep: Tensor | None) -> Tensor | None:
     """Hide padding from every query: keep [B, S], True for a real token, becomes a mask [B, 1, 1, S]."""
     return None if keep is None else keep[:, None, None, :]
-
-
-def combine(*masks: Tensor | None) -> Tensor | None:
-    """The AND of the masks that are not None; None, which allows every key, when all are."""
-    present = [mask for mask in masks if mask is not None]
-    return reduce(torch.logical_and, present) if present else None

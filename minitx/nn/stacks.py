@@ -74,7 +74,7 @@ class Stack(nn.Module):
             rules: further predicates on which key a query may attend to.
             causal: hide the future; False when a rule decides about it.
         """
-        x = self.embed(x, pos)
+        x = dropped(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
         layers: list[Any] = [*self.layers]
         common = (x, None, masks.key_padding(keep), self.causal if causal is None else causal, pos, cache, rules)
         by_window = {layer.self_attn.window: layer.self_attn for layer in layers}
@@ -88,10 +88,6 @@ class Stack(nn.Module):
             else:
                 x = layer(*given)
         return self.norm(x)
-
-    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Add positions to embedded tokens [B, T, D], then apply the embedding norm and dropout."""
-        return dropped(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
 
 
 class EncoderStack(Stack):

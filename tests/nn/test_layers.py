@@ -143,8 +143,8 @@ def test_stacks_drop_the_embeddings_in_training() -> None:
         torch.arange(50)[None],
     )
     marked, stack = scheme.embed(x, pos), EncoderStack([], scheme, dropout=0.5)
-    out = stack.train().embed(x, pos)
+    out = stack.train()(x, pos)
     dropped = out == 0
     assert abs(dropped.float().mean() - 0.5) < 0.05
     assert torch.equal(out[~dropped], 2 * marked[~dropped])
-    assert torch.equal(stack.eval().embed(x, pos), marked)
+    assert torch.equal(stack.eval()(x, pos), marked)
