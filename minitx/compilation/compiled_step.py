@@ -46,7 +46,7 @@ class CompiledStep:
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [B, 1, V] after one more token for each row, [B, 1]; as many in the place of 1 as a row has beams."""
+        """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
         if (tokens := self._source.length + ids.size(1)) > self._cache.length:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False

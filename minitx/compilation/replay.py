@@ -2,8 +2,8 @@
 
 With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
 for each token. A replayed step has the calls that compute and nothing else; views of views are one view, and small
-linear maps of one input are one map. Two consecutive steps are recorded. An integer that differs between them by as
-much as a length is one, which keeps growing; if anything else differs, the step is not replayed.
+linear maps of one input are one map. Two consecutive steps are recorded. An integer that grows by as much as a length
+of the cache follows that length in further steps; if anything else differs, the step is not replayed.
 """
 
 import operator
@@ -188,15 +188,15 @@ class ReplayedStep:
             self._known = found.setdefault(weights, Programs())
             for fused in self._known.fused or ():
                 fused.update()
-        self._buffers: list[Tensor] | None = None  # of the first layer, while the following hold
-        self._lengths = range(0)  # of the cache
+        self._buffers: list[Tensor] | None = None  # of the first layer; with these, and at these lengths of the cache,
+        self._lengths = range(0)  # the following hold
         self._tensors: list[Tensor | None] = []
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [B, 1, V] after one more token for each row, [B, 1]; as many in the place of 1 as a row has beams."""
+        """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
         cache = self._cache
         if self._known is None:
             return self._model.step(ids, cache)

@@ -51,8 +51,8 @@ def beam_search(
     """Search for the most likely sequences.
 
     Args:
-        model: its cache also has `branch`, which gives one of beams: their `ids` and `keep` [B, K, P + T], `select` of
-            prompts, `reorder`, `alive` and `compact`.
+        model: its cache also has `branch`, which returns a cache of beams, with their `ids` and `keep` [B, K, P + T],
+            `select` of prompts, `reorder`, `alive` and `compact`.
         ids: the prompts [B, P]; for this and the other arguments see decode.steps.
         num_beams: number of running beams, K.
         logits_processor: changes the log-probabilities first, depending on the tokens so far.

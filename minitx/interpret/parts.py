@@ -50,7 +50,7 @@ def all_parts(model: Transformer) -> dict[str, list[Part]]:
 
 
 def in_place_of(parts: Iterable[Part], value: Replacement) -> dict[str, At]:
-    """For intervene: a value in place of the outputs of some parts."""
+    """Changes, for intervene, that put a value in place of the outputs of some parts."""
     groups: dict[tuple[str, bool], list[int]] = defaultdict(list)
     for part in parts:
         groups[part.site, part.ffn].append(part.number - 1)

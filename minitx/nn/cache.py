@@ -18,7 +18,7 @@ from minitx.nn.position_ids import ConsecutiveIds
 FIRST_CAPACITY = 32
 """Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
 MAX_DEAD_TOKENS = 32
-"""Stored tokens of a prompt that no beam has any more from which it pays to drop them."""
+"""Stored tokens that no beam has any more: from this number on it pays to drop them."""
 
 
 class Cache:
@@ -81,7 +81,7 @@ class BeamCache(Cache):
     """The beams of each prompt: a step takes one token for each of them, as the queries of one row.
 
     A token that beams have in common is stored once, so that attention reads it once. S counts the stored tokens of a
-    prompt, whatever their order, T those of a beam.
+    prompt, in any order; T counts the tokens of one beam's text.
     """
 
     parts = ("ids", "keep", "seen", "pos", "places")
@@ -132,7 +132,7 @@ class BeamCache(Cache):
         return self.seen.any(dim=1).sum(dim=1).max()
 
     def compact(self, count: int) -> None:
-        """Drop stored tokens that no beam has any more, if they are many; count is that of alive."""
+        """Drop stored tokens that no beam has any more, if they are many; count is the result of alive."""
         if self.length - count < MAX_DEAD_TOKENS or 4 * count > 3 * self.length:
             return
         # Of a prompt with fewer, some that no beam has are kept.
