@@ -2,8 +2,8 @@
 
 Each family is a row of FAMILIES: their model, our config for it, and a function from their weights to ours, through
 which gradients pass; for BERT and T5 it is that of `minitx import`. Our embedding multiplies its table by sqrt(D),
-theirs do not: the table is divided by it. Our RMSNorm takes the machine epsilon of
-fp32, in bf16 too, which is set in their configs; our LayerNorm takes 1e-5.
+theirs do not: the table is divided by it. Our RMSNorm takes the machine epsilon of fp32, in bf16 too, which is set in
+their configs; our LayerNorm takes 1e-5.
 """
 
 import math
@@ -76,8 +76,8 @@ def mpt_weights(theirs: Weights, config: ModelConfig) -> Weights:
     for i in range(config.n_layers):
         source, target = f"transformer.blocks.{i}.", f"decoder.layers.{i}."
         ours |= rename(theirs, names, source, target)
-        joined = theirs[f"{source}attn.Wqkv.weight"].chunk(3)  # along the outputs
-        ours |= {f"{target}self_attn.{part}_proj.weight": piece for part, piece in zip("qkv", joined, strict=True)}
+        fused = theirs[f"{source}attn.Wqkv.weight"].chunk(3)  # along the outputs
+        ours |= {f"{target}self_attn.{part}_proj.weight": piece for part, piece in zip("qkv", fused, strict=True)}
     # Without biases its norms have none either.
     norms = [name for name in ours if name.endswith("norm.weight")]
     return ours | {name.replace("weight", "bias"): torch.zeros_like(ours[name]) for name in norms}
@@ -142,14 +142,14 @@ def build_once(name: str) -> tuple[Any, Any]:
         )
         config._attn_implementation = "eager"  # not the kernel that ours calls
         theirs, ours = getattr(transformers, family.model)(config).eval(), build_model(family.ours).eval()
-    draw_weights(theirs)
+    sample_weights(theirs)
     copy_weights(family.weights(dict(theirs.named_parameters()), family.ours), ours)
     return theirs, ours
 
 
 @torch.no_grad()
-def draw_weights(theirs: nn.Module) -> None:
-    """None zero, no norm the identity; small enough for little rounding and for logits of size one.
+def sample_weights(theirs: nn.Module) -> None:
+    """Sample weights: none is zero, no norm is the identity, and logits are about 1, so that rounding is small.
 
     Their own initial weights would hide errors: with a deviation of 0.02 attention is almost uniform.
     """
@@ -162,7 +162,7 @@ def draw_weights(theirs: nn.Module) -> None:
 
 @torch.no_grad()
 def copy_weights(weights: Weights, ours: nn.Module) -> None:
-    """Each of our weights must be there, and nothing else."""
+    """Copy weights by name: those of our parameters, and no others."""
     parameters = dict(ours.named_parameters())
     assert parameters.keys() == weights.keys()
     for name, part in parameters.items():

@@ -162,11 +162,15 @@ def _add_out(parser: Parser, default: str) -> None:
     parser.add_argument("--out", type=output(".html", *FORMATS), default=default, help=text)
 
 
-def attend_arguments(parser: Parser) -> None:
+def _add_text(parser: Parser, default: str) -> None:
     add_checkpoint(parser)
     parser.add_argument("text", help="the question, or the text")
     parser.add_argument("--target", help="the answer; default: the model's own")
-    _add_out(parser, "attention.png")
+    _add_out(parser, default)
+
+
+def attend_arguments(parser: Parser) -> None:
+    _add_text(parser, "attention.png")
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
     parser.add_argument("--step", type=int, default=0, help="with --logdir: the step of the maps; default 0")
 
@@ -253,10 +257,7 @@ def play(parsed: Namespace) -> None:
 
 
 def lens_arguments(parser: Parser) -> None:
-    add_checkpoint(parser)
-    parser.add_argument("text", help="the question, or the text")
-    parser.add_argument("--target", help="the answer; default: the model's own")
-    _add_out(parser, "lens.html")
+    _add_text(parser, "lens.html")
 
 
 def lens(parsed: Namespace) -> None:

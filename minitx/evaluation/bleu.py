@@ -76,26 +76,16 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
 
 def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..., Tensor]) -> float:
     """BLEU of greedy outputs over all processes, each with its share of the sentences; `reduce` adds up a tensor."""
-    texts = translated(predictor, [source for source, _ in sentences])
-    counts = statistics(texts, [target for _, target in sentences], predictor.task.caseless)
-    return bleu(reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist())
-
-
-def statistics(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[int]:
-    """Sufficient statistics of BLEU, which add up over parts of a set: matches and n-grams of each order, lengths."""
     from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 
-    if not hypotheses:  # more processes than texts
-        return [0] * (2 * MAX_NGRAM_ORDER + 2)
-    score = BLEU(lowercase=lowercase).corpus_score(hypotheses, [references])
-    return [*score.counts, *score.totals, score.sys_len, score.ref_len]
-
-
-def bleu(statistics: Sequence[int]) -> float:
-    """BLEU from 0 to 100 of summed statistics."""
-    from sacrebleu.metrics import BLEU
-
-    *counts, hypothesis_length, reference_length = statistics
-    orders = len(counts) // 2
-    lengths = (hypothesis_length, reference_length)
-    return BLEU.compute_bleu(counts[:orders], counts[orders:], *lengths, smooth_method="exp").score
+    counts = [0] * (2 * MAX_NGRAM_ORDER + 2)  # matches and n-grams of each order, lengths; they add up over shares
+    if sentences:  # there may be more processes
+        texts, scorer = (
+            translated(predictor, [source for source, _ in sentences]),
+            BLEU(lowercase=predictor.task.caseless),
+        )
+        score = scorer.corpus_score(texts, [[target for _, target in sentences]])
+        counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]
+    *sums, hypotheses, references = reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist()
+    matches, ngrams = sums[:MAX_NGRAM_ORDER], sums[MAX_NGRAM_ORDER:]
+    return BLEU.compute_bleu(matches, ngrams, hypotheses, references, smooth_method="exp").score

@@ -134,7 +134,7 @@ def test_tokens_dropped_between_two_recorded_steps(monkeypatch: pytest.MonkeyPat
     """As many as a step adds: the lengths of both steps are equal, and yet no constants."""
     monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", BEAMS)
     model, alone = build_tiny("decoder_only", "learned"), [*range(BEAMS)]
-    check_equal(model, steps=1)  # finds joined linear maps, so that the first two steps are recorded
+    check_equal(model, steps=1)  # finds linear maps to fuse, so that the first two steps are recorded
     dropped = check_search(model, torch.tensor([[False, True, True]]), [alone, [0] * BEAMS, *[alone] * 4])
     assert dropped[:2] == [0, BEAMS], "the padding, and all new tokens but one"
 
