@@ -55,7 +55,8 @@ def at(
 
     Args:
         value: as for intervene, for the whole activation.
-        positions: indices of tokens, cached ones counted; of keys for k and v; negative ones from the end of each call.
+        positions: indices of tokens, cached ones counted, in a beam search in the text of each beam; of keys for k and
+            v; negative ones from the end of each call.
         heads: for q, z, result, scores and weights; key-value heads for k and v.
         neurons: for ffn.hidden.
     """
