@@ -109,7 +109,10 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
     if name == "csv":
         return CsvLogger(files, purge_step)
     ids, title = files.folder / IDS, f"{files.folder.parent.name}/{files.folder.name}"
-    recorded = json.loads(ids.read_text(encoding="utf-8")) if ids.exists() else {}
+    try:
+        recorded = {**json.loads(ids.read_text(encoding="utf-8"))} if ids.exists() else {}
+    except (ValueError, TypeError, RecursionError):
+        raise ConfigError(f"{ids} is damaged: without it, a resumed run is a new one at W&B and MLflow") from None
     logger: WandbLogger | MLFlowLogger
     try:
         if name == "wandb":

@@ -13,6 +13,8 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.training import api
 from minitx.training.api import train_config as train
+from minitx.training.callbacks import loggers
+from minitx.training.folder import RunFiles
 from tests.training.interrupting import break_off, scalars
 
 
@@ -115,3 +117,10 @@ def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, m
         train(small(log={"to": ["csv", name]}))
     with pytest.raises(ConfigError, match=r"log\.to"):
         small(log={"to": ["comet"]})
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[1]", b"\xff", b"[" * 10**6])
+def test_damaged_ids_are_one_sentence(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / loggers.IDS).write_bytes(damaged)
+    with pytest.raises(ConfigError, match=rf"{loggers.IDS} is damaged"):
+        loggers.create("wandb", RunFiles(tmp_path), purge_step=4)
