@@ -84,10 +84,10 @@ def section(task: str) -> str:
         lines.append([f"`{scheme}`", *cells, PUBLISHED[task].get(scheme, "-")])
     header = ["scheme", *(f"{name}, {span}" for name in IDS for span in ("1-20", "21-40")), "published, 21-40"]
     pictures = "\n\n".join(f"![{task}, {name} ids](images/lengths_{task}_{name}.png)" for name in IDS)
-    on = rows[0]["machine"]
     seconds = shown("seconds", [row["seconds"] for row in rows])
-    where = f"{len(rows)} runs of {rows[0]['steps']:,} steps, {seconds} s each, two at a time, one thread each; "
-    where += f"{on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.lengths {task}`"
+    machines = (f"{on['device']}; torch {on['torch']}; {on['date']}" for on in (row["machine"] for row in rows))
+    where = f"{len(rows)} runs of {rows[0]['steps']:,} steps, {seconds} s each, one thread each; "
+    where += f"{', or '.join(dict.fromkeys(machines))}; `python -m benchmarks.lengths {task}`"
     return f"## {task.capitalize()}\n\n{table(header, lines)}\n\n{pictures}\n\n({where})"
 
 
