@@ -82,7 +82,8 @@ class GatherForValidation(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         for part in self._parts(module):
-            part.set_reshard_after_forward(True, recurse=False)
+            # FSDP's default: between forward and backward the rest stays, which a lens uses outside of a forward.
+            part.set_reshard_after_forward(part is not module.model, recurse=False)
             part.reshard()
 
     def _parts(self, module: Any) -> list[FSDPModule]:
