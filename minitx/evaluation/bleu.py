@@ -80,10 +80,8 @@ def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..
 
     counts = [0] * (2 * MAX_NGRAM_ORDER + 2)  # matches and n-grams of each order, lengths; they add up over shares
     if sentences:  # there may be more processes
-        texts, scorer = (
-            translated(predictor, [source for source, _ in sentences]),
-            BLEU(lowercase=predictor.task.caseless),
-        )
+        texts = translated(predictor, [source for source, _ in sentences])
+        scorer = BLEU(lowercase=predictor.task.caseless)
         score = scorer.corpus_score(texts, [[target for _, target in sentences]])
         counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]
     *sums, hypotheses, references = reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist()

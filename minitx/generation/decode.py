@@ -97,13 +97,17 @@ def steps(
     ended, done = [False] * total, 0  # which of those have ended, and how many
     mask: Any = None  # the same as a tensor [B], unless none has
     end_ids: Any = moved(torch.tensor([*ends]), ids.device) if ends else None
-    history, history_keep = ids, keep  # all tokens so far
+    parts, prompt_keep = [ids], keep  # all tokens so far
+    history, history_keep = ids, keep  # the same in one tensor, where it is needed
     capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
     program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
+            if logits_processor is not None or (context is not None and held >= context):
+                parts = [history := torch.cat(parts, dim=1)]
+                history_keep = None if prompt_keep is None else F.pad(prompt_keep, (0, count), value=True)
             if context is not None and held >= context:
                 cache, held, program = None, 0, None
                 ids = history[:, -max(context // 2, 1) :]
@@ -142,13 +146,12 @@ def steps(
             if not last and stepper is None and len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows):
                 left = remaining_rows(mask, done)
                 cache.select(left)
-                new, rows, history = new[left], rows[left], history[left]
-                history_keep = None if history_keep is None else history_keep[left]
+                new, rows, parts = new[left], rows[left], [torch.cat(parts, dim=1)[left]]
+                prompt_keep = None if prompt_keep is None else prompt_keep[left]
                 ended, done, mask = [False] * len(left), 0, None
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
-            history = torch.cat((history, ids), dim=1)
-            history_keep = None if history_keep is None else F.pad(history_keep, (0, 1), value=True)
+            parts.append(ids)
         yield step
         if last:
             return

@@ -112,7 +112,7 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
     try:
         recorded = {**json.loads(ids.read_text(encoding="utf-8"))} if ids.exists() else {}
     except (ValueError, TypeError, RecursionError):
-        raise ConfigError(f"{ids} is damaged: without it, a resumed run is a new one at W&B and MLflow") from None
+        raise ConfigError(f"{ids} is damaged: delete it, and the resumed run is a new one at W&B and MLflow") from None
     logger: WandbLogger | MLFlowLogger
     try:
         if name == "wandb":
