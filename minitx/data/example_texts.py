@@ -1,12 +1,13 @@
 """Examples as texts: the parts of them that a log or a page shows."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeVar
 
 import torch
 
 from minitx.data.examples import Examples, Masked, Pairs, Stream
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import MASK, Tokenizer
 
 AnyExamples = TypeVar("AnyExamples", bound=Examples)
 
@@ -38,7 +39,18 @@ def example_texts(examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> 
     if isinstance(examples, Stream):
         return whole, None
     masked = zip(examples.source.tolist(), parts, strict=True)
-    return [tokenizer.decode_masked(row[part]) for row, part in masked], whole
+    return [decode_masked(row[part], tokenizer) for row, part in masked], whole
+
+
+def decode_masked(ids: Iterable[int], tokenizer: Tokenizer) -> str:
+    """The text of ids, without the special tokens except <mask>."""
+    pieces: list[list[int]] = [[]]
+    for token in ids:
+        if token == tokenizer.special.mask:
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    return MASK.join(map(tokenizer.decode, pieces))
 
 
 def _longest_document(row: list[int], eos: int) -> slice:

@@ -49,10 +49,6 @@ class SpecialTokens:
         """An input text with its prefix and suffix."""
         return [*self.prefix, *ids, *self.suffix]
 
-    def answer(self, ids: Iterable[int]) -> list[int]:
-        """An output of a decoder beside an encoder, with its prefix and without the final <eos>."""
-        return [*self.prefix, *ids]
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {name: [*value] if isinstance(value, tuple) else value for name, value in vars(self).items()}
@@ -126,7 +122,7 @@ class Tokenizer:
 
     def encode_answer(self, text: str) -> list[int]:
         """Ids of an output of a decoder beside an encoder, without the final <eos>; errors as for encode."""
-        return self.special_tokens.answer(self.encode(text))
+        return [*self.special_tokens.prefix, *self.encode(text)]
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of an input text in which <mask> stands for masked tokens; errors as for encode."""
@@ -151,16 +147,6 @@ class Tokenizer:
             if whole.startswith(start):
                 return whole[len(start) :]
         return self.decode(ids)
-
-    def decode_masked(self, ids: Iterable[int]) -> str:
-        """The text of ids, without the special tokens except <mask>."""
-        pieces: list[list[int]] = [[]]
-        for token in ids:
-            if token == self.special.mask:
-                pieces.append([])
-            else:
-                pieces[-1].append(token)
-        return MASK.join(map(self.decode, pieces))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The vocabulary's spelling of each id, special ones included: labels for figures."""
