@@ -22,7 +22,7 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.hardware.devices import best_device
 from minitx.inference.text_generation import Generation, TextGenerator, check_positions, fill_positions
-from minitx.interpret.attention_maps import AttentionMaps, attention_maps, record_steps, stepwise_maps
+from minitx.interpret.attention_maps import AttentionMaps, attention_maps
 from minitx.models.transformers import EncoderOnly, Transformer, max_positions
 
 if TYPE_CHECKING:
@@ -82,12 +82,11 @@ class Predictor:
                 raise ConfigError(f"{name}=True takes one prompt, got a list")
             if chosen.num_beams > 1 or chosen.num_return_sequences > 1:
                 raise ConfigError(f"{name} is for one text: leave num_beams and num_return_sequences at 1")
-            generator, ids = self.text_generator(), self.encode(prompt)
             if stream:
-                return generator.stream(ids, chosen)
-            with record_steps(self.model) as steps:
-                generation = generator.follow(ids, chosen)
-            return generation.text, stepwise_maps(steps, generator.labels(ids, generation))
+                return self.text_generator().stream(self.encode(prompt), chosen)
+            from minitx.interpret.stepwise import generation_maps
+
+            return generation_maps(self, prompt, chosen)
         texts = [[each.text for each in several] for several in self.generations(_listed(prompt), chosen)]
         answers = texts if chosen.num_return_sequences > 1 else [several[0] for several in texts]
         return answers[0] if isinstance(prompt, str) else answers

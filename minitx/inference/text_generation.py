@@ -84,25 +84,6 @@ class TextGenerator:
         ends, arguments["eos"] = arguments["eos"], ()  # _pieces stops at an end
         return self._pieces(prompt, decode.steps(self.model, *tensors, scores=True, **arguments), ends)
 
-    def follow(self, prompt: list[int], options: GenerationOptions) -> Generation:
-        """Generate one text within one context, a forward for each of its tokens."""
-        if self.context is not None and len(prompt) + self.limit(prompt, options) > self.context + 1:
-            capacity = self.context + 1 - len(prompt)
-            advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
-            raise ConfigError(
-                f"return_attention is limited to one context: the prompt has {len(prompt)} tokens, so {advice} for "
-                f"data.block {self.context}"
-            )
-        return self.generate([prompt], options)[0][0]
-
-    def labels(self, prompt: list[int], generation: Generation) -> dict[str, list[list[str]]]:
-        """The tokens that the model has read for a generation, as labels of attention maps."""
-        start = self._prompt([prompt], self.context)
-        labels = {"target": [self.tokenizer.tokens(start.ids[0].tolist() + generation.ids[:-1])]}
-        if start.source:
-            labels["source"] = [self.tokenizer.tokens(start.source[0][0].tolist())]
-        return labels
-
     def ends(self, options: GenerationOptions) -> list[int]:
         """Ids that end a text, the tokenizer's <eos> first; a ConfigError for a stop that is not a single token."""
         ends = [self.tokenizer.special.eos, *self.tokenizer.special_tokens.other_ends]

@@ -3,9 +3,7 @@
 Legend: B batch, T queries, S keys, H heads.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -37,6 +35,12 @@ class AttentionMaps:
     cross: list[Tensor] = field(default_factory=list)
     name: str = "maps"
     """Of the model, as images and pages call it."""
+
+    def of(self, path: str) -> list[Tensor]:
+        """The list that the weights of an attention belong to, by its path in the model."""
+        kind = "cross" if path.endswith("cross_attn") else path.split(".")[0]
+        found: list[Tensor] = getattr(self, kind)
+        return found
 
     def layers(self, kind: str, example: int = 0) -> list[Map]:
         """The maps of one kind for one example, layer by layer, without padding."""
@@ -125,35 +129,7 @@ class AttentionMaps:
 
 def attention_maps(model: nn.Module, inputs: Mapping[str, Tensor], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
     """Run the model once on inputs, keyword arguments of its forward, and return every attention map, on the CPU."""
-    with torch.no_grad(), record_steps(model) as steps:
-        model(**inputs)
-    return stepwise_maps(steps, tokens)
-
-
-@contextmanager
-def record_steps(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Within this block, record the weights of a generation: a list over its steps for each module path, on the CPU."""
-    steps: dict[str, list[Tensor]] = defaultdict(list)
-    with observed_attention(model, lambda path, weights: steps[path].append(weights.cpu())):
-        yield steps
-
-
-def stepwise_maps(steps: Mapping[str, list[Tensor]], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
-    """The maps of a generation from its steps, equal to those of one forward over all of its tokens."""
     maps = AttentionMaps(tokens)
-    for path, rows in steps.items():
-        kind = "cross" if path.endswith("cross_attn") else path.split(".")[0]
-        getattr(maps, kind).append(_collated(rows) if kind == "decoder" else torch.cat(rows, dim=2))
+    with torch.no_grad(), observed_attention(model, lambda path, weights: maps.of(path).append(weights.cpu())):
+        model(**inputs)
     return maps
-
-
-def _collated(steps: list[Tensor]) -> Tensor:
-    """Collate the rows [B, H, t, s] of all steps into [B, H, T, T]; keys outside a step's window get zero."""
-    size = sum(step.size(2) for step in steps)
-    collated = steps[0].new_zeros(*steps[0].shape[:2], size, size)
-    end = 0
-    for step in steps:
-        start, end = end, end + step.size(2)
-        keys = min(step.size(3), end)  # after those of its tokens a compiled step has keys of empty capacity
-        collated[:, :, start:end, end - keys : end] = step[..., :keys]
-    return collated

@@ -52,7 +52,7 @@ class SaveCheckpoints(Checkpoint):
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Save after a step with a validation."""
-        if validation_is_due(trainer) and trainer.global_step < trainer.max_steps:
+        if trainer.global_step < trainer.max_steps:
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
@@ -85,9 +85,6 @@ class BestCheckpoint(Checkpoint):
         self.score: Tensor | None = None  # of best.ckpt
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Select among scheduled validations only: an uninterrupted run has no validation at a signal."""
-        if not validation_is_due(trainer):
-            return
         score, file = trainer.callback_metrics[SELECTION], self.files.folder / "best.ckpt"
         score = torch.where(score.isnan(), -torch.inf, score)
         if self.score is None or score > self.score or not trainer.strategy.broadcast(file.exists()):

@@ -17,11 +17,11 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.interpret.attention_maps import record_steps, stepwise_maps
 from minitx.interpret.encoded_maps import encoded, encoded_lens
 from minitx.interpret.head_statistics import HeadSums
 from minitx.interpret.lens import answer_shares, residual_streams
 from minitx.interpret.recording import KINDS
+from minitx.interpret.stepwise import record_steps, stepwise_maps
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
 from minitx.training.callbacks.loggers import RunLogger

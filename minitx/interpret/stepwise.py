@@ -1,0 +1,73 @@
+"""Attention maps of a generation, recorded step by step.
+
+Legend: B batch, T queries, S keys, H heads; t and s are those of one step.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from minitx.config.errors import ConfigError
+from minitx.generation.options import GenerationOptions
+from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.recording import observed_attention
+
+if TYPE_CHECKING:
+    from minitx.inference.predictor import Predictor
+
+
+def generation_maps(predictor: "Predictor", text: str, options: GenerationOptions) -> tuple[str, AttentionMaps]:
+    """Generate one text within one context, a forward for each of its tokens: the text, and its attention maps.
+
+    Raises:
+        ConfigError: running text that exceeds the context.
+    """
+    generator, prompt = predictor.text_generator(), predictor.encode(text)
+    limit, context = generator.limit(prompt, options), generator.context
+    if context is not None and len(prompt) + limit > context + 1:
+        capacity = context + 1 - len(prompt)
+        advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
+        raise ConfigError(
+            f"return_attention is limited to one context: the prompt has {len(prompt)} tokens, so {advice} for "
+            f"data.block {context}"
+        )
+    with record_steps(predictor.model) as steps:
+        generation = generator.generate([prompt], options)[0][0]
+    (ids, *source), _ = generator.arguments([prompt], [], limit, options)
+    tokens = {"target": [predictor.tokenizer.tokens(ids[0].tolist() + generation.ids[:-1])]}
+    if source:
+        tokens["source"] = [predictor.tokenizer.tokens(source[0][0].tolist())]
+    return generation.text, stepwise_maps(steps, tokens)
+
+
+@contextmanager
+def record_steps(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Within this block, record the weights of a generation: a list over its steps for each module path, on the CPU."""
+    steps: dict[str, list[Tensor]] = defaultdict(list)
+    with observed_attention(model, lambda path, weights: steps[path].append(weights.cpu())):
+        yield steps
+
+
+def stepwise_maps(steps: Mapping[str, list[Tensor]], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
+    """The maps of a generation from its steps, equal to those of one forward over all of its tokens."""
+    maps = AttentionMaps(tokens)
+    for path, rows in steps.items():
+        layers = maps.of(path)
+        layers.append(_collated(rows) if layers is maps.decoder else torch.cat(rows, dim=2))
+    return maps
+
+
+def _collated(steps: list[Tensor]) -> Tensor:
+    """Collate the rows [B, H, t, s] of all steps into [B, H, T, T]; keys outside a step's window get zero."""
+    size = sum(step.size(2) for step in steps)
+    collated = steps[0].new_zeros(*steps[0].shape[:2], size, size)
+    end = 0
+    for step in steps:
+        start, end = end, end + step.size(2)
+        keys = min(step.size(3), end)  # after those of its tokens a compiled step has keys of empty capacity
+        collated[:, :, start:end, end - keys : end] = step[..., :keys]
+    return collated
