@@ -192,14 +192,16 @@ def attend(parsed: Namespace) -> None:
     parts = [f"{count} {kind} layer{'s' if count > 1 else ''}" for kind, count in counts.items() if count]
     print(f"{out}: {', '.join(parts)}")
     if parsed.logdir:
+        from minitx.interpret.encoded_maps import encoded
+        from minitx.interpret.images import pictures
         from minitx.tensorboard.events import EventFile
         from minitx.tensorboard.writer import add_attention, add_maps
 
         writer = EventFile(parsed.logdir)
         name = parsed.text[:60]  # part of a tag
-        for kind, items in maps.encoded().items():
+        for kind, items in encoded(maps).items():
             add_maps(writer, f"{kind}/{name}", items, parsed.step)
-        add_attention(writer, maps.pictures(), name, parsed.step)
+        add_attention(writer, pictures(maps), name, parsed.step)
         try:
             writer.close()
         except OSError:

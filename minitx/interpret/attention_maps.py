@@ -3,10 +3,10 @@
 Legend: B batch, T queries, S keys, H heads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.interpret.recording import KINDS, Map, observed_attention
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 @dataclass
@@ -47,20 +44,6 @@ class AttentionMaps:
         queries, keys = (self.tokens[side][example] if getattr(self, kind) else [] for side in KINDS[kind])
         cut = (example, slice(None), slice(len(queries)), slice(len(keys)))
         return [Map(weights[cut].float().cpu(), queries, keys, kind) for weights in getattr(self, kind)]
-
-    def pictures(self, example: int = 0) -> Iterator[tuple[str, int, "Image.Image"]]:
-        """Yield kind, layer from 1, and an image of its heads side by side."""
-        from minitx.interpret import images
-
-        for kind in KINDS:
-            for number, (weights, queries, keys, _) in enumerate(self.layers(kind, example), start=1):
-                yield kind, number, images.heads(weights.numpy(), queries, keys)
-
-    def encoded(self, example: int = 0) -> dict[str, list[bytes]]:
-        """Encode each non-empty kind, with head statistics and rollout, for TensorBoard and the offline page."""
-        from minitx.interpret.encoded_maps import encoded
-
-        return encoded(self, example)
 
     def rollout(self, kind: str, example: int = 0) -> Tensor:
         """Attention rollout (Abnar and Zuidema 2020): the share of each input token in each position after all layers.

@@ -1,11 +1,17 @@
 """Images of attention, from numpy and Pillow: palette images with labels, made in milliseconds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from minitx.interpret.recording import KINDS
+
+if TYPE_CHECKING:
+    from minitx.interpret.attention_maps import AttentionMaps
 
 CELL = 22
 """Side of one weight in pixels, for short sequences; long ones get smaller cells."""
@@ -20,6 +26,13 @@ _INKS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uin
 
 # Anchors of a dark-to-bright ramp similar to magma: monotone in lightness, so that it also works in greyscale.
 RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93), (254, 176, 120), (252, 253, 191))
+
+
+def pictures(maps: "AttentionMaps", example: int = 0) -> Iterator[tuple[str, int, Image.Image]]:
+    """Yield kind, layer from 1, and an image of its heads side by side."""
+    for kind in KINDS:
+        for number, (weights, queries, keys, _) in enumerate(maps.layers(kind, example), start=1):
+            yield kind, number, heads(weights.numpy(), queries, keys)
 
 
 @cache

@@ -11,6 +11,7 @@ from minitx.config.errors import ConfigError
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.attribution import attribute, last_stack
+from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.html import embedded
 from minitx.interpret.lens import decoder_lens, ranked, residual_streams
 from minitx.interpret.recording import KINDS
@@ -68,7 +69,7 @@ class Look(TokensRequest):
             setattr(maps, kind, [layer[..., -MAX_MAP_TOKENS:, -MAX_MAP_TOKENS:] for layer in layers])
         first = {"source": max(len(self.source) - MAX_MAP_TOKENS, 0)}
         first["target"] = max(len(self.target) - MAX_MAP_TOKENS, self.start)
-        tags = {f"{kind}/text": items for kind, items in maps.encoded().items()}
+        tags = {f"{kind}/text": items for kind, items in encoded(maps).items()}
         yield {"runs": embedded({"model": tags}), "first": first}
 
 

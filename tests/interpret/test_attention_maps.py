@@ -19,6 +19,7 @@ from minitx.data.tasks import TASKS
 from minitx.inference.predictor import Predictor
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
+from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.head_statistics import head_statistics
 from minitx.interpret.recording import KINDS
 from minitx.models.builder import build_model
@@ -51,7 +52,7 @@ def test_each_layer_is_drawn_with_queries_by_row_and_keys_by_column(
     heads = images.heads
     monkeypatch.setattr(images, "heads", lambda *arguments: drawn.append(arguments) or heads(*arguments))
     maps.cross = [layer.bfloat16() for layer in maps.cross]
-    shown = [(kind, layer) for kind, layer, _ in maps.pictures(example)]
+    shown = [(kind, layer) for kind, layer, _ in images.pictures(maps, example)]
     assert shown == [(kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (1, 2)]
     source, target = maps.tokens["source"][example], maps.tokens["target"][example]
     expected = [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)] * 2
@@ -66,9 +67,9 @@ def test_encoded_maps_are_those_of_each_text(architecture: str) -> None:
     """Kind by kind, with the statistics of the heads; padding has no label and no weight."""
     maps = built(architecture).attend(["3 1 4 1", "5"], None if architecture == "encoder_only" else ["1 4", "5 5 6"])
     for example in (0, 1):
-        encoded = maps.encoded(example)
-        assert [*encoded] == [kind for kind in KINDS if getattr(maps, kind)]
-        for kind, items in encoded.items():
+        found = encoded(maps, example)
+        assert [*found] == [kind for kind in KINDS if getattr(maps, kind)]
+        for kind, items in found.items():
             header, shown = decode(items)
             assert header["statistics"] == [part._asdict() for part in head_statistics(maps.layers(kind, example))]
             queries, keys = ([label is not None for label in header[side]] for side in ("queries", "keys"))
@@ -82,8 +83,8 @@ def test_encoded_maps_are_those_of_each_text(architecture: str) -> None:
 
 def test_kinds_that_an_architecture_lacks_have_no_picture() -> None:
     alone = AttentionMaps({"target": [["a", "b"]]}, decoder=random_maps(1, 2, 2, layers=3))
-    assert [picture[:2] for picture in alone.pictures()] == [("decoder", layer) for layer in (1, 2, 3)]
-    assert list(AttentionMaps({}).pictures()) == []
+    assert [picture[:2] for picture in images.pictures(alone)] == [("decoder", layer) for layer in (1, 2, 3)]
+    assert list(images.pictures(AttentionMaps({}))) == []
 
 
 def test_one_image_holds_every_head_with_its_tokens(
@@ -159,7 +160,7 @@ def test_rollout_is_the_product_of_half_attention_and_half_identity(
     rollout = maps.rollout(kind, example)
     assert rollout.sum(dim=1).tolist() == pytest.approx([1.0] * size)
     assert rollout.numpy() == pytest.approx(expected, abs=1e-6)
-    header, levels = decode(maps.encoded(example)[kind])
+    header, levels = decode(encoded(maps, example)[kind])
     assert header["extras"] == ["rollout"]
     whole = levels[-1][0]
     assert np.allclose(whole[:size, :size], rollout.numpy(), atol=1 / 255)
@@ -173,7 +174,7 @@ def test_rows_without_attention_keep_their_own_token() -> None:
 
 
 def test_rollout_is_of_self_attention_only(maps: AttentionMaps) -> None:
-    assert decode(maps.encoded()["cross"])[0]["extras"] == []
+    assert decode(encoded(maps)["cross"])[0]["extras"] == []
     for kind in ("cross", "nonsense"):
         with pytest.raises(ValueError, match=f"expected encoder or decoder, got {kind}"):
             maps.rollout(kind)

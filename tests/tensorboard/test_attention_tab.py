@@ -21,6 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 import minitx
 from minitx.cli.main import main
 from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.encoded_maps import encoded
 from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 from minitx.training.callbacks.log_attention import logged_examples
@@ -239,7 +240,7 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
     with SummaryWriter(str(runs / run)) as writer:
 
         def log(step: int) -> None:
-            add_maps(writer, "encoder/x", built("encoder_only").attend("1 2").encoded()["encoder"], step)
+            add_maps(writer, "encoder/x", encoded(built("encoder_only").attend("1 2"))["encoder"], step)
             writer.flush()
 
         log(1)

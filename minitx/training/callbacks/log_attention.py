@@ -91,7 +91,9 @@ class LogAttention(Callback):
             shares = {name: layers[:, row, : len(tokens)].T.cpu().numpy() for name, layers in lenses.items()}
             add_maps(writer, f"lens/example_{row + 1}", encoded_lens(tokens, shares), step)
             if config.pictures:
-                add_attention(writer, maps.pictures(row), f"example_{row + 1}", step)
+                from minitx.interpret.images import pictures
+
+                add_attention(writer, pictures(maps, row), f"example_{row + 1}", step)
         statistics = {kind: added.statistics() for kind, added in sums.items()}
         self._heads = heads(statistics)
         add_heads(writer, statistics, step)

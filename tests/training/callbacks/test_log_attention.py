@@ -15,6 +15,7 @@ from decoded_maps import decode
 from minitx.cli.main import main
 from minitx.config.schema import AttentionLogConfig
 from minitx.inference.predictor import Predictor
+from minitx.interpret.encoded_maps import encoded
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import logged_examples, steps_between_maps
 from predictors import KINDS_OF
@@ -65,9 +66,9 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
         known = [predictor.tokenizer.decode(row) for row in examples.target.tolist()]  # type: ignore[union-attr]
     maps = predictor.attend(questions, known)
     for number in (1, 2):
-        encoded = maps.encoded(number - 1)
-        assert set(encoded) == set(KINDS_OF[architecture])
-        for kind, items in encoded.items():
+        own = encoded(maps, number - 1)
+        assert set(own) == set(KINDS_OF[architecture])
+        for kind, items in own.items():
             header, shown = decode(blobs(found[f"{kind}/example_{number}"][6]))
             expected, weights = decode(items)
             for side in ("queries", "keys"):
