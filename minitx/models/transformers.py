@@ -113,9 +113,6 @@ class DecoderOnly(_Model):
         """Compute logits [B, T, V] of the token after each token ids [B, T]; with a cache, ids are the new tokens.
 
         Args:
-            ids: tokens.
-            keep: [B, T], True for a real token.
-            cache: keys and values of earlier tokens.
             prefix: [B], length of each row's question, padding included. A model with prefix_lm attends to it in both
                 directions; any other ignores it.
             documents: [B, T], document number of each token: packed documents do not attend to each other, and

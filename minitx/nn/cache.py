@@ -6,7 +6,7 @@ once per call. Modules hold no state of a generation.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -152,7 +152,7 @@ class LayerCache:
         self.used = 0  # tokens in the buffers
         self.window: int | None = None  # of the latest call of extend
         self.ordered = True  # whether the tokens are in the order of one text; otherwise a window drops none
-        self.memory: Sequence[Tensor] = ()  # keys and values of the memory, once cross_kv has computed them
+        self.memory: Sequence[Tensor] = ()  # keys and values of the memory, once cross-attention has computed them
 
     def extend(self, k: Tensor, v: Tensor, window: int | None = None) -> list[Tensor]:
         """Add new keys and values [B, G, T, K]; returns all keys and all values so far, each [B, G, S, K].
@@ -193,9 +193,3 @@ class LayerCache:
         index = (first + index[:, None]).flatten()
         for buffer in self.buffers:
             buffer[:, :, : self.used] = buffer.flatten(0, 2).index_select(0, index).view(rows, heads, self.used, -1)
-
-    def cross_kv(self, project: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """Keys and values of the memory; `project` computes them in the first call."""
-        if not self.memory:
-            self.memory = project()
-        return self.memory

@@ -17,16 +17,13 @@ BLOCK = 128
 
 
 def flex_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, softcap: float | None, compiled: bool = True
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, softcap: float | None
 ) -> Tensor:
-    """Compute self-attention of unpadded sequences: q [B, H, T, K], k and v [B, G, T, K].
-
-    compiled: generate a kernel; False applies the same rules step by step, on any device.
-    """
+    """Compute self-attention of unpadded sequences: q [B, H, T, K], k and v [B, G, T, K]."""
     blocks = _block_mask(q.size(2), causal, window, q.device)
     score_mod = None if softcap is None else _score_mod(softcap)
     # Within a compiled step, its own compiler generates the kernel.
-    attend = _torch_flex(compiled and not torch.compiler.is_compiling())
+    attend = _torch_flex(not torch.compiler.is_compiling())
     return attend(q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
 
 

@@ -122,7 +122,9 @@ class MultiHeadAttention(nn.Module):
                 bias = self.position.bias(q, k, positions)
         else:
             q = _normalize(self._split(self.q_proj(x)), self.q_norm)
-            k, v = self._keys_values(memory) if cache is None else cache.cross_kv(lambda: self._keys_values(memory))
+            if cache is not None and not cache.memory:
+                cache.memory = self._keys_values(memory)
+            k, v = self._keys_values(memory) if cache is None else cache.memory
         dropout = self.dropout if self.training else 0.0
         out = self.attention(
             q, k, v, mask=mask, bias=bias, dropout=dropout, causal=causal, window=window, softcap=self.softcap

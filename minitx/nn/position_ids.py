@@ -39,14 +39,9 @@ def consecutive(
 ) -> Tensor:
     """Count 0, 1, 2, ... over the real tokens of each row, so that padding on the left shifts nothing.
 
-    Args:
-        length: number of tokens T.
-        keep: [B, T], True for a real token; None when every token is real.
-        device: of the ids when there is no keep.
-        documents: [B, T], a number for each document of a packed row: counting restarts where it changes.
-
-    Returns:
-        [B, T], or [1, T] without keep and documents. Padding shares the id of its left neighbour (0 before the first).
+    keep [B, T] is True for a real token, documents [B, T] the document number of each token in packed rows: counting
+    restarts where it changes. Returns [B, T], or [1, T] without these two. Padding shares the id of its left neighbour
+    (0 before the first).
     """
     if keep is None:
         ids = before = torch.arange(length, device=device)[None]  # number of real tokens before each one
