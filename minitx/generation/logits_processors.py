@@ -23,12 +23,8 @@ def combine_processors(
 ) -> LogitsProcessor | None:
     """All processors in this order; None where no logits would change.
 
-    Args:
-        eos: ids that end a text, but not before min_new_tokens.
-        repetition_penalty: see apply_repetition_penalty.
-        no_repeat_ngram_size: see without_repeated_ngrams.
-        never: tokens that are never generated.
-        forced: tokens by the number of tokens generated before them.
+    eos are the ids that end a text, but not before min_new_tokens; never are tokens that are not generated at all;
+    forced are tokens by the number of tokens generated before them.
     """
     if repetition_penalty == 1.0 and not no_repeat_ngram_size and not min_new_tokens and not never and not forced:
         return None

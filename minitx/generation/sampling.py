@@ -3,8 +3,7 @@
 Legend: B batch, R rows of the whole batch, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,11 +16,8 @@ TEMPERATURES = (1e-20, 1e20)
 """Outside this range logits would overflow; at its ends the most likely token is certain, or all are equally likely."""
 
 
-class Sampler(Protocol):
-    """The interface of samplers."""
-
-    def __call__(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """From logits [B, V] to ids [B]; rows [B] are the indices of the remaining rows in the whole batch."""
+Sampler = Callable[..., Tensor]
+"""From logits [B, V], and the indices [B] of their rows in the whole batch if some have ended, to ids [B]."""
 
 
 def greedy(logits: Tensor, rows: Tensor | None = None) -> Tensor:

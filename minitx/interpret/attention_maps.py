@@ -86,9 +86,7 @@ class AttentionMaps:
     def save_html(self, path: str | Path, beside: Mapping[str, Self] | None = None) -> None:
         """Save an interactive HTML file with all kinds, layers, heads and examples, usable without a network.
 
-        Args:
-            path: of the file.
-            beside: maps to compare with, by name: of another model, or of a text with the same number of tokens.
+        `beside` are maps to compare with, by name: of another model, or of a text with the same number of tokens.
 
         Raises:
             ConfigError: no maps, or two of the same name.

@@ -23,7 +23,7 @@ def add_values(writer: Any, values: Iterable[Summary.Value], step: int | None) -
 
 
 def add_attention(writer: Any, pictures: Iterable[tuple[str, int, Any]], example: str, step: int) -> None:
-    """Write AttentionMaps.pictures as PNGs under the name of an example."""
+    """Write images.pictures as PNGs under the name of an example."""
     for kind, layer, image in pictures:
         png = io.BytesIO()
         image.save(png, format="PNG")

@@ -17,10 +17,8 @@ MAX_LOGITS = 2**26
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Cross-entropy in nats, summed over labelled positions: divide by `count(labels)` for the mean.
 
-    Args:
-        logits: [N, T, V].
-        labels: [N, T], IGNORE where nothing is predicted.
-        label_smoothing: share of the target's probability spread over all tokens (Szegedy et al. 2016).
+    logits are [N, T, V]; labels are [N, T], IGNORE where nothing is predicted; label_smoothing is the share of the
+    target's probability that is spread over all tokens (Szegedy et al. 2016).
     """
     logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(
@@ -34,12 +32,8 @@ def chunked_cross_entropy(
     """`cross_entropy(head(hidden), labels)` with at most `max_logits` logits in memory, forward and backward.
 
     The backward recomputes each chunk (Chen et al. 2016): one more matrix product, instead of storing logits, their
-    fp32 copy and their gradient for all tokens, which exceed the whole model for large vocabularies.
-
-    Args:
-        hidden: [N, T, D].
-        head: from [..., D] to logits [..., V].
-        max_logits: of a chunk, which has at least one row.
+    fp32 copy and their gradient for all tokens, which exceed the whole model for large vocabularies. hidden is
+    [N, T, D]; a chunk has at least one row.
     """
     rows = max(1, max_logits // head.out_features)
 
