@@ -49,6 +49,10 @@ class SpecialTokens:
         """An input text with its prefix and suffix."""
         return [*self.prefix, *ids, *self.suffix]
 
+    def answer(self, ids: Iterable[int]) -> list[int]:
+        """An output of a decoder beside an encoder, with its prefix and without the final <eos>."""
+        return [*self.prefix, *ids]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {name: [*value] if isinstance(value, tuple) else value for name, value in vars(self).items()}
@@ -122,7 +126,7 @@ class Tokenizer:
 
     def encode_answer(self, text: str) -> list[int]:
         """Ids of an output of a decoder beside an encoder, without the final <eos>; errors as for encode."""
-        return [*self.special_tokens.prefix, *self.encode(text)]
+        return self.special_tokens.answer(self.encode(text))
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of an input text in which <mask> stands for masked tokens; errors as for encode."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitx.data.tasks import Task
 from minitx.data.text.parallel_files import Sentences
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -65,13 +66,19 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
     options = options or GenerationOptions()
     task, references = predictor.task, [target for _, target in sentences]
     hypotheses = translated(predictor, [source for source, _ in sentences], options)
-    expected = [text.lower() for text in references] if task.caseless else references
+    lowercase = _lowercase(task)
+    expected = [text.lower() for text in references] if lowercase else references
     matches = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
-    scores = corpus_scores(hypotheses, references, task.metrics, task.caseless)
+    scores = corpus_scores(hypotheses, references, task.metrics, lowercase)
     penalty = 1.0 if options.length_penalty is None else options.length_penalty
     beams = f"{options.num_beams} beams, length penalty {penalty:g}"
     decoding = "greedy" if options.num_beams == 1 else beams
     return {"exact_match": matches / max(len(references), 1), **scores, "decoding": decoding}
+
+
+def _lowercase(task: Task) -> bool:
+    """Whether answers are generated and compared in lower case."""
+    return getattr(task, "lowercase", False)
 
 
 def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..., Tensor]) -> float:
@@ -81,7 +88,7 @@ def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..
     counts = [0] * (2 * MAX_NGRAM_ORDER + 2)  # matches and n-grams of each order, lengths; they add up over shares
     if sentences:  # there may be more processes
         texts = translated(predictor, [source for source, _ in sentences])
-        scorer = BLEU(lowercase=predictor.task.caseless)
+        scorer = BLEU(lowercase=_lowercase(predictor.task))
         score = scorer.corpus_score(texts, [[target for _, target in sentences]])
         counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]
     *sums, hypotheses, references = reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist()

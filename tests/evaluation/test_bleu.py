@@ -78,7 +78,7 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(
     processes: int, lowercase: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bleu, "translated", lambda predictor, sources: sources)
-    predictor: Any = SimpleNamespace(task=SimpleNamespace(caseless=lowercase), device="cpu")
+    predictor: Any = SimpleNamespace(task=SimpleNamespace(lowercase=lowercase), device="cpu")
     sums, pairs = torch.zeros(10, dtype=torch.long), [*zip(WRITTEN, WANTED, strict=True)]
     for rank in range(processes):  # one after the other: the last has the sum of all
         found = bleu.reduced_bleu(predictor, pairs[rank::processes], lambda counts, reduce_op: sums.add_(counts))

@@ -75,6 +75,8 @@ class Task:
     aligned: ClassVar[bool] = True
     """Whether an answer is as long as its question wherever `longest` is the same for both. An encoder alone can only
     predict such answers."""
+    length_option: ClassVar[str | None] = None
+    """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
     sampling = 2
     """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1
     held-out questions changed the distribution of lengths, and translation kept near-duplicates of held-out pairs."""
@@ -107,8 +109,8 @@ class Task:
 
     @property
     def trained_lengths(self) -> tuple[int, int] | None:
-        """Shortest and longest question of training, in the unit of of_length; None where of_length does not apply."""
-        return None
+        """Shortest and longest question of training, in the unit of of_length; None without a length_option."""
+        return getattr(self, self.length_option) if self.length_option else None
 
     @property
     def notes(self) -> list[str]:
@@ -129,11 +131,6 @@ class Task:
     def floor(self) -> float | None:
         """The minimum loss of any model, in nats per token, where it is known."""
         return None
-
-    @property
-    def caseless(self) -> bool:
-        """Whether answers are generated and compared in lower case."""
-        return False
 
     def takes(self, tokenizer: Tokenizer) -> bool:
         """Whether a tokenizer may be assigned to `vocabulary` before any example is sampled: text only, not symbols."""

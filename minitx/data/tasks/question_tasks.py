@@ -33,8 +33,6 @@ class QuestionTask(Task):
     """The options to increase when there are too few different questions."""
     has_lengths: ClassVar[bool] = True
     """Whether of_length applies, and the splits have the lengths of all questions."""
-    length_option: ClassVar[str | None] = None
-    """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
 
     add_bos: bool = False
     """Put `<bos>` before each question."""
@@ -60,11 +58,6 @@ class QuestionTask(Task):
         """All of a question is read first, with its `<bos>` and `<eos>`."""
         special = self.vocabulary.special
         return [*[special.bos] * self.add_bos, *question, *[special.eos] * self.add_eos], []
-
-    @property
-    def trained_lengths(self) -> tuple[int, int] | None:
-        """The value of the option that length_option names."""
-        return getattr(self, self.length_option) if self.length_option else None
 
     def of_length(self, length: int) -> Self:
         """The same task with questions of one length only; raises ConfigError where no question is that long."""

@@ -96,10 +96,6 @@ class Translation(Task):
         trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
         return lowercased(trained) if self.lowercase else trained
 
-    @property
-    def caseless(self) -> bool:
-        return self.lowercase
-
     def takes(self, tokenizer: Tokenizer) -> bool:
         return True
 
