@@ -55,7 +55,7 @@ def beam_search(
             `select` of prompts, `reorder`, `alive` and `compact`.
         ids: the prompts [B, P]; for this and the other arguments see decode.steps.
         num_beams: number of running beams, K.
-        logits_processor: changes the log-probabilities first, depending on the tokens so far.
+        logits_processor: changes log-probabilities.
         stepper: see decode.steps; its number of tokens is that of all beams of a prompt.
         length_penalty: sequences are ranked by log-probability / length^length_penalty; above 0 favours long ones.
         early_stopping: True stops as soon as K sequences are finished; False once no running beam has a better score at

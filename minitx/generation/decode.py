@@ -75,15 +75,11 @@ def steps(
     """Generate one token per row and step, until every row has ended.
 
     Args:
-        model: the decoder.
         ids: the prompt [B, P].
         source: arguments of the model's `start`.
-        max_new_tokens: maximum number of steps.
         eos: id or ids that end a row; with none, every row gets max_new_tokens, and no step waits for the device.
         pad: id after the end of a row.
         keep: [B, P], False for padding on the left of ids.
-        sampler: from logits [B, V] to ids [B].
-        logits_processor: changes the logits first, depending on the tokens so far.
         given: [B, T], tokens that are fed at these steps instead of sampled, with log-probability 0; negative: sampled.
         context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
             context, so a text may exceed the length that the model was trained on. None: no limit.

@@ -57,8 +57,7 @@ class SaveCheckpoints(Checkpoint):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Save the completed run, after all other callbacks."""
-        if trainer.global_step == trainer.max_steps:
-            self._save(trainer)
+        self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:
         """Save if an interval is complete, or the run."""

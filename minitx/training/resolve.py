@@ -109,12 +109,8 @@ def _check_positions(config: Config, model: Transformer, task: Task) -> None:
     limit, needed = max_positions(model), positions(config.model.architecture, task.reach)
     if limit is None or needed <= limit:
         return
-    ids = config.model.position_ids["name"]
-    if ids == "consecutive":
-        raise ConfigError(
-            f"model.position.max_len must be at least {needed} for the longest sequence of this task, got {limit}"
-        )
-    raise ConfigError(
-        f"model.position_ids.name {ids} with its options, and model.position.max_len if there is one, must reach "
-        f"{needed} tokens, the longest sequence of this task; they reach {limit}"
-    )
+    ids, expected = config.model.position_ids["name"], "model.position.max_len must be at least"
+    if ids != "consecutive":
+        keys = f"model.position_ids.name {ids} with its options, and model.position.max_len if there is one,"
+        expected = f"{keys} must allow at least"
+    raise ConfigError(f"{expected} {needed} tokens, the longest sequence of this task, got {limit}")
