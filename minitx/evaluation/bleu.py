@@ -81,6 +81,13 @@ def _lowercase(task: Task) -> bool:
     return getattr(task, "lowercase", False)
 
 
+def of_validation(module: Any) -> float:
+    """BLEU of a TransformerModule on its validation set, in every process."""
+    predictor = Predictor(module.model, module.task.vocabulary, module.config)
+    sentences = module.task.sentences("validation")[module.global_rank :: module.trainer.world_size]
+    return reduced_bleu(predictor, sentences, module.trainer.strategy.reduce)
+
+
 def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..., Tensor]) -> float:
     """BLEU of greedy outputs over all processes, each with its share of the sentences; `reduce` adds up a tensor."""
     from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER

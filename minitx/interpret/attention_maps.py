@@ -11,7 +11,6 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.interpret.recording import KINDS, Map, observed_attention
 
@@ -91,14 +90,9 @@ class AttentionMaps:
         Raises:
             ConfigError: no maps, or two of the same name.
         """
-        from minitx.interpret import encoded_maps, html
+        from minitx.interpret.html import save_maps
 
-        if beside and self.name in beside:
-            raise ConfigError(f"beside: {self.name!r} is the name of these maps themselves, choose another")
-        runs = {self.name: self, **(beside or {})}
-        page = html.page({name: encoded_maps.by_tag(maps) for name, maps in runs.items()})
-        with written_whole(path) as file:
-            file.write(page.encode())
+        save_maps(self, path, beside or {})
 
     def _repr_html_(self) -> str:
         """The same page for a notebook."""

@@ -12,11 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
+from minitx.interpret.encoded_maps import by_tag
 from minitx.tensorboard.map_format import MAX_LABEL_LENGTH
+
+if TYPE_CHECKING:
+    from minitx.interpret.attention_maps import AttentionMaps
 
 Runs = Mapping[str, Mapping[str, Sequence[bytes]]]
 """By run, then by tag (kind/example): the header and the maps, from map_format.encode."""
@@ -50,6 +54,15 @@ def page(runs: Runs) -> str:
     if not any(runs.values()):
         raise ConfigError("there are no attention maps to show: this model has no attention")
     return document("Attention maps", "offline.js", {"runs": embedded(runs)})
+
+
+def save_maps(maps: "AttentionMaps", path: str | Path, beside: Mapping[str, "AttentionMaps"]) -> None:
+    """Save the page of these maps and others by name; a ConfigError if two have the same name."""
+    if maps.name in beside:
+        raise ConfigError(f"beside: {maps.name!r} is the name of these maps themselves, choose another")
+    text = page({name: by_tag(each) for name, each in {maps.name: maps, **beside}.items()})
+    with written_whole(path) as file:
+        file.write(text.encode())
 
 
 def embedded(runs: Runs) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from minitx.data.examples import Examples
 from minitx.data.tasks import Task, hash_seed
 from minitx.evaluation.metrics import Scores, score
 from minitx.hardware.devices import widest_float
-from minitx.inference.predictor import Predictor
 from minitx.models.transformers import Transformer
 from minitx.nn import kernels
 from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
@@ -156,9 +155,7 @@ class TransformerModule(pl.LightningModule):
         self.validated = scores.means()
         if self.task.metrics:
             bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks with metrics
-            predictor = Predictor(self.model, self.task.vocabulary, self.config)
-            sentences = self.task.sentences("validation")[self.global_rank :: self.trainer.world_size]
-            self.validated["bleu"] = bleu.reduced_bleu(predictor, sentences, self.trainer.strategy.reduce)
+            self.validated["bleu"] = bleu.of_validation(self)
         figures = {f"validation/{name}": value for name, value in self.validated.items()}
         self.log_dict({**figures, "step": float(self.global_step)})  # Lightning's own step is one less
         matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)
