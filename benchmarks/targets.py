@@ -239,7 +239,7 @@ TARGETS = (
         ">= 99.8 %, >= 99.7 %",
         lengths="51:150",
         headline=("exact_match", "exact_match@51-100", "exact_match@101-150"),
-        first_seed=41,
+        first_seed=131,
     ),
     Target(
         "majority-parity",
@@ -257,7 +257,7 @@ TARGETS = (
         ),
         lengths="1:150",
         headline=("exact_match@1-50", "exact_match@51-100", "exact_match@101-150"),
-        first_seed=91,
+        first_seed=131,
     ),
     Target(
         "copy_distinct",

@@ -31,7 +31,7 @@ SMALL_OPTIONS: dict[str, dict[str, Any]] = {
     "induction": {"symbols": 6, "length": (3, 5)},
     "counting": {"symbols": 40, "length": (1, 9)},
     "parity": {"length": (1, 7)},
-    "majority": {"length": (1, 7)},
+    "majority": {"length": (3, 8)},  # both questions of length 2 are held out
     "dyck": {"length": (1, 8), "depth": 3},
     "addition": {"digits": (1, 2)},
     "modular_addition": {"modulus": 19},

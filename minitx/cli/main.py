@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         with suppress(OSError):
             print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
-        raise SystemExit(1 if isinstance(error, RunFailed | OSError) else 2) from None
+        typed = getattr(error, "errno", None) == errno.ENAMETOOLONG
+        raise SystemExit(1 if isinstance(error, RunFailed | OSError) and not typed else 2) from None
     finally:
         for file in (sys.stdout, sys.stderr):
             try:

@@ -89,6 +89,7 @@ def test_a_file_that_is_no_checkpoint(command: str, tmp_path: Path, refused: Cal
         (["describe", *REVERSE, "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
         (["trian"], "did you mean train?"),
         (["train"], "nothing to train on"),
+        (["train", *REVERSE, "--init_from", "a" * 5000], "cannot be read or written (File name too long)"),
         (["generate"], "required: checkpoint"),
         (["generate", "RUN", "3 1", "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
         (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),

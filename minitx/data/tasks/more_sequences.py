@@ -87,7 +87,10 @@ class Counting(LengthTask):
 @register("parity")
 @dataclass(kw_only=True)
 class Parity(LengthTask):
-    """1 0 1 1 -> 1, whether the number of ones is odd."""
+    """1 0 1 1 -> 1, whether the number of ones is odd.
+
+    As in Huang et al. (2025), all numbers of ones are equally likely.
+    """
 
     enlarge: ClassVar[str] = "data.length"
 
@@ -100,7 +103,16 @@ class Parity(LengthTask):
         return self.length[1], 1
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
-        return self.sample_strings(generator, rows, 2)
+        """Ones and zeros in random order."""
+        lengths = self.sample_lengths(generator, rows)
+        ones = self.sample_ones(torch.rand(rows, 1, generator=generator), lengths)
+        keys = torch.rand(rows, self.length[1], generator=generator)
+        rank = keys.masked_fill(torch.arange(self.length[1]) >= lengths, 2.0).argsort(dim=1).argsort(dim=1)
+        return self.padded(FIRST_SYMBOL_ID + (rank < ones).long(), lengths)
+
+    def sample_ones(self, chance: Tensor, lengths: Tensor) -> Tensor:
+        """The number of ones, 0 to length, by a number in [0, 1); all [N, 1]."""
+        return (chance * (lengths + 1)).long()
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """One symbol, by the number of ones."""
@@ -116,7 +128,13 @@ class Parity(LengthTask):
 @register("majority")
 @dataclass(kw_only=True)
 class Majority(Parity):
-    """1 0 1 1 -> 1, the more frequent symbol; 0 where both are equally frequent (Huang et al. 2025)."""
+    """1 0 1 1 -> 1, the more frequent symbol. No question has as many zeros as ones."""
+
+    def sample_ones(self, chance: Tensor, lengths: Tensor) -> Tensor:
+        """Half of an even length is left out."""
+        even = 1 - lengths % 2
+        ones = (chance * (lengths + 1 - even)).long()
+        return ones + even * (2 * ones >= lengths)
 
     def decide(self, ones: Tensor, length: Tensor) -> Tensor:
         """Whether more than half of the symbols are ones."""

@@ -20,6 +20,7 @@ from minitx.data.example_texts import example_texts
 from minitx.data.examples import Pairs
 from minitx.data.splits import content_hash, in_split
 from minitx.data.tasks import TASKS, generator, hash_seed
+from minitx.data.tasks.base import FIRST_SYMBOL_ID
 from parallel_files import make_files
 from toy import PAIR_TASKS, QUESTION_TASKS, SEQUENCE_TASKS, SMALL_OPTIONS, check_answers, make, questions, same
 
@@ -125,6 +126,19 @@ def test_distinct_symbols(name: str) -> None:
     assert all(len({*row}) == len(row) for row in questions(task, pairs))
     assert {len(row) for row in questions(task, pairs)} == {2, 3, 4, 5}
     assert (pairs.source[pairs.source_keep].bincount()[-7:] / pairs.source_keep.sum() - 1 / 7).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("name", ["parity", "majority"])
+def test_every_number_of_ones_is_equally_likely(name: str) -> None:
+    """But half of the length, for majority."""
+    ids, keep = make(name, length=(3, 6)).question(generator(1), 60_000)
+    for length in range(3, 7):
+        rows = ids[keep.sum(dim=1) == length][:, :length] - FIRST_SYMBOL_ID
+        possible = [ones for ones in range(length + 1) if name == "parity" or 2 * ones != length]
+        share = rows.sum(dim=1).bincount(minlength=length + 1) / len(rows)
+        assert (share[possible] - 1 / len(possible)).abs().max() < 0.02
+        assert abs(share[possible].sum() - 1) < 1e-6
+        assert (rows.float().mean(dim=0) - 0.5).abs().max() < 0.02, "in random order"
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTION_TASKS if TASKS[name].has_lengths])
