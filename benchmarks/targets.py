@@ -248,6 +248,7 @@ TARGETS = (
         "fails",
         overrides=(
             "--data.name=parity",
+            "--data.length=[1,50]",
             "--model.d_model=64",
             "--model.n_heads=4",
             "--model.n_layers=2",

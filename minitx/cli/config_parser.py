@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import itertools
 import re
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.config.schema import Config, merged
+from minitx.config.schema import OPEN_SECTIONS, Config, merged, named
 from minitx.config.validation import expected, keys, shown
 from minitx.config.yaml_files import Values, overridden
 
@@ -113,4 +114,19 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
             pending[key] = text
             continue
         values, pending = merged(overridden(values, pending), yaml_files.read(text)), {}
-    return others, overridden(values, pending)
+    final = overridden(values, pending)
+    for section in (*OPEN_SECTIONS, "data.tokenizer"):
+        before, after = _options(values, section), _options(final, section)
+        dropped = [name for name in before if name not in after]
+        if dropped and "name" in after:
+            names = f"{section}.name {after.get('name')} replaces {before.get('name')}"
+            print(f"minitx: {names}; not taken over from the file: {', '.join(dropped)}", file=sys.stderr)
+    return others, final
+
+
+def _options(values: Any, section: str) -> dict[str, Any]:
+    """The options of an open section; none where its value is no mapping."""
+    for name in section.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    values = named(values)
+    return values if isinstance(values, dict) else {}
