@@ -326,7 +326,8 @@ TARGETS = (
         "number_words",
         "numbers below a million to words and back, four languages, characters",
         "none",
-        ">= 99 % exact on unseen numbers",
+        ">= 99.5 % exact on unseen numbers",
+        first_seed=141,
     ),
     Target("dates", "dates as people write them, to ISO 8601", "none", ">= 99 % exact on unseen days"),
     Target(
