@@ -100,7 +100,7 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
     assert module.training_step(empty, 0).item() == 0.0
 
 
-def test_dropout_is_drawn_anew_for_each_batch_and_process(small: Any) -> None:
+def test_dropout_differs_for_each_batch_and_process(small: Any) -> None:
     config, task, model, *_ = resolve(small())
     module = TransformerModule(model, task, config)
     drawn = []
