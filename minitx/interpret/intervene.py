@@ -51,7 +51,8 @@ def at(
 ) -> At:
     """A replacement at some positions, heads or neurons alone; the rest of the activation stays.
 
-        {"decoder.layers.0.self_attn.z": at(clean["decoder.layers.0.self_attn.z"], positions=4, heads=[0, 3])}
+        name = "decoder.layers.0.self_attn.z"
+        {name: at(clean[name], positions=4, heads=[0, 3])}
 
     Args:
         value: as for intervene, for the whole activation.
@@ -73,7 +74,8 @@ def intervene(
 ) -> Iterator[None]:
     """Within this block, replace activations wherever the model computes them, in generation and evaluation too.
 
-        with intervene(model, {"decoder.layers.1.cross_attn.z": "zero", "*.ffn.out": lambda value: 2 * value}):
+        changes = {"decoder.layers.1.cross_attn.z": "zero", "*.ffn.out": lambda value: 2 * value}
+        with intervene(model, changes):
             logits = model(source, target)
 
     Blocks nest, also with trace: what is replaced first is the input of the next replacement. No hook remains after the
