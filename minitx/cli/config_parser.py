@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 import itertools
 import re
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -26,7 +25,8 @@ from minitx.config.yaml_files import Values, overridden
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError instead of leaving the process, and takes options anywhere.
 
-    A configured one also takes `--config FILE` and `--section.key VALUE`, collected in `values` of what is parsed.
+    A configured one also takes `--config FILE` and `--section.key VALUE`, collected in `values` of what is parsed;
+    `dropped` has a sentence for each section whose options another name on the command line drops.
     """
 
     def __init__(self, configured: bool = False, **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse the command line; raises ConfigError for an unknown argument, or a value that does not fit."""
-        words, values = read_config(args) if self.configured else (args, {})
+        words, values, dropped = read_config(args) if self.configured else (args, {}, [])
         parsed, strange = self.parse_known_intermixed_args(words, namespace)
         if strange:
             name = strange[0].partition("=")[0]
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
                 raise ConfigError(f"unknown option {name}: {did_you_mean(name, known)}")
             hint = f"; to set a key, write --{name} VALUE" if self.configured else ""
             raise ConfigError(f"unexpected argument {name!r}{hint}")
-        parsed.values = values
+        parsed.values, parsed.dropped = values, dropped
         return parsed
 
     def add_keys(self) -> None:
@@ -95,8 +95,11 @@ def field_docs(kind: Any) -> dict[str, str]:
     }
 
 
-def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
-    """Split the words of a command line into those that are not about a config, and the values of those that are."""
+def read_config(words: Sequence[str]) -> tuple[list[str], Values, list[str]]:
+    """Split the words of a command line into those that are not about a config, and the values of those that are.
+
+    The third result is a sentence for each open section whose options in the files are dropped for another class.
+    """
     sections = "|".join(field.name for field in dataclasses.fields(Config))  # --model "{d_model: 32}" sets several keys
     others: list[str] = []
     values: Values = {}
@@ -115,13 +118,14 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values]:
             continue
         values, pending = merged(overridden(values, pending), yaml_files.read(text)), {}
     final = overridden(values, pending)
+    sentences = []
     for section in (*OPEN_SECTIONS, "data.tokenizer"):
         before, after = _options(values, section), _options(final, section)
         dropped = [name for name in before if name not in after]
         if dropped and "name" in after:
             names = f"{section}.name {after.get('name')} replaces {before.get('name')}"
-            print(f"minitx: {names}; not taken over from the file: {', '.join(dropped)}", file=sys.stderr)
-    return others, final
+            sentences.append(f"{names}; not taken over from the file: {', '.join(dropped)}")
+    return others, final, sentences
 
 
 def _options(values: Any, section: str) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def sweep(parsed: Namespace) -> None:
 def _check(parsed: Namespace) -> None:
     """Refuse a missing or mistyped config before torch is imported; print it if that is all the user wants."""
     check_config(parsed.values)
+    for sentence in parsed.dropped:
+        print(f"minitx: {sentence}", file=sys.stderr)
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
