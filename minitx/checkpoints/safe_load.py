@@ -50,6 +50,7 @@ def check(path: Path) -> int:
     Raises:
         ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, or a pickle that
             names anything but tensors.
+        PermissionError: the user may not read the file.
     """
     size, named = path.stat().st_size, set[str]()
     try:
@@ -63,7 +64,7 @@ def check(path: Path) -> int:
             for opcode, argument, _ in pickletools.genops(archive.read(pickled)):
                 if opcode.name in _GLOBAL_OPCODES:
                     named.add(str(argument))
-    except ConfigError:
+    except (ConfigError, PermissionError):
         raise
     except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
         raise ConfigError(_damaged(path)) from None

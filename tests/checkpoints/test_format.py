@@ -1,6 +1,7 @@
 import os
 import random
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from minitx.checkpoints import format as checkpoint
+from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 
 CONFIG = {"run": {"name": "x"}, "model": {"d_model": 8}}
@@ -119,6 +121,19 @@ def test_missing_truncated_and_random_files_are_refused(good: Path) -> None:
         good.write_bytes(content)
         refused(good)
     refused(good.parent, "there is no checkpoint file")
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(good))
+
+    monkeypatch.setattr(zipfile, "ZipFile", denied)
+    with pytest.raises(SystemExit) as stopped:
+        main(["generate", str(good), "3 1 4"])
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == f"minitx: {good} cannot be read or written (Permission denied)\n"
 
 
 FOREIGN: list[tuple[Any, str]] = [
