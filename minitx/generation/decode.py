@@ -3,6 +3,7 @@
 Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -87,26 +88,23 @@ def steps(
         stepper: makes what computes each step of one token after the prompt, from the model, the cache that holds the
             prompt, and the maximum number of tokens of a row; by default as default_step.
     """
-    ends = {eos} if isinstance(eos, int) else {*eos}
-    total = ids.size(0)
-    rows = torch.arange(total, device=ids.device)  # those still in the batch
-    ended, done = [False] * total, 0  # which of those have ended, and how many
-    mask: Any = None  # the same as a tensor [B], unless none has
-    end_ids: Any = moved(torch.tensor([*ends]), ids.device) if ends else None
+    rows = _Rows(ids.size(0), {eos} if isinstance(eos, int) else {*eos}, ids.device)
     parts, prompt_keep = [ids], keep  # all tokens so far
     history, history_keep = ids, keep  # the same in one tensor, where it is needed
+    limit = sys.maxsize if context is None else context
     capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
     cache: Any = None
     program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
-            if logits_processor is not None or (context is not None and held >= context):
+            full = held >= limit
+            if full or logits_processor is not None:
                 parts = [history := torch.cat(parts, dim=1)]
                 history_keep = None if prompt_keep is None else F.pad(prompt_keep, (0, count), value=True)
-            if context is not None and held >= context:
+            if full:
                 cache, held, program = None, 0, None
-                ids = history[:, -max(context // 2, 1) :]
+                ids = history[:, -max(limit // 2, 1) :]
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
             if cache is None:
                 cache = model.start(*source)
@@ -117,40 +115,73 @@ def steps(
                 logits = program(ids)[:, -1]
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
-            new = sampler(processed, rows)
-            fed = given[rows, count] if given is not None and count < given.size(1) else None
+            new = sampler(processed, rows.indices)
+            fed = given[rows.indices, count] if given is not None and count < given.size(1) else None
             new = new if fed is None else torch.where(fed < 0, new, fed)
-            log_probability = None
-            if scores:
-                log_probability = -F.cross_entropy(logits.float(), new, reduction="none")
-                if logits_processor is not None:  # NaN where it leaves no token, as for NaN logits: no step waits
-                    impossible = processed.gather(1, new[:, None])[:, 0] == -torch.inf
-                    log_probability = log_probability.masked_fill(impossible, torch.nan)
-                log_probability = log_probability if fed is None else log_probability.masked_fill(fed >= 0, 0.0)
-            if done:
-                new = new.masked_fill(mask, pad)
-                log_probability = None if log_probability is None else log_probability.masked_fill(mask, 0.0)
-            step = DecodeStep(new, log_probability)
-            if len(rows) < total:
-                step = _scattered(step, rows, total, pad)
-            if ends:
-                ended = [before or token in ends for before, token in zip(ended, new.tolist(), strict=True)]
-                if sum(ended) > done:
-                    just_ended = (new[:, None] == end_ids).any(dim=1)
-                    done, mask = sum(ended), just_ended if mask is None else mask | just_ended
-            last = done == len(rows) or count + 1 == max_new_tokens
-            if not last and stepper is None and len(rows) >= COMPACT_FROM_ROWS and 4 * done >= len(rows):
-                left = remaining_rows(mask, done)
+            log_probability = _log_probability(new, logits, processed, fed) if scores else None
+            if rows.mask is not None:
+                new = new.masked_fill(rows.mask, pad)
+                log_probability = None if log_probability is None else log_probability.masked_fill(rows.mask, 0.0)
+            step = rows.scattered(DecodeStep(new, log_probability), pad)
+            rows.mark(new)
+            last = rows.done == len(new) or count + 1 == max_new_tokens
+            if not last and stepper is None and len(new) >= COMPACT_FROM_ROWS and 4 * rows.done >= len(new):
+                left = rows.remove_ended()
                 cache.select(left)
-                new, rows, parts = new[left], rows[left], [torch.cat(parts, dim=1)[left]]
+                new, parts = new[left], [torch.cat(parts, dim=1)[left]]
                 prompt_keep = None if prompt_keep is None else prompt_keep[left]
-                ended, done, mask = [False] * len(left), 0, None
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
             parts.append(ids)
         yield step
         if last:
             return
+
+
+class _Rows:
+    """The rows that are in the batch, and which of them have ended."""
+
+    def __init__(self, total: int, ends: set[int], device: torch.device) -> None:
+        self.total, self.ends = total, ends
+        self.end_ids = moved(torch.tensor([*ends], dtype=torch.long), device)
+        self.indices = torch.arange(total, device=device)  # [B], in the batch of the prompts
+        self.ended, self.done = [False] * total, 0  # whether each has ended, and how many have
+        self.mask: Tensor | None = None  # `ended` as a tensor [B]; None as long as none has
+
+    def mark(self, new: Tensor) -> None:
+        """Find the rows that end with their new token [B]; without end ids, nothing waits for the device."""
+        if not self.ends:
+            return
+        self.ended = [before or token in self.ends for before, token in zip(self.ended, new.tolist(), strict=True)]
+        if sum(self.ended) > self.done:
+            just_ended = (new[:, None] == self.end_ids).any(dim=1)
+            self.done, self.mask = sum(self.ended), just_ended if self.mask is None else self.mask | just_ended
+
+    def remove_ended(self) -> Tensor:
+        """Remove the rows that have ended, at least one; returns the places of the others in the batch."""
+        assert self.mask is not None
+        left = remaining_rows(self.mask, self.done)
+        self.indices, self.ended, self.done, self.mask = self.indices[left], [False] * len(left), 0, None
+        return left
+
+    def scattered(self, step: DecodeStep, pad: int) -> DecodeStep:
+        """A step of these rows as a step of all; padding for rows that were removed."""
+        if len(step.ids) == self.total:
+            return step
+        ids = step.ids.new_full((self.total,), pad).index_copy(0, self.indices, step.ids)
+        if step.log_probability is None:
+            return DecodeStep(ids, None)
+        zeros = step.log_probability.new_zeros(self.total)
+        return DecodeStep(ids, zeros.index_copy(0, self.indices, step.log_probability))
+
+
+def _log_probability(new: Tensor, logits: Tensor, processed: Tensor, fed: Tensor | None) -> Tensor:
+    """Log-probability of each new token under the model; 0 for fed ones, NaN where the processor leaves no token."""
+    log_probability = -F.cross_entropy(logits.float(), new, reduction="none")
+    if processed is not logits:  # NaN as for NaN logits: no step waits for the device
+        impossible = processed.gather(1, new[:, None])[:, 0] == -torch.inf
+        log_probability = log_probability.masked_fill(impossible, torch.nan)
+    return log_probability if fed is None else log_probability.masked_fill(fed >= 0, 0.0)
 
 
 def default_step(model: DecodableModel, cache: Any) -> Stepper:
@@ -164,12 +195,3 @@ def default_step(model: DecodableModel, cache: Any) -> Stepper:
 def remaining_rows(ended: Tensor, done: int) -> Tensor:
     """Indices [B - done] of the rows that have not ended, in order; their number is given, so nothing waits for it."""
     return ended.long().argsort(stable=True)[: len(ended) - done]
-
-
-def _scattered(step: DecodeStep, rows: Tensor, total: int, pad: int) -> DecodeStep:
-    """A step of some rows as a step of all; padding elsewhere."""
-    ids = step.ids.new_full((total,), pad).index_copy(0, rows, step.ids)
-    if step.log_probability is None:
-        return DecodeStep(ids, None)
-    zeros = step.log_probability.new_zeros(total)
-    return DecodeStep(ids, zeros.index_copy(0, rows, step.log_probability))
