@@ -118,11 +118,9 @@ def steps(
             new = sampler(processed, rows.indices)
             fed = given[rows.indices, count] if given is not None and count < given.size(1) else None
             new = new if fed is None else torch.where(fed < 0, new, fed)
-            log_probability = _log_probability(new, logits, processed, fed) if scores else None
-            if rows.mask is not None:
-                new = new.masked_fill(rows.mask, pad)
-                log_probability = None if log_probability is None else log_probability.masked_fill(rows.mask, 0.0)
-            step = rows.scattered(DecodeStep(new, log_probability), pad)
+            logs = rows.padded(_log_probability(new, logits, processed, fed), 0.0) if scores else None
+            new = rows.padded(new, pad)
+            step = DecodeStep(rows.scattered(new, pad), None if logs is None else rows.scattered(logs, 0.0))
             rows.mark(new)
             last = rows.done == len(new) or count + 1 == max_new_tokens
             if not last and stepper is None and len(new) >= COMPACT_FROM_ROWS and 4 * rows.done >= len(new):
@@ -164,15 +162,15 @@ class _Rows:
         self.indices, self.ended, self.done, self.mask = self.indices[left], [False] * len(left), 0, None
         return left
 
-    def scattered(self, step: DecodeStep, pad: int) -> DecodeStep:
-        """A step of these rows as a step of all; padding for rows that were removed."""
-        if len(step.ids) == self.total:
-            return step
-        ids = step.ids.new_full((self.total,), pad).index_copy(0, self.indices, step.ids)
-        if step.log_probability is None:
-            return DecodeStep(ids, None)
-        zeros = step.log_probability.new_zeros(self.total)
-        return DecodeStep(ids, zeros.index_copy(0, self.indices, step.log_probability))
+    def padded(self, values: Tensor, fill: float) -> Tensor:
+        """Replace the values [B] of rows that have ended."""
+        return values if self.mask is None else values.masked_fill(self.mask, fill)
+
+    def scattered(self, values: Tensor, fill: float) -> Tensor:
+        """Values [B] as values of all rows of the prompts; `fill` for those that were removed."""
+        if len(values) == self.total:
+            return values
+        return values.new_full((self.total,), fill).index_copy(0, self.indices, values)
 
 
 def _log_probability(new: Tensor, logits: Tensor, processed: Tensor, fed: Tensor | None) -> Tensor:
