@@ -131,6 +131,21 @@ def test_values_of_a_training_state_have_limits(
             checked(trained[0]._replace(start=replace(start, contents=contents)))
 
 
+def test_a_refusal_prints_few_of_many_values(trained: tuple[ResolvedRun, Path]) -> None:
+    class Printed:
+        times = 0
+
+        def __repr__(self) -> str:
+            Printed.times += 1
+            return "value"
+
+    start: Any = trained[0].start
+    contents = {**start.contents, "optimizer_states": [Printed()] * 1000}
+    with pytest.raises(ConfigError, match=r"must be a list of one, got \[value, value"):
+        checked(trained[0]._replace(start=replace(start, contents=contents)))
+    assert Printed.times <= 10
+
+
 # ---- tokenizers and folders ------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ Fused kernels trust the shapes of an optimizer's state and write past the end of
 the number of the step (loops, schedule) or from the config (settings of the optimizer) is not read at all.
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
@@ -201,5 +202,5 @@ def _is_number(value: Any) -> bool:
 
 def _require(fits: Any, expected: str, got: Any) -> None:
     if not fits:
-        shown = f"a tensor {[*got.shape]} of {got.dtype}" if isinstance(got, Tensor) else f"{got!r:.60}"
+        shown = f"a tensor {[*got.shape]} of {got.dtype}" if isinstance(got, Tensor) else f"{reprlib.repr(got):.60}"
         raise ConfigError(f"{expected}, got {shown}")
