@@ -17,7 +17,7 @@ Row = dict[str, Any]  # the result of sweeps.worker.run, as plain JSON types
 Figures = Mapping[str, Sequence[float]]  # the values of each seed by name
 
 PERCENTAGES = ("exact_match", "token_accuracy")
-FORMATS = {"seconds": ".1f", "steps": ",.0f", "parameters": ",.0f", "flops": ".3g"}
+FORMATS = {"seconds": ".1f", "steps": ",.0f", "solved_at_step": ",.0f", "parameters": ",.0f", "flops": ".3g"}
 """Formats of figures that are not shown with four digits after the point."""
 COSTS = ("seconds", "parameters", "flops")  # columns after the metrics
 
