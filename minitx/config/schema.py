@@ -24,10 +24,10 @@ Options = Annotated[dict[str, Any], BeforeValidator(named)]
 
 @section("run")
 class RunConfig:
-    """Where a run lands, and its seed."""
+    """The name and the folder of a run, and its seed."""
 
     name: str = "run"
-    """The run's name; its files land in `<folder>/<name>/v0`, `v1`, ..."""
+    """The run's name; its files are written to `<folder>/<name>/v0`, `v1`, ..."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 1
     """Decides initial weights, training batches and dropout. Validation and test sets do not depend on it."""
     folder: str = "runs"
@@ -66,7 +66,7 @@ class ModelConfig:
     window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[9, null]"])] = None
     """Keys that a query of self-attention may see, itself included; or a list by layer, which repeats. Default: all."""
     window_position: Options | None = None
-    """The position scheme of layers with a window, where it is another one (Gemma 3). Default: position."""
+    """The position scheme of layers with a window, if it differs (Gemma 3). Default: position."""
     norm_first: bool = True
     """Layer norm before each sublayer (pre-norm), or after the addition (post-norm, the original)."""
     sandwich_norm: bool = False
@@ -89,9 +89,9 @@ class ModelConfig:
     qk_norm: bool = False
     """Normalize queries and keys by head before their product."""
     softcap: Positive | None = None
-    """Bend attention scores into (-softcap, softcap) by a hyperbolic tangent (Gemma 2). Default: leave them."""
+    """Cap attention scores softly: softcap x tanh(score / softcap) (Gemma 2). Default: no cap."""
     logit_softcap: Positive | None = None
-    """Bend the logits into (-logit_softcap, logit_softcap) in the same way (Gemma 2). Default: leave them."""
+    """Cap the logits softly, in the same way (Gemma 2). Default: no cap."""
     prefix_lm: bool = False
     """decoder_only: read the question in both directions, write the answer causally (Raffel et al. 2020)."""
     embedding_norm: bool = False
@@ -194,7 +194,7 @@ class Config:
     """One experiment: the contents of one YAML file."""
 
     run: RunConfig = RunConfig()
-    """Where a run lands, and its seed."""
+    """The name and the folder of a run, and its seed."""
     data: Options = Field(default_factory=dict, examples=["{name: reverse}"])
     """The task: a registered `name` (minitx list) and its own options."""
     model: ModelConfig = ModelConfig()

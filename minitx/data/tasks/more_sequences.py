@@ -131,7 +131,7 @@ class Majority(Parity):
     """1 0 1 1 -> 1, the more frequent symbol. No question has as many zeros as ones."""
 
     def sample_ones(self, chance: Tensor, lengths: Tensor) -> Tensor:
-        """Half of an even length is left out."""
+        """All numbers are equally likely, without half of an even length, a tie."""
         even = 1 - lengths % 2
         ones = (chance * (lengths + 1 - even)).long()
         return ones + even * (2 * ones >= lengths)
