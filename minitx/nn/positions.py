@@ -225,8 +225,7 @@ class RotaryPositions(SinusoidBase):
 
 @register("pope")
 class PolarPositions(SinusoidBase):
-    """Polar coordinates: lengths from the content alone, angles from the position alone (PoPE; Gopalakrishnan et al.
-    2025).
+    """Lengths from the content alone, angles from the position alone (PoPE; Gopalakrishnan et al. 2025).
 
     Every dimension x of a query or key becomes softplus(x) (cos, sin) of its own frequency, so the score is a sum of
     softplus(q) softplus(k) cos(distance x frequency), and keys are twice as wide. The paper's optional trained offset

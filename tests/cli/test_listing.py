@@ -39,10 +39,12 @@ def test_every_name_has_a_summary_and_its_options(listed: dict) -> None:
         for name, thing in SECTIONS[key].items():
             summary, _, options = listed[key][name].partition("  [")
             assert summary == thing.__doc__.strip().splitlines()[0]
+            assert summary.endswith(".")
+            assert not summary.endswith("et al."), "a sentence that ends on the next line"
             named = [option.partition("=")[0] for option in options.split(", ") if "=" in option]
             assert named == [*own_options(thing)]
             assert not {*named} & {*GIVEN}
     assert "[max_len=" in listed["model.position.name"]["learned"]
     assert "tokenizer={'name': 'char'}" in listed["data.name"]["text"]
     assert listed["--config"]["reverse"].startswith('Reversal, "3 1 4" -> "4 1 3"')
-    assert all(len(summary) > 20 for summary in listed["--config"].values())
+    assert all(len(summary) > 20 and summary.endswith(".") for summary in listed["--config"].values())
