@@ -44,8 +44,9 @@ class Parser(argparse.ArgumentParser):
                 self.add_keys()
                 known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
                 raise ConfigError(f"unknown option {name}: {did_you_mean(name, known)}")
-            hint = f"; to set a key, write --{name} VALUE" if self.configured else ""
-            raise ConfigError(f"unexpected argument {name!r}{hint}")
+            file = name.endswith((".yaml", ".yml")) or name in yaml_files.bundled()
+            hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
+            raise ConfigError(f"unexpected argument {name!r}{hint if self.configured else ''}")
         parsed.values, parsed.dropped = values, dropped
         return parsed
 

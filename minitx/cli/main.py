@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import minitx
 from minitx.cli import conversion, experiments, trained
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
@@ -84,6 +85,9 @@ def _run(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(), flush=True)
         raise SystemExit(0 if arguments else 2)
+    if arguments == ["--version"]:
+        print(f"minitx {minitx.__version__}")
+        return
     name = arguments[0]
     if name not in COMMANDS:
         raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")

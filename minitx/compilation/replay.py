@@ -118,6 +118,7 @@ class Recording:
     def __init__(self, model: Any, cache: Any, ids: Tensor, fused: Sequence[FusedLinear]) -> None:
         self.lengths = lengths(cache)
         self.inputs = [ids, *state(cache), *tensors(cache)]
+        self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; other sources have others
         with Recorder(fused) as recorder:
             self.logits: Tensor = model.step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
@@ -268,6 +269,7 @@ class _GraphWriter:
         self.nodes: dict[int, fx.Node] = {}  # by the id of the first recording's tensor
         self.twins: dict[int, int] = {}  # its counterpart in the second
         self.constants: list[Tensor] = []
+        self.source = first.source
         self.roots: dict[int, tuple[fx.Node, torch.dtype]] = {}  # the first tensor of each storage
         for index, pair in enumerate(zip(first.inputs, second.inputs, strict=True)):
             self.name(*pair, self.graph.placeholder(f"input{index}"))
@@ -281,10 +283,14 @@ class _GraphWriter:
                 self.name(*pair, self.graph.call_function(operator.getitem, (node, index)))
 
     def direct(self, one: Tensor, two: Tensor, node: fx.Node) -> fx.Node:
-        """For a view of a tensor that the step computes: the same view as one call; otherwise the node."""
+        """For a view of a tensor that the step computes: the same view as one call; otherwise the node.
+
+        A view along the source stays as it is: its layout differs in other generations.
+        """
         layout, other = ((tuple(part.shape), part.stride(), part.storage_offset()) for part in (one, two))
         root, dtype = self.roots.setdefault(one.untyped_storage()._cdata, (node, one.dtype))
-        if root is node or root.op == "placeholder" or layout != other or one.dtype != dtype:
+        varying = layout != other or self.source in one.shape
+        if root is node or root.op == "placeholder" or varying or one.dtype != dtype:
             return node
         return self.graph.call_function(torch.as_strided, (root, *layout))
 

@@ -89,7 +89,9 @@ def read(name: str) -> Values:
     if not path.is_file():
         known = bundled()
         if name not in known:
-            near = "" if set("/.") & set(name) else f", nor a config of that name: {did_you_mean(name, known)}"
+            hint = did_you_mean(re.sub(r"^configs/|\.ya?ml$", "", name), known)
+            a_path = set("/.") & set(name) and not hint.startswith("did")  # a list of names would not help
+            near = "" if a_path else f", nor a config of that name: {hint}"
             raise ConfigError(f"--config: there is no file {name}{near}")
         path = known[name]
     if path.stat().st_size > MAX_BYTES:

@@ -48,9 +48,9 @@ def combine_processors(
 
 def apply_repetition_penalty(logits: Tensor, history: Tensor, keep: Tensor | None, penalty: float) -> Tensor:
     """Divide positive logits of tokens in the history by the penalty, multiply negative ones (Keskar et al. 2019)."""
-    seen = torch.zeros_like(logits, dtype=torch.bool)
-    real = torch.ones_like(history, dtype=torch.bool) if keep is None else keep
-    seen.scatter_reduce_(1, history, real, reduce="amax")
+    real = torch.ones_like(history) if keep is None else keep
+    # Counted: CUDA has no scatter_reduce of bool.
+    seen = torch.zeros_like(logits, dtype=torch.int).scatter_add_(1, history, real.int()) > 0
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
@@ -63,8 +63,7 @@ def without_repeated_ngrams(logits: Tensor, history: Tensor, keep: Tensor | None
     same = (windows[..., :-1] == latest[:, None]).all(dim=-1)
     if keep is not None:
         same &= keep.unfold(1, size, 1).all(dim=-1)
-    banned = torch.zeros_like(logits, dtype=torch.bool)
-    banned.scatter_reduce_(1, windows[..., -1], same, reduce="amax")
+    banned = torch.zeros_like(logits, dtype=torch.int).scatter_add_(1, windows[..., -1], same.int()) > 0
     return logits.masked_fill(banned, -torch.inf)
 
 

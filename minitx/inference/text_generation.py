@@ -113,7 +113,7 @@ class TextGenerator:
             raise ConfigError(f"no token can be generated: {why}")
         if requested is None:
             default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt), len(given)) + 1
-            return default if capacity is None else min(default, capacity)
+            requested = max(default if capacity is None else min(default, capacity), options.min_new_tokens)
         if capacity is not None and requested > capacity:
             raise ConfigError(f"max_new_tokens must be at most {capacity} after this prompt, got {requested}: {why}")
         return requested

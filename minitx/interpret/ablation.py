@@ -94,7 +94,9 @@ def ablate(
     model = predictor.model
     existing = all_parts(model)
     words = [word.strip() for word in parts.split(",")]
-    listed = [part for word in words for part in existing.get(word) or parse_parts(word, "--parts")]
+    listed = [part for word in words for part in (existing[word] if word in existing else parse_parts(word, "--parts"))]
+    if not listed:
+        raise ConfigError(f"--parts {parts}: this model has no feed-forward networks: expected heads")
     check_parts(model, listed, "--parts")
     check_parts(model, together, "--together")
     split = split or predictor.task.final_split

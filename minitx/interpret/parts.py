@@ -70,7 +70,8 @@ def check_parts(model: Transformer, parts: Sequence[Part], key: str) -> None:
         last = {head.kind: head for head in existing["heads"]}.values()
         shape = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
         networks = ", ".join(f"{ffn}.1 to {ffn}.{known[ffn._replace(number=1).site].size}" for ffn in existing["ffn"])
-        raise ConfigError(f"{key}: there is no {part} in this model, which has {networks if part.ffn else shape}")
+        has = (networks or "no feed-forward networks") if part.ffn else shape
+        raise ConfigError(f"{key}: there is no {part} in this model, which has {has}")
 
 
 def parse_parts(text: str, key: str = "--together") -> list[Part]:

@@ -48,6 +48,6 @@ def _signal(stack: Stack, length: int, causal: bool) -> PositionSignal:
     return PositionSignal(
         table if table.any() else None,
         scheme.angles(pos[0]) if rotates and isinstance(scheme, SinusoidBase) else None,
-        (rotated[:, :, :1] * rotated).mean(dim=(0, 1, 3)) if rotates else None,
+        torch.cosine_similarity(rotated[:, :, :1], rotated, dim=-1).mean(dim=(0, 1)) if rotates else None,
         None if bias is None else bias[0],
     )

@@ -83,7 +83,7 @@ def scaled_dot_product_attention(
     Returns:
         The output [B, H, T, K], or (output, weights [B, H, T, S]). Both are zero in a row without a key.
     """
-    operands = Operands(q.size(-2), k.size(-2), q.size(-1), q.dtype, q.device, q.requires_grad)
+    operands = Operands(q.size(-2), k.size(-2), v.size(-1), q.dtype, q.device, q.requires_grad)
     masking = MaskAndBias(mask, bias, causal, window)
     kernel = "explicit" if return_weights else choose_kernel(operands, masking, dropout, softcap)
     mask, bias, causal, window = fold(operands, masking, kernel)
@@ -107,15 +107,15 @@ def choose_kernel(
     """Choose what computes an attention: the one place where that is decided.
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
-    window and can cap scores: on a GPU, for long sequences without padding. explicit does the rest; on a CPU also one
-    query in a compiled program, a tenth faster there, and training in half precision if training_kernel selects it.
+    window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; on a CPU also
+    one query in a compiled program, a tenth faster there, and training in half precision if training_kernel selects it.
     """
-    queries, keys, d_head, _, device, _ = operands
+    queries, keys, d_head, dtype, device, _ = operands
     compiled_query = device.type == "cpu" and queries == 1 and torch.compiler.is_compiling()
     if compiled_query or _cpu_half_kernel(operands) == "explicit":
         return "explicit"
     plain = masking.mask is None and masking.bias is None and not dropout
-    long = queries == keys >= FLEX_FROM_TOKENS and d_head >= FLEX_MIN_D_HEAD
+    long = queries == keys >= FLEX_FROM_TOKENS and d_head >= FLEX_MIN_D_HEAD and dtype != torch.float64
     if (masking.window or softcap) and plain and long and device.type == "cuda":
         return "flex"
     return "explicit" if softcap else "fused"
@@ -126,12 +126,12 @@ def fold(
 ) -> MaskAndBias:
     """Combine what limits attention into the form that a kernel reads; returns a masking already in that form as it is.
 
-    flex: the rules themselves. fused: causal alone as a rule, anything else as one float mask that holds the bias.
-    explicit: a bool mask and the bias. rules are further predicates.
+    flex: causal and the window themselves. fused: causal alone as a rule, anything else as one float mask that holds
+    the bias. explicit: a bool mask and the bias. rules are further predicates; flex takes none, so they need a mask.
     """
     queries, keys, device = operands.queries, operands.keys, operands.device
     mask, bias, causal, window = masking
-    if kernel == "flex":
+    if kernel == "flex" and not rules:
         return masking
     if causal and window is not None and keys <= window:
         window = None  # it hides nothing

@@ -241,5 +241,5 @@ class PolarPositions(SinusoidBase):
         return scale * angles.cos(), scale * angles.sin()  # each fp32 [B, 1, T, K]
 
     def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        lengths = F.softplus(x)
+        lengths = F.softplus(x).to(x.dtype)  # CUDA's autocast computes softplus in fp32 and returns fp32
         return torch.cat([lengths * part.to(x.dtype) for part in prepared], dim=-1)  # [B, H or G, T, 2 K]

@@ -41,6 +41,8 @@ def written(
         options: of generation; beam search is that of beam_tree.py.
         forced: ids by step, from 0.
     """
+    if options.num_beams > 1 or options.num_return_sequences > 1:
+        raise ConfigError("this request is for one text: leave num_beams and num_return_sequences at 1")
     generator = predictor.text_generator()
     limit = generator.limit(prompt, options)
     if limit > MAX_NEW_TOKENS or not all(0 <= step < limit for step in forced):

@@ -189,6 +189,8 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
     ("words", "sentence"),
     [
         (["stray"], "unexpected argument 'stray'; to set a key, write --stray VALUE"),
+        (["a/b.yaml"], "unexpected argument 'a/b.yaml'; to read it, write --config a/b.yaml"),
+        (["reverse"], "unexpected argument 'reverse'; to read it, write --config reverse"),
         (["run.seed=3"], "unexpected argument 'run.seed'; to set a key, write --run.seed VALUE"),
         (["--confg", "x"], "unknown option --confg: did you mean --config?"),
         (["--max_steps", "3"], "unknown option --max_steps: did you mean --trainer.max_steps?"),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,11 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     assert f"  {command} " in capsys.readouterr().out
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"minitx {metadata.version('minitx')}\n"
 
 
 def test_typos_and_help_load_no_torch() -> None:

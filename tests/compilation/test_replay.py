@@ -159,6 +159,21 @@ def test_sources_with_padding_after_a_source_without() -> None:
     assert len(programs(model)) == 2
 
 
+@pytest.mark.parametrize("changes", [{}, {"softcap": 3.0, "n_kv_heads": 2}])
+def test_a_program_serves_sources_of_all_lengths(changes: dict[str, Any]) -> None:
+    model, bos = build_tiny("encoder_decoder", **changes), torch.zeros(ROWS, 1, dtype=torch.long)
+    with torch.inference_mode():
+        for length in (PROMPT, PROMPT + 3, PROMPT - 2):
+            source = torch.randint(11, (ROWS, length))
+            ours, replayed = model.start(source), model.start(source)
+            model.step(bos, ours), model.step(bos, replayed)
+            step = ReplayedStep(model, replayed)
+            for _ in range(2 * replay.MIN_STEPS):
+                torch.testing.assert_close(step(bos), model.step(bos, ours), rtol=1e-5, atol=1e-5)
+    (program,) = programs(model)
+    assert program is not None
+
+
 def test_a_program_has_few_calls() -> None:
     """Per layer four linear maps instead of seven, and at most one view before or after each call that computes."""
     model = build_tiny("decoder_only", "rope", norm="rmsnorm", activation="swiglu")

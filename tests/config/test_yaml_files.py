@@ -38,6 +38,7 @@ def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytes
     ("name", "sentence"),
     [
         ("revers", "there is no file revers, nor a config of that name: did you mean reverse?"),
+        ("a/revers.yml", "there is no file a/revers.yml, nor a config of that name: did you mean reverse?"),
         ("my/own.yaml", "there is no file my/own.yaml"),
     ],
 )

@@ -1,6 +1,7 @@
 """Hostile inputs, sampled at random: altered trees of values, damaged bytes, and attacks that chance would not find."""
 
 import base64
+import copy
 import json
 import random
 import struct
@@ -74,7 +75,7 @@ def alter(chance: Chance, tree: Any) -> str:
     while not path or (isinstance(inner, dict | list) and inner and chance.random() < 0.8):
         path.append(chance.choice([*inner] if isinstance(inner, dict) else range(len(inner))))
         inner = inner[path[-1]]
-    new = other(chance, inner)
+    new = copy.deepcopy(other(chance, inner))  # a later call may alter it
     replace(tree, tuple(path), new)
     return f"{'.'.join(map(str, path))} = {new!r:.200}"
 

@@ -17,7 +17,7 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.inference.text_generation import IMPOSSIBLE, Generation
+from minitx.inference.text_generation import DEFAULT_NEW_TOKENS, IMPOSSIBLE, Generation
 from minitx.nn import POSITIONS
 from predictors import BLOCK, LONGEST, WRITING, built, bytewise, each_writer, forward, prompts
 from small_models import DECODERS, pairwise
@@ -220,6 +220,13 @@ def test_answers_may_exceed_the_trained_length(architecture: str, position: str,
     predictor = built(architecture, ends=False, position={"name": position})
     limit = 2 * LONGEST + 3
     assert len(predictor.generate("3 1", max_new_tokens=limit, **options).split()) == limit
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_min_new_tokens_holds_beyond_the_default_maximum(text: bool) -> None:
+    predictor, count = built(text=text), DEFAULT_NEW_TOKENS + 1
+    (generation,) = predictor.generations([prompts(predictor)[0]], GenerationOptions(min_new_tokens=count))[0]
+    assert len(generation.ids) == count
 
 
 def test_beams_of_running_text_look_back_on_everything() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream
 from minitx.evaluation.metrics import evaluate
 from minitx.inference.predictor import Predictor
@@ -125,6 +126,15 @@ def test_feed_forward_networks_and_neurons_are_zero_for_the_second_map(architect
     assert len({row.metrics["loss"] for row in found.parts}) == len(found.parts), "all parts differ"
     with pytest.raises(ValueError, match=rf"no {first}\.1\.ffn\.65 in this model, which has {first}\.1\.ffn\.1 to"):
         ablate(predictor, examples=3, parts=f"{first}.1.ffn.65")
+
+
+def test_attention_alone_has_no_networks_to_ablate() -> None:
+    """Heads and networks together, as the page of `minitx play` asks for them, are the heads."""
+    predictor = built("decoder_only", d_ff=0)
+    assert ablate(predictor, examples=3, parts="heads,ffn").parts == ablate(predictor, examples=3).parts
+    for parts in ("ffn", "decoder.1.ffn"):
+        with pytest.raises(ConfigError, match=r"this model(, which)? has no feed-forward networks"):
+            ablate(predictor, examples=3, parts=parts)
 
 
 def test_a_part_that_never_changes_is_its_own_mean_and_sample() -> None:

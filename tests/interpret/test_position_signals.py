@@ -29,8 +29,10 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
     assert signals(name, architecture="decoder_only", n_kv_heads=2).keys() == {"decoder"}
 
 
-def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles() -> None:
-    signal = signals("rope")["decoder"]
+@pytest.mark.parametrize("name", ["rope", "pope"])
+def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles(name: str) -> None:
+    """Also where a scheme scales them."""
+    signal = signals(name)["decoder"]
     assert signal.angles is not None
     assert signal.similarity is not None
     assert signal.angles[3, 0].item() == pytest.approx(3.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from minitx.nn import kernels, masks, scaled_dot_product_attention
+from minitx.nn import MultiHeadAttention, kernels, masks, scaled_dot_product_attention
 from minitx.nn.flex import _block_mask, _score_mod, flex_attention
 from minitx.nn.kernels import (
     CPU_HALF_KERNELS,
@@ -73,6 +73,16 @@ def test_the_kernel_of_each_device(
     assert choose_kernel(operands, MaskAndBias(**limits), **others) == kernel
 
 
+@pytest.mark.parametrize(("dtype", "value_width"), [(torch.float64, 16), (torch.float32, 8)])
+def test_what_flex_does_not_take(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, value_width: int) -> None:
+    """Its sums are in fp32, and values may be narrower than queries, as those of PoPE are."""
+    monkeypatch.setattr(kernels, "flex_attention", lambda *given, **options: pytest.fail("flex"))
+    with FakeTensorMode():
+        q, k = (torch.empty(1, 2, FLEX_FROM_TOKENS, 16, dtype=dtype, device="cuda") for _ in range(2))
+        v = torch.empty(1, 2, FLEX_FROM_TOKENS, value_width, dtype=dtype, device="cuda")
+        assert scaled_dot_product_attention(q, k, v, softcap=2.0).shape == v.shape
+
+
 @pytest.mark.parametrize("selected", CPU_HALF_KERNELS)
 @pytest.mark.parametrize("tokens", [17, 1024])
 def test_a_run_selects_what_trains_in_half_precision_on_a_cpu(
@@ -125,6 +135,17 @@ def test_what_is_folded_once_gives_the_same_attention(
             ]
             one, other = results if weights else [(result,) for result in results]
             assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("limits", [{"window": 3}, {"softcap": 2.0}])
+def test_further_rules_hold_where_a_gpu_would_run_flex(monkeypatch: pytest.MonkeyPatch, limits: dict) -> None:
+    """Packed documents and prefixes, which flex attention is not passed."""
+    attention, x, documents = MultiHeadAttention(8, 2, **limits), torch.randn(1, 5, 8), torch.tensor([[0, 0, 1, 1, 1]])
+    expected = attention(x, mask=documents[:, None, :, None] == documents[:, None, None, :], causal=True)
+    monkeypatch.setattr("minitx.nn.multi_head.choose_kernel", lambda *given: "flex")
+    assert attention.prepare(x, causal=True).masking == MaskAndBias(None, None, True, limits.get("window"))
+    prepared = attention.prepare(x, causal=True, rules=[same_document(documents)])
+    close(attention(x, prepared=prepared), expected)
 
 
 def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from minitx.interpret.recording import record_attention
 from minitx.nn import POSITIONS, MultiHeadAttention, OptionError, masks
@@ -145,18 +146,31 @@ def test_gradients_under_autocast_are_those_of_each_map(options: dict, memory: T
             close(one / other.norm(), other / other.norm(), 5e-2)
 
 
-def test_queries_keys_and_values_share_a_dtype_under_cuda_autocast() -> None:
-    """Autocast's rules for CUDA, without a GPU: its RMSNorm returns fp32, whatever it is given."""
-    attention = MultiHeadAttention(16, 4, n_kv_heads=2, qk_norm=True)
+class ViewsWithoutDriver(TorchFunctionMode):
+    """Indexing of a fake CUDA tensor in builds of torch for CPUs, where it asks for CUDA itself."""
+
+    def __torch_function__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
+        if function is not Tensor.__getitem__:
+            return function(*given, **(options or {}))
+        x, index = given
+        view = torch.empty_strided(x.shape, x.stride(), device="meta")[index]
+        return x.as_strided(view.shape, view.stride(), view.storage_offset())
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_queries_keys_and_values_share_a_dtype_under_cuda_autocast(name: str) -> None:
+    """Autocast's rules for CUDA, without a GPU: its RMSNorm and softplus return fp32, whatever they are given."""
+    attention = MultiHeadAttention(16, 4, n_kv_heads=2, position=POSITIONS[name](16, 4, 4, True), qk_norm=True)
     found = []
-    attention.attention = lambda q, k, v, **options: found.append((q.dtype, k.dtype, v.dtype)) or q
-    with FakeTensorMode():
+    attention.attention = lambda q, k, v, **options: found.append((q.dtype, k.dtype, v.dtype)) or v.repeat(1, 2, 1, 1)
+    with FakeTensorMode(), ViewsWithoutDriver():
         x = torch.empty(2, 5, 16, device="cuda")
-        weights = {name: torch.empty(weight.shape, device="cuda") for name, weight in attention.named_parameters()}
+        state = [*attention.named_parameters(), *attention.named_buffers()]
+        weights = {name: torch.empty(weight.shape, device="cuda") for name, weight in state}
         torch.set_autocast_enabled("cuda", True)  # torch.autocast itself insists on a GPU
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         try:
-            torch.func.functional_call(attention, weights, (x,), {"pos": torch.empty(1, 5, device="cuda")})
+            torch.func.functional_call(attention, weights, (x,), {"pos": torch.arange(5, device="cuda")[None]})
             torch.func.functional_call(attention, weights, (x, x))
         finally:
             torch.set_autocast_enabled("cuda", False)

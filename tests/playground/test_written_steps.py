@@ -80,6 +80,8 @@ def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
 def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int) -> None:
     predictor, prompt = writer(name)
     options = GenerationOptions(num_beams=count, num_return_sequences=count)
+    with pytest.raises(ConfigError, match="num_beams"):
+        [*written(predictor, prompt, options, {})]
     [tree] = beam_tree(predictor, prompt, options)
     expected = predictor.generations([prompt], options)[0]
     assert [list(beam["ids"]) for beam in tree["beams"]] == [beam.ids for beam in expected]

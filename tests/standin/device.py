@@ -25,6 +25,8 @@ WAIT = {
 }  # fmt: skip
 """Operators that need a number from the device, most of them for a size."""
 INDEX = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+WITHOUT_BOOL = {aten.scatter_reduce.two, aten.scatter_reduce_.two}
+"""Operators that CUDA has for numbers only."""
 LOG: list[tuple[str, str, int]] = []
 """Each synchronization: the operator, the line of the project, and the step."""
 
@@ -91,6 +93,8 @@ class GPU(TorchDispatchMode):
             return function(*given, **options)
         if here and function in WAIT:
             self.waits(function)
+        if here and function in WITHOUT_BOOL and given[0].dtype == torch.bool:
+            raise TypeError(f"{self.kind} has no {function} of bool")
         if function in (aten._to_copy.default, aten.copy_.default):
             leaves = isinstance(given[-1], OnDevice)
             arrives = isinstance(given[0], OnDevice) if function is aten.copy_.default else makes

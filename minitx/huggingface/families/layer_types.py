@@ -11,9 +11,9 @@ MAX_LAYERS = 2**12
 
 
 def check_depth(layers: object) -> None:
-    """Refuse more layers than a list of them should have."""
-    if not isinstance(layers, int) or layers > MAX_LAYERS:
-        raise ConfigError(f"the number of layers must be at most {MAX_LAYERS:,} where each has its kind, got {layers}")
+    """Refuse a number of layers that a list of them should not have."""
+    if not isinstance(layers, int) or not 1 <= layers <= MAX_LAYERS:
+        raise ConfigError(f"the number of layers must lie between 1 and {MAX_LAYERS:,}, got {layers}")
 
 
 def pattern(

@@ -113,7 +113,7 @@ class StopOnDivergence(Callback):
         optimizer, clip, saved = self.config.optimizer, self.config.trainer.gradient_clip_val, self.files.saved
         rate = optimizer.lr * schedule(optimizer.schedule, trainer.max_steps)(done)
         row = f" (and {MAX_SKIPPED_IN_A_ROW} more after it, which were skipped)" if self.steps.skip else ""
-        kept = "Nothing was saved before" if saved is None else f"Last.ckpt of step {saved:,} is kept"
+        kept = "Nothing was saved before" if saved is None else f"The last.ckpt of step {saved:,} is kept"
         raise RunFailed(
             f"training diverged at step {done + 1:,}{row}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
             f"{float(self.steps.norm):.3g}; {where}. {kept}. Try a lower optimizer.lr than {optimizer.lr:g}, "

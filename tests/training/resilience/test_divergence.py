@@ -75,7 +75,7 @@ def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
     place = r"encoder\.layers\.0\.ffn \(FeedForward\)"
     if how == "backward":
         place = r"encoder\.layers\.0\.ffn\.\w+ \(Linear\)"
-    where = rf"in the .*output of {place}\. Last.ckpt of step 4 is kept"
+    where = rf"in the .*output of {place}\. The last.ckpt of step 4 is kept"
     pattern = rf"step 5: loss {loss}.*, learning rate 0.0025, gradient norm nan; it first shows {where}"
     with pytest.raises(RunFailed, match=pattern) as failed:
         train(config)
