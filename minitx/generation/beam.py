@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, Stepper, default_step, remaining_rows
@@ -124,7 +125,7 @@ class _Search:
         self.scores[:, 0] = 0.0  # the beams are equal at first, so one represents all
         self.own = self.scores  # the same before penalties
         self.all = Beams(  # finished sequences of the whole batch
-            torch.full((batch, beams, tokens), pad, device=device),
+            torch.empty((batch, beams, 0), dtype=torch.long, device=device),
             torch.full((batch, beams), -torch.inf, device=device),
             torch.full((batch, beams), MISSING_SCORE, device=device),
             torch.zeros((batch, beams), dtype=torch.long, device=device),
@@ -149,10 +150,9 @@ class _Search:
         accepted[:, self.beams :] = False
         scores = torch.where(accepted, logs / (count + 1) ** self.length_penalty, -torch.inf)
         scores, order = torch.cat((finished.scores, scores), dim=1).topk(self.beams, dim=1)
-        ids = torch.full((*logs.shape, self.tokens), self.pad, device=logs.device)
-        ids[..., :count], ids[..., count] = _gathered(generated, parents), tokens
+        ids = torch.cat((_gathered(generated, parents), tokens[..., None]), dim=2)
         self.finished = Beams(
-            _gathered(torch.cat((finished.ids, ids), dim=1), order),
+            _gathered(torch.cat((F.pad(finished.ids, (0, 1), value=self.pad), ids), dim=1), order),
             scores,
             torch.cat((finished.log_probabilities, own), dim=1).gather(1, order),
             torch.cat((finished.lengths, torch.where(accepted, count + 1, 0)), dim=1).gather(1, order),
@@ -183,8 +183,10 @@ class _Search:
 
     def result(self) -> Beams:
         """The best sequences of the whole batch."""
-        pairs = zip(self.all, self.finished, strict=True)
-        return Beams(*(whole.index_copy(0, self.items, part) for whole, part in pairs))
+        longer = self.finished.ids.size(2) - self.all.ids.size(2)
+        whole = self.all._replace(ids=F.pad(self.all.ids, (0, longer), value=self.pad))
+        pairs = zip(whole, self.finished, strict=True)
+        return Beams(*(before.index_copy(0, self.items, part) for before, part in pairs))
 
 
 def _gathered(sequences: Tensor, index: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Legend: B rows, P prompt tokens, T generated tokens.
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import compress
@@ -58,9 +59,10 @@ class TextGenerator:
         self, model: EncoderDecoder | DecoderOnly, tokenizer: Tokenizer, task: Task, config: ModelConfig
     ) -> None:
         self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
+        self.positions = max_positions(model.decoder)
+        self.source_positions = max_positions(model.encoder) if isinstance(model, EncoderDecoder) else None
         # Running text has the context of its training at most; answers attend to everything.
-        self.context = task.longest[1] if task.kind == "stream" else None
-        self.positions = max_positions(model)
+        self.context = min(task.longest[1], self.positions or sys.maxsize) if task.kind == "stream" else None
 
     def generate(self, prompts: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
         """num_return_sequences texts for each prompt; other prompts in the list do not change them."""
@@ -87,7 +89,7 @@ class TextGenerator:
     def ends(self, options: GenerationOptions) -> list[int]:
         """Ids that end a text, the tokenizer's <eos> first; a ConfigError for a stop that is not a single token."""
         ends = [self.tokenizer.special.eos, *self.tokenizer.special_tokens.other_ends]
-        for text in options.stop or []:
+        for text in [options.stop] if isinstance(options.stop, str) else options.stop or []:
             ids = self.tokenizer.encode(text)
             if len(ids) != 1:
                 raise ConfigError(f"stop must name single tokens, got {text!r}, which is {len(ids)} tokens")
@@ -102,12 +104,13 @@ class TextGenerator:
         """
         context, requested, positions = self.context, options.max_new_tokens, self.positions
         prompt, given = self.task.divide(prompt)
+        check_positions(len(prompt), self.source_positions, self.config)
         capacity, why = None, ""
         if context is not None and options.num_beams > 1:
             capacity, why = context - 1, f"beam search needs the whole text in its context, and data.block is {context}"
-        elif positions is not None and (context is None or context > positions):
-            first = 1 if self.config.architecture == "encoder_decoder" else len(prompt) + (context is None)
-            why = check_positions(max(len(prompt), first), positions, self.config)
+        elif positions is not None and context is None:
+            first = 1 if isinstance(self.model, EncoderDecoder) else len(prompt) + 1
+            why = check_positions(first, positions, self.config)
             capacity = positions - first + 1  # the last token is not read
         if capacity == 0:
             raise ConfigError(f"no token can be generated: {why}")

@@ -248,6 +248,7 @@ def test_each_stack_has_its_own_positions() -> None:
     """Those of an encoder are the whole range, those of a decoder `longest`."""
     predictor = built("encoder_decoder", position_ids={"name": "randomized", "range": 9, "longest": 4})
     predictor.attend("3 1 4 1 5 2", "3 1 4")
+    predictor.generate("3 1 4 1 5 2")
     with pytest.raises(ConfigError, match="there are 5 tokens"):
         predictor.attend("3", "3 1 4 1")
 

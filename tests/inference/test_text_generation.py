@@ -142,6 +142,7 @@ def test_a_stop_must_be_one_token_of_the_vocabulary() -> None:
         (["1", "3 1"], r"stop must name single tokens, got '3 1', which is 2 tokens"),
         ([""], r"stop must name single tokens, got '', which is 0 tokens"),
         (["x"], "'x' is not in the tokenizer's alphabet"),
+        ("3 1", "stop must name single tokens, got '3 1'"),
     ):
         for stream in (False, True):
             with pytest.raises(ValueError, match=reason):
@@ -250,6 +251,12 @@ def test_beams_of_running_text_look_back_on_everything() -> None:
 def test_beams_of_running_text_refuse_more_than_a_block() -> None:
     with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {BLOCK - 1} .*data\.block is {BLOCK}"):
         built(text=True).generate("abc", num_beams=2, max_new_tokens=BLOCK)
+
+
+def test_a_table_shorter_than_the_block_is_the_context() -> None:
+    predictor = built(text=True, ends=False, position={"name": "learned", "max_len": BLOCK // 2})
+    for options in ({"max_new_tokens": BLOCK}, {"num_beams": 2, "max_new_tokens": BLOCK // 2 - 1}):
+        assert len(predictor.generate("abc defg", **options)) == options["max_new_tokens"]
 
 
 def test_a_block_of_one_is_too_short_for_beams() -> None:
