@@ -59,17 +59,7 @@ def test_no_tensor_changes_its_place_or_shape(tiny) -> None:
     assert static.at.tolist() == [PROMPT + NEW]
 
 
-def test_the_growing_cache_is_left_as_it_was(tiny) -> None:
-    model = tiny("decoder_only", "rope")
-    cache = model.start()
-    model.step(draw(2, PROMPT), cache)
-    keys = cache.layers[0].buffers[0].clone()
-    model.step(draw(2, 1), StaticCache(cache, CAPACITY))
-    assert cache.length == PROMPT
-    assert torch.equal(cache.layers[0].buffers[0][:, :, :PROMPT], keys[:, :, :PROMPT])
-
-
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
+@every_decoder
 def test_a_window_is_refused(architecture: str, tiny) -> None:
     model = tiny(architecture, "rope", window=(None, 3))
     cache = model.start(*([draw(1, 4)] if architecture == "encoder_decoder" else []))

@@ -185,18 +185,6 @@ def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary:
         assert found.log_probabilities[index, :count].tolist() == pytest.approx(logs, abs=1e-4)
 
 
-def test_where_everything_is_forbidden_there_is_nothing() -> None:
-    def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
-        return logits if written < 2 else torch.full_like(logits, -torch.inf)
-
-    model = Table(4, 1)
-    found = search(model, [(2,)], 3, 6, logits_processor=adjust, eos=3)
-    count = int((found.lengths > 0).sum())
-    assert found.lengths[0, :count].tolist() == [row.index(3) + 1 for row in found.ids[0, :count].tolist()]
-    assert int(found.lengths.max()) <= 2
-    assert len(model.crowds) <= 3, "no beam is left"
-
-
 def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
     """What counts is how long a text is, not what it ends in."""
     model = Rules(4, {(2, *[PAD] * size): {PAD: 0.999} for size in range(5)})

@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.decode import generate
-from minitx.generation.logits_processors import (
-    apply_repetition_penalty,
-    combine_processors,
-    without_repeated_ngrams,
-)
+from minitx.generation.logits_processors import combine_processors
 
 WORDS, PAD, EOS = 6, 0, 2
 texts = st.lists(st.integers(0, WORDS - 1), max_size=9)
@@ -25,6 +20,11 @@ def padded(rows: list[list[int]], junk: int = PAD) -> tuple[Tensor, Tensor]:
     size = max(1, *map(len, rows))
     ids = torch.tensor([[junk] * (size - len(row)) + row for row in rows])
     return ids, torch.tensor([[False] * (size - len(row)) + [True] * len(row) for row in rows])
+
+
+def processed(ids: Tensor, keep: Tensor, **options: Any) -> Tensor:
+    process = combine_processors([EOS], **options)
+    return LOGITS.expand(len(ids), -1) if process is None else process(LOGITS.expand(len(ids), -1), ids, keep, 9)
 
 
 def penalized(row: list[int], penalty: float) -> list[float]:
@@ -43,7 +43,7 @@ def banned(row: list[int], size: int) -> set[int]:
 @settings(deadline=None)
 def test_repetition_is_penalized_once_and_padding_not_at_all(rows: list[list[int]], penalty: float, junk: int) -> None:
     ids, keep = padded(rows, junk)
-    found = apply_repetition_penalty(LOGITS.expand(len(rows), -1), ids, keep, penalty)
+    found = processed(ids, keep, repetition_penalty=penalty)
     expected = torch.tensor([penalized(row, penalty) for row in rows])
     torch.testing.assert_close(found, expected)
     assert torch.equal(found.isneginf(), torch.zeros_like(found, dtype=torch.bool))
@@ -53,7 +53,7 @@ def test_repetition_is_penalized_once_and_padding_not_at_all(rows: list[list[int
 @settings(deadline=None)
 def test_ngrams_do_not_repeat_and_padding_is_none(rows: list[list[int]], size: int, junk: int) -> None:
     ids, keep = padded(rows, junk)
-    found = without_repeated_ngrams(LOGITS.expand(len(rows), -1), ids, keep, size)
+    found = processed(ids, keep, no_repeat_ngram_size=size)
     for row, logits in zip(rows, found, strict=True):
         forbidden = banned(row, size)
         assert {word for word, x in enumerate(logits.tolist()) if x == -math.inf} == forbidden
@@ -85,30 +85,3 @@ def test_ends_come_late_and_tokens_never_or_at_their_step() -> None:
 
 def test_nothing_to_change_is_none() -> None:
     assert combine_processors([EOS]) is None
-
-
-class Constant:
-    """Prefers the same tokens at every step, the first of a list most of all."""
-
-    def __init__(self, *preferred: int) -> None:
-        self.logits = torch.zeros(WORDS)
-        self.logits[[*preferred]] = torch.arange(10.0, 10.0 - len(preferred), -1)
-
-    def start(self) -> None:
-        return None
-
-    def step(self, ids: Tensor, cache: None, keep: Tensor | None = None) -> Tensor:
-        return self.logits.expand(*ids.shape, -1)
-
-
-def write(model: Constant, ids: Tensor, limit: int, keep: Tensor | None = None, **options: Any) -> list[list[int]]:
-    process = combine_processors([EOS], **options)
-    return generate(
-        model, ids, max_new_tokens=limit, eos=EOS, pad=PAD, keep=keep, logits_processor=process
-    ).ids.tolist()  # fmt: skip
-
-
-def test_the_prompt_is_part_of_the_history_and_its_padding_is_not() -> None:
-    ids, keep = padded([[5, 5, 1], [1]], junk=5)
-    for options in ({"no_repeat_ngram_size": 1}, {"repetition_penalty": 2.0}):
-        assert write(Constant(5, 4), ids, 1, keep, **options) == [[4], [5]]

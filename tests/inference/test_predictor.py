@@ -266,12 +266,6 @@ def test_an_output_is_at_most_as_long_as_the_table_allows(architecture: str, cap
     assert predictor.generate(["3 1", "4 5"])[0] == whole
 
 
-def test_a_text_may_exceed_a_table_as_long_as_its_block() -> None:
-    predictor = built(text=True, ends=False, position={"name": "learned", "max_len": BLOCK})
-    assert len(predictor.generate("abc", max_new_tokens=30)) == 30
-    assert len(predictor.generate("abcdefg " * 4, max_new_tokens=30)) == 30
-
-
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 

@@ -141,14 +141,6 @@ def test_another_numbering_is_another_model(numbering: str, name: str, architect
         assert not torch.allclose(run(other.train(), source, ids), expected, atol=1e-4)
 
 
-@every_architecture
-def test_each_numbering_has_the_direction_of_its_stack(architecture: str) -> None:
-    model = build_tiny(architecture, "none", "randomized")
-    found = {name: stack.position_ids.causal for name, stack in model.named_modules() if isinstance(stack, Stack)}
-    expected = {"encoder": False, "decoder": True}
-    assert found == {name: causal for name, causal in expected.items() if hasattr(model, name)}
-
-
 # --- documents packed into one row ------------------------------------------------------------------------------------
 
 

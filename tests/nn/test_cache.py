@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from minitx.nn import Cache
-from minitx.nn.cache import FIRST_CAPACITY
-from small_models import PAIRINGS, build_tiny, close, draw, every_decoder, every_numbering, every_scheme, keep_of
+from small_models import PAIRINGS, build_tiny, close, draw, every_decoder, every_numbering, keep_of
 
 every_variant = pytest.mark.parametrize(
     "variant",
@@ -65,24 +64,16 @@ def left_padded(prompts: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 @every_decoder
 @every_variant
-def test_pieces_equal_the_full_forward(variant: dict[str, Any], architecture: str) -> None:
+def test_pieces_equal_the_full_forward(
+    variant: dict[str, Any], architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capacity doubles three times, and the buffers keep their contents."""
+    monkeypatch.setattr("minitx.nn.cache.FIRST_CAPACITY", 2)
     decoding = Decoding(architecture, 3, **variant)
     for pieces in ([9], [1] * 9, [5, 1, 1, 2], [1, 4, 4]):
         ids, cache = draw(3, 9), decoding.start()
         close(decoding.in_pieces(ids, cache, pieces), decoding.full(ids))
         assert cache.length == 9
-
-
-@every_decoder
-@every_scheme
-def test_growth_past_several_blocks(name: str, architecture: str) -> None:
-    """The capacity doubles when it is full, and the buffers keep their contents, in whatever pieces tokens arrive."""
-    decoding, length = Decoding(architecture, 2, position=name), 4 * FIRST_CAPACITY + 2
-    ids = draw(2, length)
-    full = decoding.full(ids)
-    to_the_brim = [FIRST_CAPACITY - 1, 1, 1, 1, FIRST_CAPACITY - 3, 1, 1, 2 * FIRST_CAPACITY - 1, 1, 1]
-    close(decoding.in_pieces(ids, decoding.start(), to_the_brim), full)
-    close(decoding.in_pieces(ids, decoding.start(), [length]), full)
 
 
 @every_decoder
