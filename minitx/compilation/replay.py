@@ -42,7 +42,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
-        self.fused: list[FusedLinear] | None = None  # not searched for so far
+        self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
 
 
 class Call(NamedTuple):
@@ -142,7 +142,7 @@ def tensors(cache: Any) -> list[Tensor | None]:
 
 
 def steps_alike(cache: Any) -> tuple[int, Hashable]:
-    """Count the next tokens that the layers of a cache take by one rule, one token a step; and tell rules apart."""
+    """Count the next single tokens until a buffer is full or a window hides more; returns a key for this state too."""
     (first, *_), ahead = cache.layers[0].buffers, []
     rule = [cache.keep is None, cache.memory_keep is None, first.shape[:2], first.dtype]
     for window, layer in {layer.window: layer for layer in cache.layers.values()}.items():
@@ -189,8 +189,9 @@ class ReplayedStep:
             self._known = found.setdefault(weights, Programs())
             for fused in self._known.fused or ():
                 fused.update()
-        self._buffers: list[Tensor] | None = None  # of the first layer; with these, and at these lengths of the cache,
-        self._lengths = range(0)  # the following hold
+        # All that follows is valid with these buffers of the first layer, at these lengths of the cache.
+        self._buffers: list[Tensor] | None = None
+        self._lengths = range(0)
         self._tensors: list[Tensor | None] = []
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded

@@ -89,20 +89,15 @@ def steps(
             prompt, and the maximum number of tokens of a row; by default as default_step.
     """
     rows = _Rows(ids.size(0), {eos} if isinstance(eos, int) else {*eos}, ids.device)
-    parts, prompt_keep = [ids], keep  # all tokens so far
-    history, history_keep = ids, keep  # the same in one tensor, where it is needed
+    history, history_keep = ids, keep  # all tokens so far
     limit = sys.maxsize if context is None else context
-    capacity = ids.size(1) + max_new_tokens if context is None else min(context, ids.size(1) + max_new_tokens) + 1
+    capacity = min(limit, ids.size(1) + max_new_tokens)
     cache: Any = None
     program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
-            full = held >= limit
-            if full or logits_processor is not None:
-                parts = [history := torch.cat(parts, dim=1)]
-                history_keep = None if prompt_keep is None else F.pad(prompt_keep, (0, count), value=True)
-            if full:
+            if held >= limit:
                 cache, held, program = None, 0, None
                 ids = history[:, -max(limit // 2, 1) :]
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
@@ -126,11 +121,12 @@ def steps(
             if not last and stepper is None and len(new) >= COMPACT_FROM_ROWS and 4 * rows.done >= len(new):
                 left = rows.remove_ended()
                 cache.select(left)
-                new, parts = new[left], [torch.cat(parts, dim=1)[left]]
-                prompt_keep = None if prompt_keep is None else prompt_keep[left]
+                new, history = new[left], history[left]
+                history_keep = None if history_keep is None else history_keep[left]
                 source = tuple(part[left] for part in source)
             ids, keep = new[:, None], None
-            parts.append(ids)
+            history = torch.cat((history, ids), dim=1)
+            history_keep = None if history_keep is None else F.pad(history_keep, (0, 1), value=True)
         yield step
         if last:
             return

@@ -35,9 +35,6 @@ IMPOSSIBLE = (
     "token, or the model computes NaN"
 )
 
-Generators = list[torch.Generator]
-"""Random number generators of the texts of one prompt."""
-
 
 class Generation(NamedTuple):
     """One generated text."""
@@ -132,7 +129,7 @@ class TextGenerator:
         return Prompt(*right_aligned(source, keep, self.tokenizer.special))
 
     def arguments(
-        self, prompts: list[list[int]], generators: list[Generators], limit: int, options: GenerationOptions
+        self, prompts: list[list[int]], generators: list[list[torch.Generator]], limit: int, options: GenerationOptions
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Arguments of beam_search with num_beams, else of decode.steps, where texts of a prompt are adjacent rows."""
         special_tokens, ends, cut = self.tokenizer.special_tokens, self.ends(options), self.context
@@ -165,7 +162,7 @@ class TextGenerator:
         return (start.ids, *start.source), {**own, "keep": start.keep, "logits_processor": processor}
 
     def _generate_batch(
-        self, prompts: list[list[int]], generators: list[Generators], limit: int, options: GenerationOptions
+        self, prompts: list[list[int]], generators: list[list[torch.Generator]], limit: int, options: GenerationOptions
     ) -> list[list[Generation]]:
         """The texts of prompts that share a limit."""
         tensors, arguments = self.arguments(prompts, generators, limit, options)
@@ -255,7 +252,7 @@ def fill_positions(
     return [[Generation(tokenizer.decode(row), row, total, "length")] for row, total in zip(rows, totals, strict=True)]
 
 
-def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[Generators]:
+def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[list[torch.Generator]]:
     """Random number generators for each text of each prompt, the same alone and among other prompts.
 
     A repeated prompt in the list continues with other numbers.
@@ -264,7 +261,7 @@ def random_generators(prompts: list[list[int]], options: GenerationOptions) -> l
         return [[] for _ in prompts]
     seed = torch.Generator().seed() if options.seed is None else options.seed
     count, used = options.num_return_sequences, Counter[tuple[int, ...]]()
-    generators: list[Generators] = []
+    generators: list[list[torch.Generator]] = []
     for prompt in prompts:
         first = used[tuple(prompt)]
         used[tuple(prompt)] += count

@@ -51,13 +51,13 @@ class Table:
     def __init__(self, vocabulary: int, seed: int, sharpness: float = 2.0) -> None:
         self.vocabulary, self.seed, self.sharpness = vocabulary, seed, sharpness
         self.known: dict[Row, Tensor] = {}
-        self.crowds: list[int] = []
+        self.row_counts: list[int] = []
 
     def start(self) -> History:
         return History()
 
     def step(self, ids: Tensor, cache: History, keep: Tensor | None = None) -> Tensor:
-        self.crowds.append(len(ids))
+        self.row_counts.append(len(ids))
         if not len(cache.ids):
             cache.ids = ids[:, None]
             cache.keep = (torch.ones_like(ids, dtype=torch.bool) if keep is None else keep)[:, None]
@@ -212,15 +212,15 @@ class Rules(Table):
         return self.known.get(history, torch.zeros(self.vocabulary))
 
 
-def test_early_stopping_takes_what_has_ended_and_never_waits_for_better() -> None:
-    """A text that ends at once is worse than a long one, per token: only who waits finds out."""
+def test_early_stopping_ends_at_once_and_never_continues() -> None:
+    """A text that ends at once has a lower score than a long one, which only "never" finds."""
     sure = {(2, *[3] * size): {3: 0.99} for size in range(2, 7)}
     model = Rules(5, {(2,): {EOS: 0.45, 3: 0.4}, (2, 3): {EOS: 0.01, 3: 0.98}, **sure})
     found = {early: search(model, [(2,)], 1, 6, early_stopping=early) for early in (True, False, "never")}
     assert texts(found[True]) == texts(found[False]) == [(EOS,)]
-    model.crowds.clear()
+    model.row_counts.clear()
     assert texts(search(model, [(2,)], 2, 6, early_stopping="never"))[0] == (3,) * 6
-    assert len(model.crowds) == 6
+    assert len(model.row_counts) == 6
 
 
 def test_beams_continue_even_if_every_end_is_likelier() -> None:
@@ -253,7 +253,7 @@ def test_nothing_is_computed_once_nothing_can_change() -> None:
     """Memory neither: the limit is larger than any."""
     model = Rules(5, {(2,): {EOS: 0.999}})
     search(model, [(2,)], 1, 10**15)
-    assert len(model.crowds) == 1
+    assert len(model.row_counts) == 1
 
 
 def test_nothing_is_computed_without_a_running_beam() -> None:
@@ -265,10 +265,10 @@ def test_nothing_is_computed_without_a_running_beam() -> None:
     model = Table(3, 1)
     found = search(model, [(2,)], 5, 50, eos=[0, 1], logits_processor=adjust)
     assert found.lengths.sort().values.tolist() == [[0, 1, 1, 2, 2]]
-    assert len(model.crowds) == 2
+    assert len(model.row_counts) == 2
 
 
-# ---- company ---------------------------------------------------------------------------------------------------------
+# ---- other prompts ---------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -279,7 +279,7 @@ def test_nothing_is_computed_without_a_running_beam() -> None:
     st.sampled_from([1.0, 1.5]),
 )
 @settings(max_examples=30, deadline=None)
-def test_company_changes_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
+def test_other_prompts_change_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
     """Here some prompts leave the batch before others."""
     model = Table(6, seed, sharpness=4.0)
     options = {"early_stopping": early, "logits_processor": combine_processors([EOS], repetition_penalty=penalty)}
@@ -297,7 +297,7 @@ def test_prompts_that_are_settled_leave_the_batch() -> None:
     model = Rules(6, ending)
     prompts = [(2,) if place % 3 else (3,) for place in range(COMPACT_FROM_ROWS)]
     found = search(model, prompts, 1, 8)
-    assert model.crowds == [COMPACT_FROM_ROWS] + [sum(prompt == (3,) for prompt in prompts)] * 7
+    assert model.row_counts == [COMPACT_FROM_ROWS] + [sum(prompt == (3,) for prompt in prompts)] * 7
     for index, prompt in enumerate(prompts):
         assert texts(found, index) == [(EOS,)] if prompt == (2,) else [(4,) * 8]
 

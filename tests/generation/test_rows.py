@@ -33,7 +33,7 @@ class Reading:
 
     def __init__(self, script: list[list[int]], certainty: float = 3.0) -> None:
         self.script, self.certainty = script, certainty
-        self.crowds: list[int] = []
+        self.row_counts: list[int] = []
         self.sources: list[list[int]] = []
 
     def start(self, *source: Tensor) -> Pages:
@@ -44,14 +44,14 @@ class Reading:
         rows = self.sources[-1] if self.sources[-1] else cache.rows
         rows = rows if len(rows) == len(ids) else [rows[row] for row in cache.rows]
         assert len(ids) == len(rows), "the cache and the tokens are of the same rows"
-        self.crowds.append(len(ids))
+        self.row_counts.append(len(ids))
         if cache.length:
             for row, token in zip(rows, ids[:, -1].tolist(), strict=True):
-                assert token in (self.script[row][len(self.crowds) - 2], PAD), "each row reads its own latest token"
+                assert token in (self.script[row][len(self.row_counts) - 2], PAD), "each row reads its own latest token"
         cache.length += ids.size(1)
         logits = torch.zeros(*ids.shape, VOCABULARY)
         for place, row in enumerate(rows):
-            logits[place, -1, self.script[row][len(self.crowds) - 1]] = self.certainty
+            logits[place, -1, self.script[row][len(self.row_counts) - 1]] = self.certainty
         return logits
 
 
@@ -77,7 +77,7 @@ lengths_of_rows = st.lists(st.integers(1, 12), min_size=1, max_size=3 * COMPACT_
 
 @given(lengths_of_rows, st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> None:
+def test_rows_that_leave_change_nothing(lengths: list[int], limit: int) -> None:
     rows = script(*lengths, longest=12)
     model = Reading(rows)
     columns = run(model, limit, scores=True)
@@ -89,13 +89,13 @@ def test_who_leaves_and_when_changes_nothing(lengths: list[int], limit: int) -> 
     logs = torch.stack([column.log_probability for column in columns if column.log_probability is not None], dim=1)
     for row, own in zip(logs.tolist(), expected, strict=True):
         assert row == pytest.approx([certain] * len(own) + [0.0] * (longest - len(own)), abs=1e-5)
-    for before, after in zip(model.crowds, model.crowds[1:], strict=False):
+    for before, after in zip(model.row_counts, model.row_counts[1:], strict=False):
         assert after <= before
-    for step, crowd in enumerate(model.crowds):
+    for step, count in enumerate(model.row_counts):
         running = sum(len(own) > step for own in expected if step)
-        assert crowd >= running
-        if step and crowd >= COMPACT_FROM_ROWS:
-            assert 4 * (crowd - running) < crowd, "a quarter of a crowd that has ended is carried along no longer"
+        assert count >= running
+        if step and count >= COMPACT_FROM_ROWS:
+            assert 4 * (count - running) < count, "a quarter of the rows that has ended is removed"
 
 
 def test_rows_that_remain_keep_their_number_their_history_and_its_padding() -> None:
@@ -123,7 +123,7 @@ def test_rows_that_remain_keep_their_number_their_history_and_its_padding() -> N
             assert history[place][kept[place]].tolist() == [3 + row % 9] * lengths[row] + rows[row][:step]
 
 
-def test_the_source_of_those_who_leave_goes_with_them() -> None:
+def test_the_source_of_rows_that_leave_is_removed_too() -> None:
     """A context that fills up hands the source to a fresh start: only that of the rows that are left."""
     rows = script(*[1] * COMPACT_FROM_ROWS, 9, 9, longest=9)
     model, source = Reading(rows), torch.arange(COMPACT_FROM_ROWS + 2)
@@ -174,7 +174,7 @@ def draws(*numbers: int, limit: int = NUMBERS_AT_ONCE + 6) -> list[list[int]]:
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=2 * COMPACT_FROM_ROWS), st.randoms(use_true_random=False))
 @settings(max_examples=6, deadline=None)
-def test_a_row_draws_the_same_in_any_company_and_order(numbers: list[int], random: Any) -> None:
+def test_a_row_samples_the_same_in_any_batch_and_order(numbers: list[int], random: Any) -> None:
     """Rows end at different times, and the others continue with their own numbers, past those generated ahead."""
     alone = {number: draws(number)[0] for number in numbers}
     random.shuffle(numbers)

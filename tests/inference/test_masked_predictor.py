@@ -91,7 +91,7 @@ def test_a_score_without_a_mask_is_refused(predictor: Predictor, text) -> None:
         predictor.score(text, target)
 
 
-def test_what_it_attends_to_bears_its_masks(predictor: Predictor) -> None:
+def test_attention_maps_show_the_masks(predictor: Predictor) -> None:
     maps = predictor.attend(["a<mask>c", "g"])
     assert maps.tokens == {"source": [["a", "<mask>", "c"], ["g"]]}
     assert [tuple(part.shape) for part in maps.encoder] == [(2, 2, 3, 3)] * 2

@@ -75,8 +75,8 @@ def test_each_figure_of_a_text(architecture: str, text: bool, options: dict[str,
 
 @each_writer
 @each_way
-def test_company_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
-    """Draws included: a seed means the same alone and among others, for a crowd that rows leave, and past the block."""
+def test_other_prompts_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
+    """Draws included: a seed means the same alone and among others, where rows leave the batch, and past the block."""
     predictor = built(architecture, text=text, seed=2)
     tokens = predictor.tokenizer.alphabet
     first = prompts(predictor) if not text else ["ab", "g", "fe"]

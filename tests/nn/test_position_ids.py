@@ -164,8 +164,8 @@ def test_randomized_ids_rise_within_their_range(causal: bool, training: bool) ->
         assert int(numbers.max()) < RANGE
 
 
-def test_an_encoder_draws_as_many_as_there_are_tokens() -> None:
-    """So every id of the range is as likely as any other; the padding beside a short row draws nothing."""
+def test_an_encoder_samples_as_many_as_there_are_tokens() -> None:
+    """So every id of the range is as likely as any other; the padding of a short row has none."""
     numbering, keep = policy("randomized", causal=False).train(), torch.zeros(6000, 9, dtype=torch.bool)
     keep[:, 3:6] = True
     numbers = numbering(torch.zeros(6000, 9, dtype=torch.long), keep)[:, 3:6]
@@ -205,7 +205,7 @@ def test_randomized_refuses_what_it_cannot_number(causal: bool, key: str, limit:
 
 @given(rows_of_tokens)
 @settings(deadline=None)
-def test_coupled_ids_say_how_far_back_the_last_boundary_is(rows: list[list[int]]) -> None:
+def test_coupled_ids_are_the_distance_from_the_last_boundary(rows: list[list[int]]) -> None:
     for row in rows:
         number, top, expected, mirrored = 0, 0, [], []
         for index, token in enumerate(row):
