@@ -299,7 +299,7 @@ def test_prompts_that_are_settled_leave_the_batch() -> None:
     found = search(model, prompts, 1, 8)
     assert model.row_counts == [COMPACT_FROM_ROWS] + [sum(prompt == (3,) for prompt in prompts)] * 7
     for index, prompt in enumerate(prompts):
-        assert texts(found, index) == [(EOS,)] if prompt == (2,) else [(4,) * 8]
+        assert found.ids[index].tolist() == [[EOS, *[-7] * 7] if prompt == (2,) else [4] * 8]
 
 
 # ---- real models -----------------------------------------------------------------------------------------------------
