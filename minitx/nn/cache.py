@@ -18,7 +18,7 @@ from minitx.nn.position_ids import ConsecutiveIds
 FIRST_CAPACITY = 32
 """Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
 MAX_DEAD_TOKENS = 32
-"""Number of stored tokens that no beam has any more from which dropping them pays."""
+"""Dropping stored tokens that no beam has any more pays from this number on."""
 
 
 class Cache:
