@@ -8,7 +8,7 @@
 # %% [markdown]
 # # A tour of minitx
 #
-# Train a Transformer, generate answers, inspect and ablate every head. Training takes half a minute on a laptop.
+# Train a Transformer, generate answers, inspect and ablate every head. Training takes less than a minute on a laptop.
 #
 # Open this file as a notebook: `pip install 'minitx[notebook]'`, then `jupytext --to ipynb notebooks/tour.py`.
 

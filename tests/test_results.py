@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import common, fourier, lengths, results
+from benchmarks import common, fourier, lengths, results, solved
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
 from minitx.config.registry import resolve
@@ -45,6 +45,32 @@ def test_the_table_of_splits_has_every_task() -> None:
 def test_every_config_has_a_row() -> None:
     assert set(CONFIGS) <= {target.stem for target in TARGETS}
     assert len({target.name for target in TARGETS}) == len(TARGETS)
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))
+
+
+def rounded(short: str, exact: str) -> bool:
+    """Whether a number is another one with fewer digits."""
+    return abs(float(short) - float(exact)) <= 0.5001 * 10.0 ** -len(short.partition(".")[2])
+
+
+def test_the_header_of_a_config_has_its_recorded_figures() -> None:
+    for target in (target for target in TARGETS if target.name in CONFIGS and results.kept(target)):
+        header = CONFIGS[target.name].read_text().partition("# Expected:")[2].partition("# Reference:")[0]
+        header = " ".join(header.replace("#", "").split())
+        for name in target.headline:
+            mean, *_ = numbers(results.described(results.kept(target), name).rpartition(": ")[2])
+            assert any(rounded(number, mean) for number in numbers(header)), (target.name, name, mean)
+        variants = [other for other in TARGETS if other.stem == target.stem and results.kept(other)]
+        texts = [results.described(results.kept(other), name) for other in variants for name in other.headline]
+        recorded = [pair for text in texts if len(pair := numbers(text.rpartition(": ")[2])) == 2]
+        for pair in re.findall(r"([\d.,]+) \+- ([\d.]+)", header):
+            assert any(all(map(rounded, numbers(" ".join(pair)), other)) for other in recorded), (target.name, pair)
+        steps = [row["solved_at_step"] for row in json.loads(solved.FILE.read_text()) if row["config"] == target.name]
+        for pair in re.findall(r"solved after (\d+) to (\d+) steps", header):
+            assert [*map(int, pair)] == [min(steps), max(steps)], target.name
 
 
 def test_a_row_is_a_config_with_overrides_that_fit() -> None:
