@@ -14,15 +14,16 @@ import pytest
 from minitx.config.schema import Config
 from minitx.config.validation import keys
 from minitx.data.tokenizers import SPECIAL_TOKENS
-from pages import DOCS, PAGES, ROOT, blocks, named
+from pages import DOCS, PAGES, ROOT, named
 
 PHONE, DESKTOP = (390, 844), (1300, 900)
-CODE_COLUMNS = 88
-"""Characters in a line of code that fit the column of text at DESKTOP."""
 CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
     .map(code => code.textContent.slice(0, 60))"""
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here (make docs)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here (make docs)"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +36,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "WARNING" not in ran.stderr
     return folder
-
-
-def test_code_fits_its_column() -> None:
-    lines = [(named(page), line) for page in PAGES for block in blocks(page) for line in block.text.splitlines()]
-    assert [(page, line) for page, line in lines if len(line) > CODE_COLUMNS] == []
 
 
 def test_chapters_have_their_numbers(site: Path) -> None:
@@ -77,7 +73,6 @@ def test_no_token_in_a_docstring_becomes_html(site: Path) -> None:
         )
 
 
-@pytest.mark.slow
 def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
     page = browser.new_page()
     requested: list[str] = []
@@ -104,13 +99,12 @@ def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
 
 
 def test_the_index_of_the_search_is_a_script(site: Path) -> None:
-    """Which a page opened from disk may load, unlike JSON; the slow test below uses it."""
+    """Which a page opened from disk may load, unlike JSON."""
     index = (site / "search" / "search_index.js").read_text()
     assert index.startswith("var __index = ")
     assert "guide/training.html" in index
 
 
-@pytest.mark.slow
 def test_search_works_from_disk(site: Path, browser: Any) -> None:
     page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
     page.goto((site / "guide" / "masks.html").as_uri())

@@ -32,8 +32,15 @@ SHORT = [
     "--trainer.precision", "32-true", "--data.validation_size", "4", "--data.test_size", "4", "--data.batch_size", "8",
     "--log.attention.pictures", "false", "--log.every_n_steps", "1",
 ]  # fmt: skip
+CODE_COLUMNS = 88
+"""Characters in a line of code that fit the column of text on a built page."""
 MAX_PERCENT_DIFFERENCE = 12.0
 """In percentage points, between a printed figure and the page: results differ between machines."""
+
+
+def test_code_fits_its_column() -> None:
+    lines = [(named(page), line) for page in PAGES for block in blocks(page) for line in block.text.splitlines()]
+    assert [(page, line) for page, line in lines if len(line) > CODE_COLUMNS] == []
 
 
 def test_examples_give_the_output_of_the_page() -> None:

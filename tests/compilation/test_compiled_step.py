@@ -98,10 +98,7 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
     assert len(graphs) == 1, "one program serves every step"
 
 
-@every_decoder
-def test_a_compiled_step_searches_the_same(
-    architecture: str, tiny, graphs: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beams are reordered, tokens that no beam has are dropped, and the capacity grows."""
     compacted, compact = [], cache.LayerCache.compact
     monkeypatch.setattr(
@@ -109,8 +106,7 @@ def test_a_compiled_step_searches_the_same(
     )
     monkeypatch.setattr(cache, "MAX_DEAD_TOKENS", 4)
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 48)
-    model, prompts = tiny(architecture, "rope"), [draw(3, 4)]
-    prompts += [draw(3, 4), keep_of(4, 2, 4)] if architecture == "encoder_decoder" else []
+    model, prompts = tiny("encoder_decoder", "rope"), [draw(3, 4), draw(3, 4), keep_of(4, 2, 4)]
     options = {"num_beams": 6, "max_new_tokens": 24, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
     expected, found = (beam_search(model, *prompts, stepper=stepper, **options) for stepper in (None, CompiledStep))
     assert torch.equal(found.ids, expected.ids)
@@ -119,10 +115,9 @@ def test_a_compiled_step_searches_the_same(
     assert 2 <= len(graphs) <= 3, "one for each capacity"
 
 
-@every_decoder
-def test_attention_maps_of_compiled_steps(architecture: str, graphs: list) -> None:
+def test_attention_maps_of_compiled_steps(graphs: list) -> None:
     """Their keys are those of the tokens, without the empty capacity."""
-    predictor = from_contents(trained(architecture, ends=False), Path("run.ckpt"))
+    predictor = from_contents(trained("encoder_decoder", ends=False), Path("run.ckpt"))
     (text, maps), (own, compiled) = (
         predictor.generate("3 1 4", return_attention=True, compile=compile) for compile in (False, True)
     )

@@ -60,7 +60,7 @@ def test_equal_to_the_step(architecture: str, padded: bool, name: str, numbering
 )
 def test_equal_with_a_window(position: str, window: Any) -> None:
     model = build_tiny("decoder_only", position, window=window)
-    check_equal(model, steps=120)
+    check_equal(model, steps=95)  # the buffers of a window of 40 are full after 80
     assert any(programs(model))
 
 

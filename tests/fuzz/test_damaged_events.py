@@ -68,7 +68,7 @@ def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
         asked.note("traceback", what, repr(error))
 
 
-@few_and_many(25, 1000, 2)
+@few_and_many(20, 1000, 2)
 def test_damaged_event_files(events: bytes, tmp_path: Path, count: int, seed: int) -> None:
     chance, asked = random.Random(seed), Asked()
     for number in range(count):
@@ -99,7 +99,7 @@ def _sum(content: bytes) -> bytes:
     return struct.pack("<I", masked_crc32c(content))
 
 
-@few_and_many(30, 1000, 2)
+@few_and_many(20, 1000, 2)
 def test_event_files_with_valid_checksums(events: bytes, tmp_path: Path, count: int, seed: int) -> None:
     chance, asked = random.Random(seed), Asked()
     for number in range(count):

@@ -71,7 +71,7 @@ def use(path: Path, tokenizer: str, documents: str) -> None:
     task.examples("validation", 2)
 
 
-@few_and_many(60, 1000, 3)
+@few_and_many(30, 1000, 3)
 def test_any_file_is_read_or_refused(tmp_path: Path, count: int, seed: int) -> None:
     chance, asked = random.Random(seed), Asked()
     for number in range(count):

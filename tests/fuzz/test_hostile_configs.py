@@ -149,7 +149,7 @@ def step(values: dict[str, Any]) -> None:
     json.dumps(config.to_dict())
 
 
-@few_and_many(50, 1000, 8)
+@few_and_many(25, 1000, 8)
 def test_every_config_steps_or_is_refused(count: int, seed: int) -> None:
     asked, chance = Asked(), random.Random(seed)
     for _ in range(count):

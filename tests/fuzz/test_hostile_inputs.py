@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResolvedRun, Path
     return resumed, resumed.start.file
 
 
-@few_and_many(150, 1000, 2)
+@few_and_many(75, 1000, 2)
 def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], count: int, seed: int) -> None:
     """One that fits leads to finite weights, without a write past the end of moments that are too small."""
     resumed, asked, chance = trained[0], Asked(), random.Random(seed)
@@ -156,7 +156,7 @@ def use(backend: dict[str, Any]) -> None:
     found.check_fits(2 * VOCAB)
 
 
-@few_and_many(40, 1000, 2)
+@few_and_many(20, 1000, 2)
 def test_an_altered_tokenizer_is_used_or_refused(count: int, seed: int) -> None:
     asked, chance = Asked(), random.Random(seed)
     for _ in range(count):
@@ -182,7 +182,7 @@ def test_a_regular_expression_is_tried_out(pattern: str, fits: bool) -> None:
         Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": rule})
 
 
-@few_and_many(40, 1000, 2)
+@few_and_many(20, 1000, 2)
 def test_model_folders_are_imported_or_refused(tmp_path: Path, count: int, seed: int) -> None:
     asked, chance = Asked(), random.Random(seed)
     for number in range(count):

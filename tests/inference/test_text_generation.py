@@ -54,7 +54,7 @@ def check(predictor: Predictor, question: str, generation: Generation, ends: lis
 def test_each_figure_of_a_text(architecture: str, text: bool, options: dict[str, Any]) -> None:
     """Running text stays within the context, on all of which a forward depends."""
     reasons = set()
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         predictor = built(architecture, text=text, seed=seed)
         questions = [question[:3] if text else question for question in prompts(predictor)]
         greedy = [several[0].ids[1:] for several in written(predictor, questions, max_new_tokens=5)]

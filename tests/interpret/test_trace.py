@@ -138,7 +138,9 @@ def test_gradients_of_the_residual_stream(architecture: str, tiny) -> None:
         close(torch.autograd.grad(model(*arguments).square().sum(), added)[0], traced)
 
 
-@pytest.mark.parametrize("how", ["in place", "layer", "wrapped"])
+@pytest.mark.parametrize(
+    "how", ["in place", *(pytest.param(how, marks=pytest.mark.slow) for how in ("layer", "wrapped"))]
+)
 def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
     torch.compiler.reset()
     model, ids = tiny("decoder_only", "rope"), draw(2, 5)
