@@ -32,10 +32,10 @@ AXIS_NAMES = {
     "batch": "sequences in a batch",
 }
 EXPECTED = {
-    "layers": "below 1, since head and embedding do not grow",
+    "layers": "1 or less: head and embedding do not grow",
     "d_model": "1 to 2: matrix products are quadratic in d, the rest linear",
     "length": "1 to 2: attention is quadratic in T, the rest linear",
-    "batch": "1",
+    "batch": "1 or less: the update of the weights does not grow",
 }
 ROUNDS = 9
 

@@ -66,6 +66,7 @@ def section() -> str:
             for key, where in (("exact_match", "exact_match"), ("seconds", "processor_seconds"))
         )
         lines.append([f"`{name}`", f"{mine[0]['max_steps']:,}", ", ".join(solved), ", ".join(steps), exact, seconds])
+    own = [f"`{name}`" for name in CONFIGS if "stop_when" in yaml_files.read(name)["trainer"]]
     on = rows[-1]["machine"]
     header = [
         "config",
@@ -78,10 +79,11 @@ def section() -> str:
     return "\n\n".join(
         [
             "## Stopped when solved",
-            "Configs with `trainer.ema: 0.99` and `trainer.stop_when: {metric: exact_match, at_least: 1.0, patience: "
-            f"2}}`, which those that gain by it have themselves, and {VALIDATIONS} validations in max_steps: the step "
-            f"of the first of two validations without an error, for the seeds 1 to {SEEDS}. Together these runs took "
-            f"{done:,} of {whole:,} steps, {1 - done / whole:.0%} fewer.",
+            "Toy configs with `trainer.ema: 0.99`, `trainer.stop_when: {metric: exact_match, at_least: 1.0, "
+            f"patience: 2}}` and {VALIDATIONS} validations in max_steps, for the seeds 1 to {SEEDS}; *solved at step* "
+            "is the first of two validations in a row without an error. "
+            f"{', '.join(own[:-1])} and {own[-1]} have these keys in their files. "
+            f"Together these runs took {done:,} of {whole:,} steps, {1 - done / whole:.0%} fewer.",
             table(header, lines),
             f"({on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.solved`)",
         ]
