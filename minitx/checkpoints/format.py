@@ -52,9 +52,8 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
     if not isinstance(section, dict) or not isinstance(section.get("format"), int):
         raise ConfigError(f"{path} is not a minitx checkpoint: it has no minitx section")
     if section["format"] > FORMAT:
-        raise ConfigError(
-            f"{path} has checkpoint format {section['format']}, and this minitx reads up to {FORMAT}: update minitx"
-        )
+        newer = f"checkpoint format {section['format']}, and this minitx reads up to {FORMAT}"
+        raise ConfigError(f"{path} has {newer}: update minitx")
     if missing := {"config", "tokenizer"} - section.keys() or {"state_dict"} - contents.keys():
         raise ConfigError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
     misfit = f"{path} is damaged, or its parts do not fit together"
@@ -84,9 +83,9 @@ def find(path: str | Path, name: str = "best") -> Path:
     Raises:
         ConfigError: there is none.
     """
+    if not path or not Path(path).exists():  # Path("") is the current folder
+        raise ConfigError(f"there is no checkpoint and no run folder at {path or repr(path)}")
     path = Path(path)
-    if not path.exists():
-        raise ConfigError(f"there is no checkpoint and no run folder at {path}")
     if path.is_file():
         return path
     for folder in [*reversed(versions(path)), path]:

@@ -104,7 +104,7 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values, list[str]]:
     sections = "|".join(field.name for field in dataclasses.fields(Config))  # --model "{d_model: 32}" sets several keys
     others: list[str] = []
     values: Values = {}
-    pending: dict[str, str] = {}  # keys set since the last file
+    pending: list[tuple[str, str]] = []  # keys set since the last file
     waiting = iter(words)
     for word in waiting:
         found = re.fullmatch(rf"--(config|{sections}|[a-z]+(?:\.\w+)+)(?:=(.*))?", word, re.DOTALL)
@@ -115,9 +115,9 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values, list[str]]:
         if text is None and ((text := next(waiting, None)) is None or text.startswith("--")):
             raise ConfigError(f"{key}: expected a value")
         if key != "config":
-            pending[key] = text
+            pending.append((key, text))
             continue
-        values, pending = merged(overridden(values, pending), yaml_files.read(text)), {}
+        values, pending = merged(overridden(values, pending), yaml_files.read(text)), []
     final = overridden(values, pending)
     sentences = []
     for section in (*OPEN_SECTIONS, "data.tokenizer"):

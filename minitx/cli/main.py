@@ -99,7 +99,7 @@ def _run(arguments: list[str]) -> None:
     command = COMMANDS[name]
     parsed = command.parser(name).parse_args(arguments[1:])
     if command.configured:  # imported once the config is checked
-        listed = parsed.values.get("imports", [])
+        listed = parsed.values.get("imports") or []
         if parsed.imports and isinstance(listed, list | dict):
             parsed.values["imports"] = [*listed, *parsed.imports]
     else:

@@ -4,13 +4,13 @@ Sections are open where users may register more: `data`, `model.position`, `mode
 hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from minitx.config.training_sections import OptimizerConfig, TrainerConfig
-from minitx.config.validation import Count, Fraction, Natural, Positive, check_plain, section, validate
+from minitx.config.validation import Count, Fraction, Natural, NullIs, Positive, check_plain, section, validate
 
 
 def named(value: Any) -> Any:
@@ -113,28 +113,23 @@ class ModelConfig:
     vocab_size: Count | None = None
     """Number of tokens. Default: the tokenizer's."""
 
-    def __post_init__(self) -> None:
+    def _mistakes(self) -> Iterator[str]:
         if self.d_head is None and self.d_model % self.n_heads:
-            raise ValueError(
-                f"model.d_model must be divisible by model.n_heads, got d_model {self.d_model} and n_heads "
-                f"{self.n_heads} (or set model.d_head)"
-            )
+            got = f"got d_model {self.d_model} and n_heads {self.n_heads}"
+            yield f"model.d_model must be divisible by model.n_heads, {got} (or set model.d_head)"
         if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"model.n_heads must be divisible by model.n_kv_heads, got {self.n_heads} and {self.n_kv_heads}"
-            )
+            yield f"model.n_heads must be divisible by model.n_kv_heads, got {self.n_heads} and {self.n_kv_heads}"
         if self.n_decoder_layers is not None and self.architecture != "encoder_decoder":
-            raise ValueError(f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only")
+            yield f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only"
         if self.prefix_lm and (self.architecture != "decoder_only" or self.window is not None):
-            raise ValueError(
-                f"model.prefix_lm is for decoder_only without model.window, got {self.architecture} with {self.window}"
-            )
+            got = f"got {self.architecture} with {self.window}"
+            yield f"model.prefix_lm is for decoder_only without model.window, {got}"
         if self.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in self.windows):
-            raise ValueError(f"model.window must be odd where attention is bidirectional, got {self.window}")
+            yield f"model.window must be odd where attention is bidirectional, got {self.window}"
         if (self.sandwich_norm or self.parallel_residual) and not self.norm_first:
-            raise ValueError("model.sandwich_norm and model.parallel_residual need model.norm_first true, got false")
+            yield "model.sandwich_norm and model.parallel_residual need model.norm_first true, got false"
         if self.shared_norm and not self.parallel_residual:
-            raise ValueError("model.shared_norm needs model.parallel_residual true, got false")
+            yield "model.shared_norm needs model.parallel_residual true, got false"
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -179,13 +174,13 @@ class EmbeddingLogConfig:
 class LogConfig:
     """Logging during training."""
 
-    to: tuple[Literal["tensorboard", "csv", "wandb", "mlflow"], ...] = ("tensorboard",)
+    to: Annotated[tuple[Literal["tensorboard", "csv", "wandb", "mlflow"], ...], NullIs([])] = ("tensorboard",)
     """Where curves and final figures are written; attention maps and embeddings only to TensorBoard."""
     every_n_steps: Count = 50
     """Steps between points of the training curves, and between updates of the progress line."""
-    attention: AttentionLogConfig = AttentionLogConfig()
+    attention: Annotated[AttentionLogConfig, NullIs({"every_n_validations": 0})] = AttentionLogConfig()
     """Attention maps."""
-    embeddings: EmbeddingLogConfig = EmbeddingLogConfig()
+    embeddings: Annotated[EmbeddingLogConfig, NullIs({"examples": 0})] = EmbeddingLogConfig()
     """Token embeddings."""
 
 
@@ -205,17 +200,15 @@ class Config:
     """How long, how precisely and on what to train."""
     log: LogConfig = LogConfig()
     """Logging during training."""
-    imports: tuple[str, ...] | dict[str, str] = Field(default=(), examples=["[mytask.py]"])
+    imports: Annotated[tuple[str, ...] | dict[str, str], NullIs([])] = Field(default=(), examples=["[mytask.py]"])
     """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
     paths and hashes, which import nothing."""
 
-    def __post_init__(self) -> None:
+    def _mistakes(self) -> Iterator[str]:
         if self.trainer.strategy == "fsdp2" and self.optimizer.name == "muon":
-            raise ValueError(
-                "trainer.strategy fsdp2 shards AdamW's states only: optimizer.name must be adamw, got muon"
-            )
+            yield "trainer.strategy fsdp2 shards AdamW's states only: optimizer.name must be adamw, got muon"
         if self.trainer.strategy == "fsdp2" and self.trainer.ema:
-            raise ValueError(f"trainer.ema must be 0 with trainer.strategy fsdp2, got {self.trainer.ema}")
+            yield f"trainer.ema must be 0 with trainer.strategy fsdp2, got {self.trainer.ema}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, as in config.yaml and in a checkpoint."""
@@ -236,14 +229,17 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     return validate(Config, values)
 
 
-def merged(before: Any, after: Any, section: str = "") -> Any:
-    """Merge values into earlier ones, section by section; an open section that names another class replaces it."""
+def merged(before: Any, after: Any, section: str = "", replace: bool = True) -> Any:
+    """Merge values into earlier ones, section by section; an open section that names another class replaces it.
+
+    Without `replace` it keeps its options, which are of the same source: a command line.
+    """
     if section in (*OPEN_SECTIONS, "data.tokenizer"):
         before, after = named(before), named(after)
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
         return after
-    both = section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
+    both = replace and section.startswith(OPEN_SECTIONS) and "name" in before and "name" in after
     if both and before["name"] != after["name"]:
         return dict(after)
-    changed = {name: merged(before.get(name), value, f"{section}.{name}".lstrip(".")) for name, value in after.items()}
-    return {**before, **changed}
+    section = f"{section}.".lstrip(".")
+    return {**before, **{name: merged(before.get(name), after[name], f"{section}{name}", replace) for name in after}}

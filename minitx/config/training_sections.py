@@ -1,8 +1,9 @@
 """The sections `optimizer` and `trainer` of a config."""
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from minitx.config.validation import Count, Fraction, Natural, NonNegative, Positive, Share, section
+from minitx.config.validation import Count, Fraction, Natural, NonNegative, NullIs, Positive, Share, section
 
 
 @section("optimizer.schedule")
@@ -49,10 +50,10 @@ class StopConfig:
     patience: Count = 2
     """How many validations in a row must reach the figure; without one, how many must not improve it."""
 
-    def __post_init__(self) -> None:
+    def _mistakes(self) -> Iterator[str]:
         wanted, other = ("at_most", "at_least") if self.metric == "loss" else ("at_least", "at_most")
         if self.metric is not None and getattr(self, other) is not None:
-            raise ValueError(f"trainer.stop_when.{wanted} is for {self.metric}, got {other} {getattr(self, other)}")
+            yield f"trainer.stop_when.{wanted} is for {self.metric}, got {other} {getattr(self, other)}"
 
 
 @section("trainer")
@@ -97,16 +98,14 @@ class TrainerConfig:
     """For several devices: auto, ddp, fsdp2 (weights sharded over them), or another of Lightning's."""
     num_nodes: Count = 1
     """How many machines."""
-    stop_when: StopConfig = StopConfig()
+    stop_when: Annotated[StopConfig, NullIs({})] = StopConfig()
     """When to end before max_steps. The schedule of the learning rate is that of max_steps."""
 
-    def __post_init__(self) -> None:
+    def _mistakes(self) -> Iterator[str]:
         if self.compile_mode != "default" and self.compile is not True:
             setting = "auto" if self.compile else "false"
-            raise ValueError(f"trainer.compile_mode {self.compile_mode} needs trainer.compile true, got {setting}")
+            yield f"trainer.compile_mode {self.compile_mode} needs trainer.compile true, got {setting}"
         if self.compile_mode != "default" and self.accumulate_grad_batches > 1:
             # CUDA graphs overwrite the gradients of the batch before (pytorch issues 169545 and 96693).
-            raise ValueError(
-                f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {self.compile_mode}, got "
-                f"{self.accumulate_grad_batches}"
-            )
+            got = self.accumulate_grad_batches
+            yield f"trainer.accumulate_grad_batches must be 1 with trainer.compile_mode {self.compile_mode}, got {got}"

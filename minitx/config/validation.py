@@ -8,7 +8,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -24,14 +24,21 @@ MAX_COUNT = 2**40  # more steps than any run takes
 MAX_SIZE = 2**20
 """More symbols, tokens or examples than any task needs at once; a typo would fill the memory."""
 
+
+class NullIs(NamedTuple):
+    """The value that switches a key off, for which null stands as well."""
+
+    value: Any
+
+
 Integer = Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
-NaturalSize = Annotated[int, Field(ge=0, le=MAX_SIZE)]
-Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+NaturalSize = Annotated[int, Field(ge=0, le=MAX_SIZE), NullIs(0)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT), NullIs(0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False), NullIs(0.0)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NullIs(0.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 Section = TypeVar("Section")
@@ -50,8 +57,20 @@ LIMITS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at 
 
 def validate(kind: Any, values: Mapping[str, Any], section: str = "") -> Any:
     """Check the JSON types of a section (its dotted key is for messages), and build the dataclass or model `kind`."""
+    values = _without_nulls(kind, values)
     with errors_as_sentences(kind, values, section):
         return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+
+
+def _without_nulls(kind: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace null by the value that switches its key off, where there is one."""
+    found = {**values}
+    for name, field in fields_of(kind).items():
+        if isinstance(value := found.get(name, ...), Mapping):
+            found[name] = _without_nulls(field.annotation, value)
+        elif value is None:
+            found[name] = next((each.value for each in field.metadata if isinstance(each, NullIs)), None)
+    return found
 
 
 @contextmanager
@@ -72,9 +91,18 @@ def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> I
 
 @dataclass_transform(frozen_default=True)
 def section(name: str) -> Callable[[type[Section]], type[Section]]:
-    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`."""
+    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`.
+
+    A method `_mistakes` may yield a sentence for each combination of values that does not fit together.
+    """
+
+    def __post_init__(self: Any) -> None:
+        if mistakes := [*self._mistakes()]:
+            raise ValueError("\n".join(mistakes))
 
     def decorate(plain: type[Section]) -> type[Section]:
+        if hasattr(plain, "_mistakes"):
+            plain.__post_init__ = __post_init__  # type: ignore[attr-defined]
         kind: Any = pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(plain)
         validated = kind.__init__
 
@@ -178,9 +206,8 @@ def check_plain(values: Any, source: str) -> None:
         key, value, depth = pending.pop()
         count += 1
         if count > MAX_VALUES or depth > MAX_DEPTH:
-            raise ConfigError(
-                f"{source} must hold at most {MAX_VALUES:,} values in {MAX_DEPTH} levels, got more under {key[:60]!r}"
-            )
+            limit = f"at most {MAX_VALUES:,} values in {MAX_DEPTH} levels"
+            raise ConfigError(f"{source} must hold {limit}, got more under {key[:60]!r}")
         if isinstance(value, dict):
             if strange := [name for name in value if not isinstance(name, str)]:
                 place = key or "its first level"

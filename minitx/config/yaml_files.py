@@ -4,7 +4,7 @@ A config is a file, or one of the bundled configs by name, so that `--config rev
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -119,16 +119,19 @@ def nested(key: str, value: Any) -> Any:
     return value
 
 
-def overridden(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Values:
+def overridden(values: Mapping[str, Any], settings: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Values:
     """Set keys in values, by dotted key; a text is read as on the command line.
 
-    A `name` is set first, since naming another class drops the options of the one before.
+    The last value of a key wins; of a mapping, whose order has no meaning, that of the longer key.
     """
-    for key, value in sorted(settings.items(), key=lambda setting: not setting[0].endswith(".name")):
+    if isinstance(settings, Mapping):
+        settings = sorted(settings.items(), key=lambda setting: setting[0].count("."))
+    changes: Values = {}
+    for key, value in settings:
         if isinstance(value, str) and (key not in _texts() or value == "null"):
             value = parse(value)
-        values = merged(values, nested(key, value))
-    return dict(values)
+        changes = merged(changes, nested(key, value), replace=False)
+    return dict(merged(values, changes))
 
 
 @cache

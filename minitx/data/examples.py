@@ -144,14 +144,12 @@ def check_architecture(architecture: str, kind: Kind, longest: tuple[int, int], 
     if kind == "masked" and architecture != "encoder_only":
         raise ConfigError(f"model.architecture: masked tokens need encoder_only; {architecture} reads them all")
     if kind == "stream" and architecture != "decoder_only":
-        raise ConfigError(
-            f"model.architecture: running text needs decoder_only; {architecture} needs questions and answers"
-        )
+        needs = f"running text needs decoder_only; {architecture} needs questions and answers"
+        raise ConfigError(f"model.architecture: {needs}")
     if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
-        raise ConfigError(
-            "model.architecture: encoder_only answers position by position, so question and answer must be equally "
-            f"long; use encoder_decoder or decoder_only (here the longest have {longest[0]} and {longest[1]} tokens)"
-        )
+        needs = "encoder_only answers position by position, so question and answer must be equally long"
+        here = f"here the longest have {longest[0]} and {longest[1]} tokens"
+        raise ConfigError(f"model.architecture: {needs}; use encoder_decoder or decoder_only ({here})")
 
 
 def positions(architecture: str, longest: tuple[int, int]) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 
 from minitx.config.errors import ConfigError
+from minitx.data.tasks.base import generator
 from minitx.data.tasks.question_tasks import QuestionTask
 
 
@@ -10,7 +11,8 @@ def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
     """The tasks of its stages, each with the number of steps at its end.
 
     Raises:
-        ConfigError: a stage without steps, with options that are not the task's own, or with other or longer examples.
+        ConfigError: a stage without steps, with options that are not the task's own, with other or longer examples, or
+            without any that is not held out.
     """
     stages: list[tuple[int, QuestionTask]] = []
     own = {field.name for field in fields(task)} - {field.name for field in fields(QuestionTask)}
@@ -27,5 +29,9 @@ def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
         if longer or part.vocabulary.to_dict() != task.vocabulary.to_dict():
             raise ConfigError(f"data.stages: no stage has longer examples or other symbols than the task, got {stage}")
         part.vocabulary, part.sampling = task.vocabulary, task.sampling
+        try:
+            part.batch(generator(0), 1)
+        except ConfigError:
+            raise ConfigError(f"data.stages: each stage needs examples that are not held out, got {stage}") from None
         stages.append((steps + (stages[-1][0] if stages else 0), part))
     return stages

@@ -68,9 +68,8 @@ class GenerationOptions:
             if not valid:
                 raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_new_tokens must be at most max_new_tokens, got {self.min_new_tokens} and {self.max_new_tokens}"
-            )
+            got = f"got {self.min_new_tokens} and {self.max_new_tokens}"
+            raise ValueError(f"min_new_tokens must be at most max_new_tokens, {got}")
         if self.do_sample and self.num_beams > 1:
             reason = f"beam search does not sample, got num_beams {self.num_beams}"
             raise ValueError(f"do_sample and num_beams exclude each other: {reason}")
@@ -81,7 +80,5 @@ class GenerationOptions:
             if getattr(self, name) is not None and self.num_beams == 1:
                 raise ValueError(f"{name} needs num_beams above 1")
         if not self.do_sample and self.num_return_sequences > self.num_beams:
-            raise ValueError(
-                f"num_return_sequences must be at most num_beams without do_sample, got {self.num_return_sequences} "
-                f"and {self.num_beams}"
-            )
+            got = f"got {self.num_return_sequences} and {self.num_beams}"
+            raise ValueError(f"num_return_sequences must be at most num_beams without do_sample, {got}")

@@ -76,11 +76,9 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
         for attention in attentions
     ]  # fmt: skip
     position_ids = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=kind.causal)
-    require(
-        scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1,
-        f"model.position.max_len must be larger for model.position_ids.name {config.position_ids['name']}, whose ids "
-        f"go past it, got {scheme.max_len}",
-    )
+    fits = scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1
+    beyond = f"model.position_ids.name {config.position_ids['name']}, whose ids go past it"
+    require(fits, f"model.position.max_len must be larger for {beyond}, got {scheme.max_len}")
     if not scheme.shared:  # its weights belong to the layers
         scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
     last_norm = _norm(config) if config.norm_first else None
@@ -104,11 +102,9 @@ def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[No
 
     usual = schemes("position")
     local = usual if config.window_position is None else schemes("window_position")
-    require(
-        local is usual or type(local[0]).embed is NoPositions.embed,
-        "model.window_position must be a scheme that leaves the embeddings as they are, which all layers share, got "
-        f"{(config.window_position or {}).get('name')}",
-    )
+    shares = local is usual or type(local[0]).embed is NoPositions.embed
+    expected = "a scheme that leaves the embeddings, which all layers share, as they are"
+    require(shares, f"model.window_position must be {expected}, got {(config.window_position or {}).get('name')}")
     windows = [config.windows[layer % len(config.windows)] for layer in range(layers)]
     return usual[0], [
         _attention(config, (usual if window is None else local)[layer], window) for layer, window in enumerate(windows)

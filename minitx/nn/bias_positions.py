@@ -56,11 +56,9 @@ class T5Positions(PreparedBias):
         causal = causal and not bidirectional
         self.causal, self.buckets, self.max_distance = causal, buckets, max_distance
         exact = (buckets if causal else buckets // 2) // 2
-        require(
-            buckets >= 4 and buckets % 2 == 0 and max_distance > exact,
-            "model.position.buckets must be even and at least 4, and model.position.max_distance larger than the "
-            f"{exact} exact ones, got {buckets} and {max_distance}",
-        )
+        fits = buckets >= 4 and buckets % 2 == 0 and max_distance > exact
+        far = f"model.position.max_distance larger than the {exact} exact ones, got {buckets} and {max_distance}"
+        require(fits, f"model.position.buckets must be even and at least 4, and {far}")
         self.table = nn.Embedding(buckets, n_heads)
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:

@@ -190,9 +190,8 @@ class RotaryPositions(SinusoidBase):
     ) -> None:
         size = int(d_head * fraction)
         fits = 0.0 < fraction <= 1.0 and size >= 2 and size % 2 == 0
-        require(
-            fits, f"model.position.fraction of d_head {d_head} must be an even number of dimensions, got {fraction}"
-        )
+        expected = f"of d_head {d_head} must be an even number of dimensions"
+        require(fits, f"model.position.fraction {expected}, got {fraction}")
         require(factor >= 1.0, f"model.position.factor must be at least 1, got {factor}")
         if scaling == "ntk":
             require(size > 2, f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
@@ -201,11 +200,9 @@ class RotaryPositions(SinusoidBase):
         if scaling == "linear":
             self.frequencies /= factor
         if scaling == "llama3":
-            require(
-                0.0 < low_freq_factor < high_freq_factor,
-                "model.position.low_freq_factor must be positive and below model.position.high_freq_factor, got "
-                f"{low_freq_factor} and {high_freq_factor}",
-            )
+            fits, got = 0.0 < low_freq_factor < high_freq_factor, f"got {low_freq_factor} and {high_freq_factor}"
+            expected = "must be positive and below model.position.high_freq_factor"
+            require(fits, f"model.position.low_freq_factor {expected}, {got}")
             turns = original_max_len * self.frequencies / (2 * math.pi)  # of each pair over the first trained length
             kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
             self.frequencies = (1.0 - kept) * self.frequencies / factor + kept * self.frequencies

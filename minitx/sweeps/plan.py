@@ -99,7 +99,8 @@ def plan(
         refuse_missing_loggers(config)
         planned.lengths = None if lengths is None else length_range(lengths, task)
         trained.add(task.trained_lengths)
-        task.examples("validation", 1)  # raises if the task has too few different examples
+        for split in ("validation", task.final_split):
+            task.examples(split, 1)  # raises if the task has too few different examples
     planned.trained = trained.pop() if len(trained) == 1 else None
     return planned
 

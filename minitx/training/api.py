@@ -12,7 +12,6 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
-from minitx.config.yaml_files import overridden
 from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
@@ -50,9 +49,7 @@ def train(
         ConfigError: an invalid key or value, or a config that cannot be run; raised before training.
         RunFailed: training diverged, or its outcome could not be written.
     """
-    values = yaml_files.read(str(config))
-    for key, value in (changes or {}).items():
-        values = overridden(values, {key: value})
+    values = yaml_files.overridden(yaml_files.read(str(config)), changes or {})
     return train_config(values, resume, None if init_from is None else str(init_from))
 
 

@@ -9,6 +9,7 @@ import torch
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build, section_of
+from minitx.config.registry import resolve as option_defaults
 from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import check_architecture, positions
 from minitx.data.loader import curriculum
@@ -56,11 +57,9 @@ def resolve(
     start = find_start(config, resume, init_from)
     if start is not None:
         config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
+        config = start.completed(dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data")))
     task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
     config = dataclasses.replace(config, data=section_of(config.data["name"], task), model=model)
-    if start is not None:
-        config = start.completed(config)
-        task = build(TASKS, config.data, "data")  # with the checkpoint's data.tokenizer
     if start is not None and task.takes(start.tokenizer):
         task.vocabulary = start.tokenizer
     if start is not None and start.resumes:
@@ -82,10 +81,9 @@ def _check_framing(config: Config, task: Task) -> None:
     longest = task.reach if task.aligned else task.longest
     check_architecture(config.model.architecture, task.kind, longest, task.aligned)
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
-        raise ConfigError(
-            "data.name: a decoder alone needs a token <sep> between question and answer, which the tokenizer of "
-            f"{config.run.init_from} does not have; train it on running text (--data.name text)"
-        )
+        lacks = f"which the tokenizer of {config.run.init_from} does not have"
+        needs = f"a decoder alone needs a token <sep> between question and answer, {lacks}"
+        raise ConfigError(f"data.name: {needs}; train it on running text (--data.name text)")
     if (stages := curriculum(task)) and stages[-1][0] >= config.trainer.max_steps:
         took = f"the {stages[-1][0]} steps of data.stages"
         raise ConfigError(f"trainer.max_steps must be larger than {took}, got {config.trainer.max_steps}")

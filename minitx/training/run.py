@@ -82,7 +82,8 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
         SystemExit: 128 + n after signal n, once last.ckpt is written.
     """
     extras = extras or RunExtras()
-    data_digest(run.task)  # fails for a corpus that is too short or a task without examples, before the folder exists
+    data_digest(run.task)  # fails for a corpus that is too short or a split without examples, before the folder exists
+    run.task.examples(run.task.final_split, 1)
     validation = run.task.examples("validation", run.task.validation_size)
     start = run.start if run.start is not None and run.start.resumes else None
     if start is not None and (figures := start.finished(run.config, run.changes)) is not None:

@@ -77,10 +77,8 @@ class Start:
         found = changes({"model": self.config.to_dict()["model"]}, {"model": config.to_dict()["model"]})
         for key, (old, new) in found.items():
             if not f"{key}.".startswith(RESHAPABLE):
-                raise ConfigError(
-                    f"--init_from: {key} is {old!r} in the checkpoint and {new!r} here; leave the key out of the "
-                    "config to take the checkpoint's"
-                )
+                differs = f"{key} is {old!r} in the checkpoint and {new!r} here"
+                raise ConfigError(f"--init_from: {differs}; leave the key out of the config to take the checkpoint's")
         return found
 
     def _check_resumed(self, config: Config, task: Task) -> Changes:
@@ -125,7 +123,7 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
     Raises:
         ConfigError: it is missing or damaged; the message names an alternative.
     """
-    if resume and init_from:
+    if resume and init_from is not None:
         raise ConfigError("--init_from starts a new run and --resume continues an old one: give one of them")
     if resume:
         root = run_root(config)
@@ -138,7 +136,7 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
         except ConfigError as error:
             message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
             raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
-    if path := init_from or config.run.init_from:
+    if (path := config.run.init_from if init_from is None else init_from) is not None:
         try:
             return _read(checkpoint.find(path), False, path)
         except ConfigError as error:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,16 @@ import pytest
 
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
-from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, OptimizerConfig, RunConfig
-from minitx.config.training_sections import ScheduleConfig
+from minitx.config.schema import (
+    OPEN_SECTIONS,
+    AttentionLogConfig,
+    Config,
+    EmbeddingLogConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
+from minitx.config.training_sections import ScheduleConfig, StopConfig
 from minitx.config.yaml_files import nested
 from short_configs import config_from_words
 
@@ -124,6 +133,50 @@ def test_options_that_another_name_drops_are_listed(file: Callable) -> None:
         (["--data.tokenizer", "char"], ["data.tokenizer.name char replaces bpe; not taken over from the file: size"]),
     ):
         assert Parser(configured=True).parse_args([*base, *words]).dropped == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model.position.base", "5", "--model.position.name=rope"], {"name": "rope", "base": 5}),
+        (["--model.position", "{base: 5}", "--model.position.base", "7"], {"name": "a", "x": 1, "base": 7}),
+        (["--model.position.base", "5", "--model", "{position: {base: 7}}"], {"name": "a", "x": 1, "base": 7}),
+        (
+            ["--model.position.x", "5", "--model", "{position: {x: 7}}", "--model.position.x", "9"],
+            {"name": "a", "x": 9},
+        ),
+        (
+            ["--model.position", "b", "--model.position.name", "c", "--model.position.base", "5"],
+            {"name": "c", "base": 5},
+        ),
+        (["--model.position.name", "c", "--model.position", "b"], {"name": "b"}),
+    ],
+    ids=str,
+)
+def test_the_last_value_on_the_command_line_wins(file: Callable, words: list[str], expected: dict) -> None:
+    """A section, its keys and its name alone are one layer, whatever their order."""
+    assert parse(*file({"model": {"position": {"name": "a", "x": 1}}}), *words).model.position == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "off"),
+    [
+        ("trainer.ema", 0.9, 0.0),
+        ("trainer.gradient_clip_val", 2.0, 0.0),
+        ("trainer.profile", 3, 0),
+        ("trainer.stop_when", {"metric": "loss"}, StopConfig()),
+        ("model.window", 5, None),
+        ("model.window_position", {"name": "rope"}, None),
+        ("model.d_ff", 0, None),
+        ("log.attention", {"examples": 5}, AttentionLogConfig(every_n_validations=0)),
+        ("log.embeddings", {"examples": 5}, EmbeddingLogConfig()),
+        ("log.to", ["csv"], ()),
+        ("imports", ["a.py"], ()),
+    ],
+)
+def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any) -> None:
+    for words in (file(nested(key, None)), [f"--{key}", "null"]):
+        assert attrgetter(key)(parse(*file(nested(key, before)), *words)) == off
 
 
 def test_texts_stay_texts(file: Callable) -> None:

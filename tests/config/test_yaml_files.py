@@ -1,5 +1,6 @@
 """Configs by name: found in a checkout and in an installed package, and read as the file is."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytes
 )
 def test_a_typo_differs_from_a_missing_file(name: str, sentence: str, refused: Callable) -> None:
     assert refused("train", "--config", name) == f"minitx: --config: {sentence}\n"
+
+
+def test_the_order_of_a_mapping_of_changes_has_no_meaning() -> None:
+    base = {"data": {"name": "a", "x": 1}, "trainer": {"ema": 0.5, "profile": 1}}
+    changes = {"data.y": 2, "data.name": "b", "trainer": {"ema": 0.1, "profile": 3}, "trainer.ema": 0.2}
+    expected = {"data": {"name": "b", "y": 2}, "trainer": {"ema": 0.2, "profile": 3}}
+    for order in itertools.permutations(changes.items()):
+        assert yaml_files.overridden(base, dict(order)) == expected
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("-2E5", -2e5), ("1e", "1e"), ("a: b: c", "a: b: c")])

@@ -80,6 +80,12 @@ def test_a_stage_has_steps_and_examples_that_fit(stage: dict, sentence: str) -> 
         curriculum(dataclasses.replace(TASK, stages=(stage,)))
 
 
+def test_a_stage_has_examples_that_are_not_held_out() -> None:
+    """The only question of two equal symbols is a test question."""
+    with pytest.raises(ConfigError, match=r"that are not held out, got \{'steps': 3, 'length': \[2, 2\]\}"):
+        curriculum(dataclasses.replace(TASK, symbols=1, stages=({"steps": 3, "length": [2, 2]},)))
+
+
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5))
 def test_processes_share_fixed_examples_among_them(examples: int, size: int, processes: int) -> None:
     everything = Stream(torch.arange(examples)[:, None])

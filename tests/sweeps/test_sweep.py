@@ -190,6 +190,7 @@ INVALID = [
     (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
     (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"),
     (["--set", "data.symbols=10,1"], "too few different examples"),
+    (["--data.symbols=3", "--data.length=[1,1]"], "to hold any out for test"),
     (["--seeds", "0"], "--seeds must be at least 1, got 0"),
     (["--jobs", "0"], "--jobs must be at least 1, got 0"),
     (["--set", "optimizer.lr=1e-4..1e-2"], "a range needs --search random or tpe, and --trials N"),

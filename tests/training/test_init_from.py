@@ -11,6 +11,8 @@ import yaml
 
 import minitx
 from minitx.config.errors import ConfigError
+from minitx.data.tasks import Task
+from minitx.data.tasks.question_tasks import LengthTask
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
 from tests.training.interrupting import break_off, equal, state
@@ -83,9 +85,19 @@ def test_other_symbols_must_fit_and_are_reported(small: Any, pretrained: Path, c
         train(tuned(small, pretrained, data={"symbols": 9}))
 
 
+def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Task] = []
+    monkeypatch.setattr(LengthTask, "__post_init__", lambda task: built.append(task))
+    run = resolve(small(), init_from=str(pretrained))
+    assert len(built) == 2, "that of the checkpoint, and its own"
+    assert built[-1] is run.task
+
+
 def test_a_missing_and_a_foreign_file_are_refused(small: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at .*nowhere"):
         train(tuned(small, tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at ''"):
+        train(small(), init_from="")
     (tmp_path / "foreign.ckpt").write_bytes(b"foreign")
     with pytest.raises(ValueError, match=r"--init_from: .*foreign\.ckpt is damaged, or not a minitx checkpoint"):
         train(tuned(small, tmp_path / "foreign.ckpt"))

@@ -135,6 +135,7 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     ("sections", "key"),
     [
         ({"model": {"vocab_size": 3}}, "model.vocab_size"),
+        ({"data": {"symbols": 3, "length": [1, 1]}}, "too few different examples to hold any out for test"),
         ({"run": {"name": "../elsewhere"}}, "run.name"),
         (
             {"trainer": {"compile_mode": "reduce-overhead"}},

@@ -171,6 +171,5 @@ def numbered(symbols: int) -> Tokenizer:
 def check_range(option: str, value: tuple[int, int], least: int, most: int = MAX_SIZE) -> None:
     """Raise a ConfigError that names the key unless a range is ascending and within limits."""
     if not least <= value[0] <= value[1] <= most:
-        raise ConfigError(
-            f"data.{option} must be [smallest, largest] with {least} <= smallest <= largest <= {most}, got {[*value]}"
-        )
+        limits = f"{least} <= smallest <= largest <= {most}"
+        raise ConfigError(f"data.{option} must be [smallest, largest] with {limits}, got {[*value]}")

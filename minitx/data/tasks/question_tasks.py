@@ -7,14 +7,14 @@ import dataclasses
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.config.validation import Size
+from minitx.config.validation import NullIs, Size
 from minitx.data.examples import Pairs, ended
 from minitx.data.splits import SHARES, Split, content_hash, in_split, matched
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_range, generator
@@ -38,7 +38,7 @@ class QuestionTask(Task):
     """Put `<bos>` before each question."""
     add_eos: bool = False
     """Put `<eos>` after each question: an end marker, which the end of an answer can be copied from."""
-    stages: tuple[dict[str, Any], ...] = ()
+    stages: Annotated[tuple[dict[str, Any], ...], NullIs([])] = ()
     """A curriculum: other options of the task for the first steps of training, [{steps: 500, length: [1, 4]}, ...]."""
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
@@ -130,10 +130,8 @@ class QuestionTask(Task):
             exhausted = fruitless and fruitless % FRUITLESS_SAMPLES == 0
             plan = plan[match < 0][: 0 if exhausted else size]
         if not any(len(ids) for ids, _ in found) or (not distinct and size):
-            raise ConfigError(
-                f"data: this task has too few different examples to hold any out for {split}; "
-                f"make {self.enlarge} larger"
-            )
+            few = f"data: this task has too few different examples to hold any out for {split}"
+            raise ConfigError(f"{few}; make {self.enlarge} larger")
         ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
         return self._marked(self.answered(ids, keep))
 
