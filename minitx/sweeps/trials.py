@@ -1,8 +1,9 @@
 """The trials of a sweep: an Optuna study in a journal file or a database, which several processes may share. No torch.
 
-A run is queued as a trial with its number, and as another one if it is lost. A running trial renews its heartbeat, an
-attribute, because journals have none of Optuna's; it fails when that is stale. Nothing is locked: where two processes
-queue the same run, the later trial fails before it is run.
+A run is queued as a trial with its number, and as another one if it is lost, with the settings and rows of the lost
+one. A running trial renews its heartbeat, an attribute, because journals have none of Optuna's; it fails when that is
+stale. Nothing is locked: where two processes queue the same run, the later trial fails before it is run, or is replaced
+if the earlier one is lost.
 """
 
 import statistics
@@ -27,7 +28,7 @@ from minitx.sweeps.tables import Row
 
 HEARTBEAT_SECONDS, STALE_SECONDS = 15.0, 90.0  # between two heartbeats, and until the last one is stale
 
-RUN, HEARTBEAT, ROWS, ERROR = "run", "heartbeat", "rows", "error"  # attributes of trials
+RUN, REPEATS, HEARTBEAT, ROWS, ERROR = "run", "repeats", "heartbeat", "rows", "error"  # attributes of trials
 RUNNING, WAITING, COMPLETE = TrialState.RUNNING, TrialState.WAITING, TrialState.COMPLETE
 PRUNED, FAIL = TrialState.PRUNED, TrialState.FAIL
 
@@ -153,21 +154,36 @@ class Trials:
         while self.study.get_trials(deepcopy=False, states=(WAITING,)):
             trial = self.study.ask()
             if trial.number in [each.number for each in self.runs if each]:
-                # Seeded by its number, so that processes with the same history differ.
-                seed = zlib.crc32(f"{self.plan.study} {trial.number}".encode())
-                self.study.sampler = TPESampler(seed=seed) if self.plan.search.name == "tpe" else RandomSampler(seed)
-                return ClaimedTrial(trial, self.plan)
-            self.study.tell(trial, state=FAIL)  # another process has this run
+                run = trial.user_attrs[RUN]
+                if (lost := self._lost(run)) is None or lost.number == trial.user_attrs.get(REPEATS):
+                    # Seeded by the run, so that a random search has the same settings whichever process asks.
+                    seed = zlib.crc32(f"{self.plan.study} {run}".encode())
+                    tpe = self.plan.search.name == "tpe"
+                    self.study.sampler = TPESampler(seed=seed) if tpe else RandomSampler(seed)
+                    return ClaimedTrial(trial, self.plan)
+                self._enqueue(run)  # this trial was queued before the other one was lost
+            self.study.tell(trial, state=FAIL)  # another trial has this run
         return None
 
+    def _lost(self, run: int) -> FrozenTrial | None:
+        """The last attempt at a run that failed after its start."""
+        failed = self.study.get_trials(deepcopy=False, states=(FAIL,))
+        return next((each for each in reversed(failed) if each.params and each.user_attrs.get(RUN) == run), None)
+
     def _queue(self, failed: bool = False) -> None:
-        """Queue runs that are new, lost or also failed, with the parameters and rows of an earlier attempt."""
+        """Queue runs that are new, lost or also failed."""
         for run, attempt in enumerate(self.runs):
-            params: dict[str, Any] = self.plan.points[run] if self.plan.points else {}
-            if attempt is None:
-                self.study.enqueue_trial(params, {RUN: run, ROWS: []})
-            elif attempt.state == FAIL and (failed or ERROR not in attempt.user_attrs):
-                self.study.enqueue_trial(params or attempt.params, {RUN: run, ROWS: attempt.user_attrs.get(ROWS, [])})
+            if attempt is None or (attempt.state == FAIL and (failed or ERROR not in attempt.user_attrs)):
+                self._enqueue(run)
+
+    def _enqueue(self, run: int) -> None:
+        """Queue a run, with the parameters and rows of its lost attempt if there is one."""
+        params: dict[str, Any] = self.plan.points[run] if self.plan.points else {}
+        attributes: dict[str, Any] = {RUN: run, ROWS: []}
+        if lost := self._lost(run):
+            params = params or lost.params
+            attributes |= {REPEATS: lost.number, ROWS: lost.user_attrs.get(ROWS, [])}
+        self.study.enqueue_trial(params, attributes)
 
     def _fail_stale(self) -> None:
         """Fail trials whose heartbeat has not changed for STALE_SECONDS on this machine's clock."""

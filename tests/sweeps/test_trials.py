@@ -109,17 +109,27 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
         assert results(processes[0]) == POINTS
 
 
-def test_a_run_that_two_processes_queue_is_run_once(tmp_path: Path) -> None:
-    one, two = (Trials(planned("a=x"), str(tmp_path / "study.journal")) for _ in range(2))
-    for process, other in ((one, two), (two, one)):
-        for _ in range(2):
-            process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by two processes at the same time
+@pytest.mark.parametrize("search", ["grid", "random", "tpe"])
+def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_first_attempt(
+    search: Any, tmp_path: Path
+) -> None:
+    grid = search == "grid"
+    plan = planned("a=x" if grid else "a=1..9999", search=SearchOptions(search, None if grid else 1), seeds=2 - grid)
+    one, two = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
+    attempts = []
+    for process, other in ((one, two), (two, one), (one, two)):
+        for _ in range(3):
+            process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by several processes at the same time
         claimed = claim(process)
         assert other.claim() is None
+        attempts.append((claimed.settings, len(claimed.rows)))
+        if not grid and not claimed.rows:
+            claimed.add({"settings": claimed.settings, "seed": 1, "score": 0.5})
         claimed.end(FAIL)  # lost
     finish(claim(one))
     assert two.claim() is None
-    assert results(one) == [({"a": "x"}, [1])]
+    ((settings, seeds),) = results(one)
+    assert attempts == [(settings, 0), *[(settings, len(seeds) - 1)] * 2], "with the seed that was finished"
 
 
 def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> None:
