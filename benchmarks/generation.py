@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from benchmarks.common import record, table
 from minitx import ModelConfig, build_model
 from minitx.compilation.compiled_step import CompiledStep
-from minitx.compilation.replay import ReplayedStep
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
 from minitx.hardware.machine import finished_at
@@ -165,9 +164,8 @@ def bare_loop(model: Any, ids: torch.Tensor) -> None:
     """Greedy decoding without scores, ends or text."""
     cache = model.start()
     logits = model.step(ids, cache)[:, -1]
-    step = ReplayedStep(model, cache)
     for _ in range(RATIO_TOKENS - 1):
-        logits = step(logits.argmax(dim=-1, keepdim=True))[:, -1]
+        logits = model.step(logits.argmax(dim=-1, keepdim=True), cache)[:, -1]
 
 
 def lean(batch: int, llama: bool) -> Callable[[], None]:

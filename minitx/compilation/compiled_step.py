@@ -68,4 +68,4 @@ def _whole_units(tokens: int) -> int:
 @functools.cache
 def compiled_step(kind: Any, device: str) -> Any:
     """Compile the step of a class of models; on a CPU with a C++ wrapper, because Python would take a visible share."""
-    return torch.compile(kind.step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)
+    return torch.compile(kind.compute_step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)

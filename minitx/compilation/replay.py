@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-from minitx.models.transformers import DecoderOnly, EncoderDecoder
-from minitx.nn import scaled_dot_product_attention
+from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
+from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.multi_head import uses_autocast
 
 READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
@@ -120,7 +120,7 @@ class Recording:
         self.inputs = [ids, *state(cache), *tensors(cache)]
         self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; other sources have others
         with Recorder(fused) as recorder:
-            self.logits: Tensor = model.step(ids, cache)
+            self.logits: Tensor = model.compute_step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
         self.outputs = [self.logits, *state(cache)]
 
@@ -152,36 +152,22 @@ def steps_alike(cache: Any) -> tuple[int, Hashable]:
     return min(ahead), tuple(rule)
 
 
-def is_replayable(model: Any) -> bool:
-    """Whether a step is its torch calls and nothing else: no hook, recorded attention, compiled part, autocast."""
-    return (
-        isinstance(model, EncoderDecoder | DecoderOnly)
-        and not model.training
-        and not uses_autocast(model.embedding.table.weight)
-        and not any(
-            part._forward_hooks
-            or part._forward_pre_hooks
-            or part._compiled_call_impl is not None
-            or getattr(part, "attention", scaled_dot_product_attention) is not scaled_dot_product_attention
-            for part in model.modules()
-        )
-    )
-
-
 class ReplayedStep:
-    """A model's step of one token per text. Programs are kept for each model, and serve all its generations.
+    """A model's steps of one token per text into one cache. Programs are kept for each model, and serve all caches.
 
     Args:
-        model: has `step`. Whether it is_replayable must not change while this object is used.
-        cache: holds the prompt.
+        model: has `compute_step`. Its weights and modules do not change while this object is used.
     """
 
     _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Hashable, Programs]]] = WeakKeyDictionary()  # and by weights
 
-    def __init__(self, model: Any, cache: Any) -> None:
-        self._model, self._cache = model, cache
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        parts = [*model.modules()]
+        self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+        self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
         self._known: Programs | None = None  # None: the model takes each step itself
-        if is_replayable(model):
+        if all(part._compiled_call_impl is None for part in parts):
             weights = tuple((id(each), each.dtype, each.device) for each in (*model.parameters(), *model.buffers()))
             found = self._programs.setdefault(model, {})
             if weights not in found:
@@ -197,13 +183,19 @@ class ReplayedStep:
         self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
 
-    def __call__(self, ids: Tensor) -> Tensor:
+    def is_plain(self) -> bool:
+        """Whether a step is its torch calls and nothing else: no hook, recorded attention, dropout or autocast."""
+        plain = not self.model.training and not any(self._hooks)
+        own = all(part.attention is scaled_dot_product_attention for part in self._attentions)
+        return plain and own and not uses_autocast(self.model.embedding.table.weight)
+
+    def __call__(self, ids: Tensor, cache: Any) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
-        cache = self._cache
-        if self._known is None:
-            return self._model.step(ids, cache)
+        if self._known is None or not self.is_plain():
+            self._lengths = range(0)
+            return self.model.compute_step(ids, cache)
         if cache.length not in self._lengths or cache.layers[0].buffers is not self._buffers:
-            self._enter(self._known.by_key, ids)
+            self._enter(self._known.by_key, ids, cache)
         self._lengths = self._lengths[ids.size(1) :]  # a shorter cache has dropped tokens
         if self._program is not None:
             logits, *after = self._program(*lengths(cache), ids, *state(cache), *self._tensors)
@@ -214,8 +206,8 @@ class ReplayedStep:
                 layer.used += ids.size(1)
             return logits
         if self._key is None:
-            return self._model.step(ids, cache)
-        recording = Recording(self._model, cache, ids, self._known.fused or ())
+            return self.model.compute_step(ids, cache)
+        recording = Recording(self.model, cache, ids, self._known.fused or ())
         if self._known.fused is None:
             self._known.fused = fusible(recording.calls)
             return recording.logits
@@ -227,9 +219,8 @@ class ReplayedStep:
         self._first = recording
         return recording.logits
 
-    def _enter(self, known: dict[Hashable, Program | None], ids: Tensor) -> None:
+    def _enter(self, known: dict[Hashable, Program | None], ids: Tensor, cache: Any) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""
-        cache = self._cache
         alike, rule = steps_alike(cache)
         tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
         # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
@@ -239,6 +230,21 @@ class ReplayedStep:
         self._program = known.get(key) if alike >= tokens else None
         self._key = key if key not in known and alike >= MIN_STEPS * tokens else None
         self._first = None
+
+
+REPLAYED: WeakKeyDictionary[Cache, ReplayedStep] = WeakKeyDictionary()
+"""What takes the further steps into each cache."""
+
+
+def step(model: Any, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
+    """A model's step, replayed in inference mode after the prompt if it has one token per text."""
+    one = type(cache) is BeamCache or (type(cache) is Cache and ids.size(1) == 1)
+    if not (one and keep is None and cache.length and torch.is_inference_mode_enabled()):
+        REPLAYED.pop(cache, None)
+        return model.compute_step(ids, cache, keep)
+    if (own := REPLAYED.get(cache)) is None or own.model is not model:
+        own = REPLAYED[cache] = ReplayedStep(model)
+    return own(ids, cache)
 
 
 def program_of(first: Recording, second: Recording) -> Program | None:

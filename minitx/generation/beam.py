@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, Stepper, default_step, remaining_rows
+from minitx.generation.decode import COMPACT_FROM_ROWS, DecodableModel, Stepper, remaining_rows
 from minitx.generation.logits_processors import LogitsProcessor
 from minitx.hardware.devices import moved
 
@@ -69,7 +69,7 @@ def beam_search(
         logits = model.step(ids, cache, keep)[:, -1:].expand(-1, num_beams, -1)  # once for all beams of a prompt
         cache = cache.branch(num_beams)
         capacity = ids.size(1) + num_beams * max_new_tokens
-        step = stepper(model, cache, capacity) if stepper else default_step(model, cache)
+        program = stepper(model, cache, capacity) if stepper else None
         for count in range(max_new_tokens):
             last = count + 1 == max_new_tokens
             own = logs = logits.flatten(0, 1).float().log_softmax(dim=-1)  # [B K, V]
@@ -97,7 +97,7 @@ def beam_search(
                 search.drop(left)
                 cache.select(left)
                 tokens = tokens[left]
-            logits = step(tokens)
+            logits = program(tokens) if program else model.step(tokens, cache)
         found = search.result()
         return found._replace(ids=found.ids[..., : max(int(found.lengths.max()), 1)])
 

@@ -5,8 +5,6 @@ Legend: B batch, P prompt tokens, T generated tokens, V vocabulary.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -86,7 +84,7 @@ def steps(
             context, so a text may exceed the length that the model was trained on. None: no limit.
         scores: whether steps have the log-probability of each token.
         stepper: makes what computes each step of one token after the prompt, from the model, the cache that holds the
-            prompt, and the maximum number of tokens of a row; by default as default_step.
+            prompt, and the maximum number of tokens of a row; by default the model's own step does.
     """
     rows = _Rows(ids.size(0), {eos} if isinstance(eos, int) else {*eos}, ids.device)
     history, history_keep = ids, keep  # all tokens so far
@@ -105,9 +103,9 @@ def steps(
                 cache = model.start(*source)
                 logits = model.step(ids, cache, keep)[:, -1]
             else:
-                if program is None:
-                    program = stepper(model, cache, capacity) if stepper else default_step(model, cache)
-                logits = program(ids)[:, -1]
+                if program is None and stepper:
+                    program = stepper(model, cache, capacity)
+                logits = (program(ids) if program else model.step(ids, cache))[:, -1]
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
             new = sampler(processed, rows.indices)
@@ -176,14 +174,6 @@ def _log_probability(new: Tensor, logits: Tensor, processed: Tensor, fed: Tensor
         impossible = processed.gather(1, new[:, None])[:, 0] == -torch.inf
         log_probability = log_probability.masked_fill(impossible, torch.nan)
     return log_probability if fed is None else log_probability.masked_fill(fed >= 0, 0.0)
-
-
-def default_step(model: DecodableModel, cache: Any) -> Stepper:
-    """The model's own step, or where the extra is there its replay, which gives the same logits sooner."""
-    extra = find_spec("minitx.compilation")
-    if extra and extra.origin:  # an empty folder is found too
-        return import_module("minitx.compilation.replay").ReplayedStep(model, cache)
-    return lambda ids: model.step(ids, cache)
 
 
 def remaining_rows(ended: Tensor, done: int) -> Tensor:

@@ -4,6 +4,10 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 `keep` is True for a real token and False for padding; None if all are real.
 """
 
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,7 +46,26 @@ class _Model(nn.Module):
         return x
 
 
-class EncoderDecoder(_Model):
+class _Decoder(_Model):
+    """A model that generates: `start` returns a cache, `step` reads new tokens into it."""
+
+    compute_step: Callable[..., Tensor]
+
+    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts.
+
+        By the modules, compute_step, or where the extra is there by a replay of it, which gives the same logits sooner.
+        """
+        return replay.step(self, ids, cache, keep) if (replay := _replay()) else self.compute_step(ids, cache, keep)
+
+
+@functools.cache
+def _replay() -> Any:
+    extra = find_spec("minitx.compilation")  # an empty folder is found too
+    return import_module("minitx.compilation.replay") if extra and extra.origin else None
+
+
+class EncoderDecoder(_Decoder):
     """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017); source and target share one embedding."""
 
     def __init__(self, embedding: TokenEmbedding, encoder: EncoderStack, decoder: DecoderStack, head: Head) -> None:
@@ -86,13 +109,13 @@ class EncoderDecoder(_Model):
         """Encode the source; returns the cache for `step`."""
         return Cache(self.encode(src_ids, src_keep), src_keep)
 
-    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] after the new target tokens ids [B, T]."""
+    def compute_step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
+        """`step` by the modules themselves: ids [B, T] are new target tokens."""
         assert cache.memory is not None, "the cache comes from start"
         return self.decode(ids, cache.memory, cache.memory_keep, keep, cache)
 
 
-class DecoderOnly(_Model):
+class DecoderOnly(_Decoder):
     """A causal language model (GPT; Radford et al. 2018)."""
 
     def __init__(self, embedding: TokenEmbedding, decoder: DecoderStack, head: Head, prefix_lm: bool = False) -> None:
@@ -129,11 +152,8 @@ class DecoderOnly(_Model):
         """Return an empty cache; the first `step` reads the prompt."""
         return Cache()
 
-    def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts.
-
-        The first call reads the prompt; with prefix_lm all of it, since its tokens attend to one another.
-        """
+    def compute_step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
+        """`step` by the modules themselves; with prefix_lm the first one reads the whole prompt, in both directions."""
         first = self.prefix_lm and cache.length == 0
         return self(ids, keep, cache, ids.new_full((ids.size(0),), ids.size(1)) if first else None)
 

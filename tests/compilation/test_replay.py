@@ -1,6 +1,9 @@
 """A replayed step computes what the model's own step computes; fused linear maps round differently."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,8 +12,8 @@ from torch import Tensor
 
 from minitx import record_attention
 from minitx.compilation import replay
-from minitx.compilation.replay import ReplayedStep, is_replayable
-from minitx.generation.decode import default_step
+from minitx.compilation.replay import REPLAYED, ReplayedStep
+from minitx.models import transformers
 from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn import cache as nn_cache
@@ -19,8 +22,9 @@ from small_models import DECODERS, PAIRINGS, build_tiny, pairwise
 PROMPT, ROWS, STEPS, BEAMS = 6, 3, 34, 4  # the buffers grow once
 
 
-def started(model: Any, padded: bool) -> Any:
-    """A cache with a prompt in it."""
+def started(model: Any, padded: bool = False) -> Any:
+    """A cache with a prompt in it, always the same one."""
+    torch.manual_seed(1)
     ids, keep = torch.randint(11, (ROWS, PROMPT)), torch.ones(ROWS, PROMPT, dtype=torch.bool)
     keep[1, :2] = not padded
     cache = model.start(ids, keep) if hasattr(model, "encoder") else model.start()
@@ -35,15 +39,16 @@ def programs(model: Any) -> list[Any]:
     return [program for known in ReplayedStep._programs[model].values() for program in known.by_key.values()]
 
 
+def same_step(model: Any, ids: Tensor, replayed: Any, ours: Any) -> None:
+    """Take a step into each of two equal caches, the second by the modules."""
+    torch.testing.assert_close(model.step(ids, replayed), model.compute_step(ids, ours), rtol=1e-5, atol=1e-5)
+
+
 def check_equal(model: Any, padded: bool = False, steps: int = STEPS) -> None:
     with torch.inference_mode():
-        torch.manual_seed(1)
-        ours = started(model, padded)
-        torch.manual_seed(1)
-        replayed = ReplayedStep(model, started(model, padded))
+        ours, replayed = started(model, padded), started(model, padded)
         for _ in range(steps):
-            ids = torch.randint(11, (ROWS, 1))
-            torch.testing.assert_close(replayed(ids), model.step(ids, ours), rtol=1e-5, atol=1e-5)
+            same_step(model, torch.randint(11, (ROWS, 1)), replayed, ours)
 
 
 @pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True]})
@@ -83,11 +88,8 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
     """Between steps, beams continue each other, tokens that no beam has are dropped, and a prompt leaves."""
     model = build_tiny(architecture, name, numbering, window=window)
     with torch.inference_mode():
-        caches = []
-        for _ in range(2):
-            torch.manual_seed(1)
-            caches.append(started(model, padded).branch(BEAMS))
-        replayed, prompts = ReplayedStep(model, caches[1]), ROWS
+        caches = [started(model, padded).branch(BEAMS) for _ in range(2)]
+        prompts = ROWS
         for count in range(STEPS):
             if count == STEPS // 2:
                 prompts = 2
@@ -97,7 +99,7 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
             for cache in caches:
                 cache.reorder(parents)
                 cache.compact(int(cache.alive()))
-            torch.testing.assert_close(replayed(ids), model.step(ids, caches[0]), rtol=1e-5, atol=1e-5)
+            same_step(model, ids, caches[1], caches[0])
     assert len(programs(model)) == 2
     assert all(programs(model)), "one for each number of prompts"
 
@@ -110,16 +112,14 @@ def check_search(model: Any, keep: Tensor, steps: list[list[int]]) -> list[int]:
         for cache in caches:
             model.step(ids, cache, keep)
         ours, theirs = (cache.branch(len(steps[0])) for cache in caches)
-        replayed = ReplayedStep(model, ours)
         for parents in steps:
             for cache in (ours, theirs):
                 cache.reorder(torch.tensor([parents]))
                 before = cache.length
                 cache.compact(int(cache.alive()))
             dropped.append(before - cache.length)
-            new = torch.randint(11, (1, len(parents)))
-            torch.testing.assert_close(replayed(new), model.step(new, theirs), rtol=1e-5, atol=1e-5)
-    assert replayed._program is not None
+            same_step(model, torch.randint(11, (1, len(parents))), ours, theirs)
+    assert REPLAYED[ours]._program is not None
     return dropped
 
 
@@ -153,9 +153,8 @@ def test_sources_with_padding_after_a_source_without() -> None:
         with torch.inference_mode():
             ours, replayed = model.start(*given), model.start(*given)
             model.step(bos, ours), model.step(bos, replayed)
-            step = ReplayedStep(model, replayed)
             for _ in range(2 * replay.MIN_STEPS):
-                torch.testing.assert_close(step(bos), model.step(bos, ours), rtol=1e-5, atol=1e-5)
+                same_step(model, bos, replayed, ours)
     assert len(programs(model)) == 2
 
 
@@ -167,9 +166,8 @@ def test_a_program_serves_sources_of_all_lengths(changes: dict[str, Any]) -> Non
             source = torch.randint(11, (ROWS, length))
             ours, replayed = model.start(source), model.start(source)
             model.step(bos, ours), model.step(bos, replayed)
-            step = ReplayedStep(model, replayed)
             for _ in range(2 * replay.MIN_STEPS):
-                torch.testing.assert_close(step(bos), model.step(bos, ours), rtol=1e-5, atol=1e-5)
+                same_step(model, bos, replayed, ours)
     (program,) = programs(model)
     assert program is not None
 
@@ -209,8 +207,8 @@ def test_weights_may_change() -> None:
 
 def test_code_that_reads_numbers_is_not_replayed() -> None:
     class Reading(DecoderOnly):
-        def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
-            logits = super().step(ids, cache, keep)
+        def compute_step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
+            logits = super().compute_step(ids, cache, keep)
             return -logits if int(ids[0, 0]) == 3 else logits
 
     model = build_tiny("decoder_only", "rope")
@@ -219,25 +217,66 @@ def test_code_that_reads_numbers_is_not_replayed() -> None:
     assert programs(model) == [None]
 
 
-def test_hooks_recordings_and_autocast_are_seen() -> None:
+def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
+    """Also in the middle of a generation, whose steps are replayed before and after."""
+    model, seen = build_tiny("decoder_only", "rope"), []
+
+    @contextmanager
+    def hooked() -> Iterator[None]:
+        handle = model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
+        yield
+        handle.remove()
+
+    @contextmanager
+    def training() -> Iterator[None]:
+        model.train()
+        yield
+        model.eval()
+
+    with torch.inference_mode():
+        ours, replayed = (started(model) for _ in range(2))
+        for around in (
+            hooked,
+            partial(record_attention, model),
+            partial(torch.autocast, "cpu", torch.bfloat16),
+            training,
+        ):
+            for _ in range(2 * replay.MIN_STEPS):
+                same_step(model, torch.randint(11, (ROWS, 1)), replayed, ours)
+            assert REPLAYED[replayed].is_plain()
+            with around() as recorded:
+                assert not REPLAYED[replayed].is_plain()
+                ids = torch.randint(11, (ROWS, 1))
+                found = model.step(ids, replayed)
+            assert not isinstance(recorded, dict) or recorded["decoder.layers.0.self_attn"].size(-1) == replayed.length
+            with around():
+                torch.testing.assert_close(found, model.compute_step(ids, ours), rtol=1e-5, atol=1e-5)
+    assert len(seen) == 2
+
+
+def test_a_step_with_gradients_or_several_tokens_is_not_replayed() -> None:
     model = build_tiny("decoder_only", "rope")
-    assert is_replayable(model)
-    with record_attention(model):
-        assert not is_replayable(model)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not is_replayable(model)
-    handle = model.decoder.layers[0].register_forward_hook(lambda *_: None)
-    assert not is_replayable(model)
-    handle.remove()
-    assert not is_replayable(model.train())
-    assert is_replayable(model.eval())
+    ours, replayed, ids = model.start(), model.start(), torch.randint(11, (ROWS, 40))
+    for tokens in (3, *[1] * 9, 2, *[1] * 9):
+        with torch.inference_mode():
+            same_step(model, ids[:, :tokens], replayed, ours)
+        assert (replayed in REPLAYED) == (tokens == 1)
+    cache = model.start()
+    assert [model.step(ids[:, :1], cache).requires_grad for _ in range(2)] == [True, True]
+    assert cache not in REPLAYED
 
 
 def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers, "_replay", transformers._replay.__wrapped__)
     model = build_tiny("decoder_only")
-    assert isinstance(default_step(model, model.start()), ReplayedStep)
-    monkeypatch.setitem(sys.modules, "minitx.compilation.replay", None)  # its import raises ModuleNotFoundError
-    with pytest.raises(ModuleNotFoundError):
-        default_step(model, model.start())
-    monkeypatch.setitem(sys.modules, "minitx.compilation", None)
-    assert not isinstance(default_step(model, model.start()), ReplayedStep)
+    with torch.inference_mode():
+        cache = started(model)
+        ids = torch.randint(11, (ROWS, 1))
+        model.step(ids, cache)
+        assert isinstance(REPLAYED.pop(cache), ReplayedStep)
+        monkeypatch.setitem(sys.modules, "minitx.compilation.replay", None)  # its import raises ModuleNotFoundError
+        with pytest.raises(ModuleNotFoundError):
+            model.step(ids, cache)
+        monkeypatch.setitem(sys.modules, "minitx.compilation", None)
+        model.step(ids, cache)
+        assert cache not in REPLAYED
