@@ -176,10 +176,9 @@ def _train(
             try:
                 files.write("results.json", f"{json.dumps(results, indent=2)}\n".encode())
             except OSError as error:
-                raise RunFailed(
-                    f"{files.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
-                    "--resume evaluates it again"
-                ) from None
+                saved = "the run is trained and saved: --resume evaluates it again"
+                unwritten = f"{files.folder}: results.json cannot be written ({error.strerror})"
+                raise RunFailed(f"{unwritten}; {saved}") from None
     return results
 
 
