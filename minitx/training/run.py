@@ -189,7 +189,7 @@ def _trainer(**settings: Any) -> Any:
 
     try:
         trainer = pl.Trainer(**settings)
-    except (MisconfigurationException, RuntimeError, ValueError) as error:
+    except (MisconfigurationException, RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     if trainer.world_size == 1 and not is_first_process():
         raise ConfigError("RANK or LOCAL_RANK must be 0 or unset for a single process, got another one")
