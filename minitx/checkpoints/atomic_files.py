@@ -18,6 +18,10 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
     `path` is never half written, whatever ends the process, and two writers do not mix. An OSError names `path`.
     """
     path = Path(path)
+    if path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
+        with path.open("ab") as file:  # a device or a pipe, which renaming would replace
+            yield file
+        return
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{UNFINISHED}")  # at most 255 bytes
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -69,9 +69,8 @@ def check(path: Path) -> int:
     except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
         raise ConfigError(_damaged(path)) from None
     if unknown := sorted(named - ALLOWED_GLOBALS):
-        raise ConfigError(
-            f"{_damaged(path)}; it names {unknown[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
-        )
+        holds = f"it names {unknown[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
+        raise ConfigError(f"{_damaged(path)}; {holds}")
     return pickled.file_size
 
 
@@ -107,10 +106,8 @@ class _Copies:
     def _copy(self, tensor: Tensor) -> Tensor:
         size, storage = tensor.numel() * tensor.element_size(), tensor.untyped_storage()
         if size > storage.nbytes():
-            raise ConfigError(
-                f"{self.path} is damaged: a tensor declares the shape {[*tensor.shape]} of {size:,} bytes, and has "
-                f"{storage.nbytes():,}"
-            )
+            declared = f"declares the shape {[*tensor.shape]} of {size:,} bytes, and has {storage.nbytes():,}"
+            raise ConfigError(f"{self.path} is damaged: a tensor {declared}")
         view = (storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         if view not in self.tensors:
             self.bytes_left -= size

@@ -25,6 +25,8 @@ def output(*suffixes: str) -> Callable[[str], Path]:
         if suffixes and not text.lower().endswith(suffixes):
             raise ArgumentTypeError(f"must end in {', '.join(suffixes)}, got {text}")
         path = Path(text)
+        if path.is_fifo():  # opened and closed here, its reader would end
+            return path
         existed = path.exists()
         try:
             with path.open("ab"):
@@ -38,7 +40,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
     return check
 
 
-def writable_folder(path: str) -> None:
+def writable_folder(path: str | Path) -> None:
     """Create a folder where it is missing; a ConfigError if it cannot be written."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)

@@ -72,6 +72,9 @@ class Parser(argparse.ArgumentParser):
         self.add_keys()
         return super().format_help()
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file)  # argparse's own drops an OSError
+
     def error(self, message: str) -> NoReturn:
         """Raise argparse's complaint."""
         raise ConfigError(message)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from minitx.cli.arguments import output
+from minitx.cli.arguments import output, writable_folder
 from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError, RunFailed
@@ -37,14 +37,19 @@ def train(parsed: Namespace) -> None:
     if time.perf_counter() - began > DELAY_SECONDS and is_first_process():  # torch has been imported
         print_line("preparing data and model", to_errors=True)
     train_config(parsed.values, parsed.resume, parsed.init_from)
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        run = config_from_dict(parsed.values).run
-        raise RunFailed(
-            f"standard output cannot be written ({error.strerror}); the run in {run.folder}/{run.name} is trained and "
-            "saved, and minitx evaluate prints its figures"
-        ) from None
+    run = config_from_dict(parsed.values).run
+    _report_unwritten(
+        f"the run in {run.folder}/{run.name} is trained and saved, and minitx evaluate prints its figures"
+    )
+
+
+def _report_unwritten(outcome: str) -> None:
+    """Raise RunFailed if a line of print_line could not be written."""
+    from minitx.training.folder import unwritten
+
+    error = unwritten.pop() if unwritten else BrokenPipeError()
+    if not isinstance(error, BrokenPipeError):
+        raise RunFailed(f"standard output cannot be written ({error.strerror}); {outcome}")
 
 
 def describe_arguments(parser: Parser) -> None:
@@ -93,7 +98,10 @@ def sweep(parsed: Namespace) -> None:
 
     search = SearchOptions(parsed.search, parsed.trials, parsed.prune)
     planned = plan(parsed.values, space, parsed.seeds, parsed.lengths, search=search)
+    if parsed.out:
+        writable_folder(parsed.out)
     _, failed = sweep(planned, parsed.jobs, parsed.out, parsed.study)
+    _report_unwritten(f"the tables of the sweep are in {parsed.out or planned.folder}")
     if failed:
         print("\n".join([f"{len(failed)} failed:", *failed]), file=sys.stderr)
         raise SystemExit(1)

@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             setattr(sys, stream, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         elif mode == "w" and (getattr(getattr(sys, stream), "encoding", None) or "utf")[:3].lower() != "utf":
             getattr(sys, stream).reconfigure(errors="backslashreplace")  # a file on Windows
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer refuses such bytes, in a sentence
     try:
         try:
             _run(list(sys.argv[1:] if arguments is None else arguments))

@@ -42,10 +42,9 @@ def framed(
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
-            raise ConfigError(
-                "an encoder_only model answers position by position: the target must be as long as the text, "
-                f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
-            )
+            got = f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
+            expected = "the target must be as long as the text"
+            raise ConfigError(f"an encoder_only model answers position by position: {expected}, {got}")
     if kind == "stream":
         rows = sources if answers is None else [a + b for a, b in zip(sources, answers, strict=True)]
         # One more column, so that a stream's "all but the last" is the whole text.

@@ -110,7 +110,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; the ConfigError about a piece outside the vocabulary lists the vocabulary."""
-        encoding = self.backend.encode(text, add_special_tokens=False)
+        try:
+            encoding = self.backend.encode(text, add_special_tokens=False)
+        except TypeError:  # a lone surrogate, as Python reads a byte that it cannot decode
+            raise ConfigError(f"a text must be UTF-8, got {text!r:.80}") from None
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
                 piece, rule = text[start:end], self.backend.pre_tokenizer
@@ -168,10 +171,8 @@ class Tokenizer:
             special_tokens = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
             # Padding and truncation to the lengths of a file are never used, and may be of any size.
             backend = (plain if special_tokens is None else plain["backend"]) | {"padding": None, "truncation": None}
-            if (
-                any(backend[part] != rules for part, rules in SYMBOLS.items())
-                or backend["model"]["type"] != "WordLevel"
-            ):
+            plain_rules = all(backend[part] == rules for part, rules in SYMBOLS.items())
+            if not plain_rules or backend["model"]["type"] != "WordLevel":
                 from minitx.data.text.tokenizer_checks import check
 
                 check(backend)

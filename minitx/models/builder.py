@@ -62,9 +62,8 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
 
 
 def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross: bool = False) -> AnyStack:
-    scheme, attentions = _self_attentions(
-        config, kind.causal, config.decoder_layers if kind.causal else config.n_layers
-    )
+    depth = config.decoder_layers if kind.causal else config.n_layers
+    scheme, attentions = _self_attentions(config, kind.causal, depth)
     d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
     ffn = (config.d_model, d_ff, config.activation, config.dropout, config.bias)
     layers = [
@@ -82,9 +81,8 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
     if not scheme.shared:  # its weights belong to the layers
         scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
     last_norm = _norm(config) if config.norm_first else None
-    return kind(
-        layers, scheme, last_norm, config.dropout, position_ids, _norm(config) if config.embedding_norm else None
-    )
+    first_norm = _norm(config) if config.embedding_norm else None
+    return kind(layers, scheme, last_norm, config.dropout, position_ids, first_norm)
 
 
 def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[MultiHeadAttention]]:

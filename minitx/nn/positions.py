@@ -148,10 +148,8 @@ class LearnedPositions(NoPositions):
         try:
             return x + self.table(pos).to(x.dtype)
         except IndexError:  # raised on a CPU; a GPU ends the process
-            raise ValueError(
-                f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions: "
-                f"model.position.max_len is {self.max_len}"
-            ) from None
+            longer = f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions"
+            raise ValueError(f"{longer}: model.position.max_len is {self.max_len}") from None
 
 
 @register("rope")

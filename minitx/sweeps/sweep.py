@@ -18,7 +18,7 @@ from minitx.sweeps import grid, tables
 from minitx.sweeps.plan import Plan
 from minitx.sweeps.processes import environments, start, stop
 from minitx.sweeps.trials import COMPLETE, ERROR, FAIL, HEARTBEAT_SECONDS, PRUNED, ROWS, ClaimedTrial, Trials
-from minitx.training.folder import print_line
+from minitx.training.folder import print_line, refuse_unwritable
 
 POLL_SECONDS = 1.0  # between two reads of the study
 
@@ -35,6 +35,8 @@ def sweep(
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
+    with refuse_unwritable(plan.folder):
+        plan.folder.mkdir(parents=True, exist_ok=True)
     study = study or str(plan.folder / "study.journal")
     trials = Trials(plan, study)
     trials.retry_failed()

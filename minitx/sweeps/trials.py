@@ -55,11 +55,15 @@ def storage(place: str) -> BaseStorage:
             return RDBStorage(place)
         file = Path(place)
         file.parent.mkdir(parents=True, exist_ok=True)
-        if file.exists() and file.stat().st_size and b'"op_code"' not in file.open("rb").readline():
+        if file.exists() and not file.is_file():
+            raise ValueError("it is no file")  # reading a device may not end
+        with file.open("ab"):  # written to when a trial begins
+            pass
+        if file.stat().st_size and b'"op_code"' not in file.open("rb").readline():
             raise ValueError("its first line is none of a journal")  # before anything is appended
         return JournalStorage(JournalFileBackend(place, _JournalLock(file)))
-    except (OptunaError, SQLAlchemyError, ImportError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), "")
+    except (OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or next(iter(str(error).splitlines()), "")
         raise ConfigError(
             f"--study must be a journal file of Optuna or the URL of a database, got {place} ({reason})"
         ) from None

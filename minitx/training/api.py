@@ -1,6 +1,7 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import Config
 from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
@@ -116,11 +117,19 @@ class AllExtras(run.RunExtras):
         return [create(name, files, purge_step) for name in names]
 
     def strategy(self, name: str) -> Any:
-        if name != "fsdp2":
-            return name  # which Lightning has
-        from minitx.training.sharding import ShardedStrategy
+        if name == "fsdp2":
+            from minitx.training.sharding import ShardedStrategy
 
-        return ShardedStrategy()
+            return ShardedStrategy()
+        from lightning.pytorch.strategies import StrategyRegistry
+
+        # Processes that are spawned or forked end with training: this one would have no trained model to evaluate.
+        others = re.compile("spawn|fork|notebook|single|xla")  # single: needs an argument, and auto is the same
+        names = [each for each in StrategyRegistry.available_strategies() if not others.search(each)]
+        if name not in ("auto", *names):
+            known = did_you_mean(name, ["auto", "fsdp2", *names])
+            raise ConfigError(f"trainer.strategy: there is no strategy {name!r}; {known}")
+        return name
 
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         self.numerics, reason = choose_numerics(run)

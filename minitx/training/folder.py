@@ -58,9 +58,14 @@ def is_first_process() -> bool:
 
 
 def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:
-    """Print and flush. A line that cannot be written is dropped instead of ending the run."""
-    with suppress(OSError):
+    """Print and flush. A line that cannot be written is dropped and the run continues; `unwritten` has the error."""
+    try:
         print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
+    except OSError as error:
+        unwritten.extend([] if to_errors else [error])
+
+
+unwritten: list[OSError] = []
 
 
 class RunFiles:

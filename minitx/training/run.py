@@ -176,10 +176,9 @@ def _train(
             try:
                 files.write("results.json", f"{json.dumps(results, indent=2)}\n".encode())
             except OSError as error:
-                raise RunFailed(
-                    f"{files.folder}: results.json cannot be written ({error.strerror}); the run is trained and saved: "
-                    "--resume evaluates it again"
-                ) from None
+                saved = "the run is trained and saved: --resume evaluates it again"
+                unwritten = f"{files.folder}: results.json cannot be written ({error.strerror})"
+                raise RunFailed(f"{unwritten}; {saved}") from None
     return results
 
 
@@ -190,7 +189,7 @@ def _trainer(**settings: Any) -> Any:
 
     try:
         trainer = pl.Trainer(**settings)
-    except (MisconfigurationException, RuntimeError, ValueError) as error:
+    except (MisconfigurationException, RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     if trainer.world_size == 1 and not is_first_process():
         raise ConfigError("RANK or LOCAL_RANK must be 0 or unset for a single process, got another one")

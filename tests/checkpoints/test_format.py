@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.atomic_files import written_whole
 from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 
@@ -77,6 +78,16 @@ def test_a_failed_write_changes_nothing(
         checkpoint.write(contents(broken=Unpicklable()) if where is None else contents(global_step=8), path)
     assert list(tmp_path.iterdir()) == [path] * existing
     assert not existing or path.read_bytes() == before
+
+
+def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with written_whole(tmp_path / "pipe") as file:
+        file.write(b"text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_the_file_appears_only_when_it_is_whole_and_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

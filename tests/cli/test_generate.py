@@ -80,12 +80,16 @@ def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Call
     assert (line["text"], line["stopped"]) == (expected, "stop")
 
 
-def test_a_line_of_input_a_line_of_output(answers: str, printed: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_input_a_line_of_output(
+    answers: str, printed: Callable, refused: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = printed(answers, "3 1 4", "5", "--num_beams", "2")
     monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n5\n"))
     assert printed(answers, "--num_beams", "2") == expected
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert printed(answers) == [""]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 \xff\n"), encoding="utf-8"))
+    assert refused("generate", answers) == "minitx: a text must be UTF-8, got '3 \\udcff'\n"
 
 
 @pytest.mark.parametrize(

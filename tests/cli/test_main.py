@@ -219,7 +219,7 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
 @pytest.mark.parametrize("closed", [False, True])
 def test_output_that_cannot_be_written(closed: bool, stream: str) -> None:
     """A full disk is one sentence; nothing is printed to a closed file."""
-    command = f"exec {sys.executable} -m minitx {'--help' if stream == 'stdout' else 'no-command'}"
+    command = f"exec {sys.executable} -um minitx {'train --help' if stream == 'stdout' else 'no-command'}"
     number = 1 if stream == "stdout" else 2
     shell = f"{command} {number}>{'&-' if closed else '/dev/full'}"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)

@@ -124,6 +124,7 @@ def test_text_that_spells_a_special_token_stays_text(name: str, special: str) ->
 
 @pytest.mark.parametrize("name", ["bpe", "unigram"])
 def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> None:
+    assert TOKENIZERS[name](size=262).train([[""]]).vocab_size == 262, "bytes alone, of an empty text too"
     rows = []
     for size in (262, 300, 400):
         tokenizer = TOKENIZERS[name](size=size).train([CORPUS])

@@ -68,6 +68,10 @@ EXPORTED = {
     "gpt_neox-serial": (GPT | ROTARY | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
     "phi": (GPT | ROTARY | {"parallel_residual": True, "shared_norm": True, "n_kv_heads": 2}, "phi"),
     "gemma2": (GEMMA | {"logit_softcap": 2.0, "softcap": 1.5, "window": (None, 4)}, "gemma2"),
+    "gemma2-no-window": (GEMMA | {"softcap": 1.5}, "gemma2"),
+    "gemma3-stretched": (
+        GEMMA | {"qk_norm": True, "position": {"name": "rope", "scaling": "linear", "factor": 2.0}}, "gemma3_text",
+    ),
     "gemma3": (GEMMA | {"qk_norm": True, "window": (4, None), "window_position": {"name": "rope", "base": 60.0}},
                "gemma3_text"),
     "bert": (BERT, "bert"),

@@ -212,6 +212,10 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
     assert "--lengths is for tasks" in refused("sweep", *words, "--lengths", "1:5")
     assert "there is nothing to train on" in refused("sweep", "--set", "model.n_heads=2")
     assert not [*tmp_path.iterdir()]
+    place = tmp_path / "file"
+    place.touch()
+    for words in (["--out", str(place)], ["--run.folder", str(place)], ["--study", str(place / "study")]):
+        assert f"{place}" in refused("sweep", *SMALL, "--seeds=1", "--run.folder", str(tmp_path / "runs"), *words)
 
 
 @pytest.mark.slow

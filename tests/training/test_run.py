@@ -157,9 +157,18 @@ def test_bad_configs_are_refused_before_any_work(small: Any, tmp_path: Path, sec
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_precision_that_cannot_be_sharded_is_refused_in_a_sentence(small: Any) -> None:
-    with pytest.raises(ValueError, match=r"trainer: .*64-true"):
-        train(small(trainer={"strategy": "fsdp2", "precision": "64-true"}))
+@pytest.mark.parametrize(
+    ("trainer", "sentence"),
+    [
+        ({"strategy": "fsdp2", "precision": "64-true"}, "trainer: .*64-true"),
+        ({"strategy": "dpp"}, r"trainer\.strategy: there is no strategy 'dpp'; did you mean ddp\?"),
+        ({"strategy": "ddp_fork"}, r"trainer\.strategy: there is no strategy 'ddp_fork'"),
+        ({"devices": "x"}, "trainer: .*devices.* should be an int > 0"),
+    ],
+)
+def test_what_lightning_cannot_do_is_refused_in_a_sentence(small: Any, trainer: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        train(small(trainer=trainer))
 
 
 def test_a_folder_that_cannot_be_written(small: Any, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Further tasks on strings of symbols, and formal languages: parity, majority, and brackets that match.
 
-Legend: N examples, L symbols of the question, T symbols of the answer.
+Legend: N examples, L symbols of the question, T symbols of the answer, D places of a stack.
 """
 
 from dataclasses import dataclass
@@ -174,7 +174,7 @@ class Dyck(LengthTask):
         lengths, longest = self.sample_lengths(generator, rows), self.length[1]
         opening = torch.rand(rows, longest, generator=generator) < 0.5
         opening_ids = FIRST_SYMBOL_ID + torch.randint(self.kinds, (rows, longest), generator=generator)
-        stack, height = opening_ids.new_zeros(rows, self.depth), opening_ids.new_zeros(rows, 1)
+        stack, height = opening_ids.new_zeros(rows, self.longest[1]), opening_ids.new_zeros(rows, 1)
         ids = []
         for index in range(longest):
             opens = (height == 0) | (opening[:, index, None] & (height < self.depth))  # [N, 1]
@@ -185,7 +185,8 @@ class Dyck(LengthTask):
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The stack, from its top."""
-        stack, height = source.new_zeros(len(source), self.depth), source.new_zeros(len(source), 1)
+        size = min(self.depth, source.size(1))  # a typed question may be longer than any in training
+        stack, height = source.new_zeros(len(source), size), source.new_zeros(len(source), 1)
         for index in range(source.size(1)):
             read, read_height = self._read(source[:, index, None], stack, height)
             real = keep[:, index, None]
@@ -194,7 +195,7 @@ class Dyck(LengthTask):
         return self.padded(FIRST_SYMBOL_ID + self.kinds + stack.gather(1, levels), height)
 
     def _read(self, bracket: Tensor, stack: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-        """Stacks [N, depth] of kinds and their heights [N, 1] after one more bracket [N, 1]."""
+        """Stacks [N, D] of kinds and their heights [N, 1] after one more bracket [N, 1]."""
         opens = bracket < FIRST_SYMBOL_ID + self.kinds
-        pushed = stack.scatter(1, height.clamp(max=self.depth - 1), bracket - FIRST_SYMBOL_ID)
+        pushed = stack.scatter(1, height.clamp(max=stack.size(1) - 1), bracket - FIRST_SYMBOL_ID)
         return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)

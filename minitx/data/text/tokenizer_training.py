@@ -114,7 +114,8 @@ class UnigramTokenizer(_Subwords):
         learned = self._train(trainers.UnigramTrainer, models.Unigram(), texts)
         # The trainer sums in an order that varies from run to run, so the last digits of the scores vary, and so do the
         # scores of unused bytes, which lie slightly above the lowest score.
-        scores = {piece: round(score, 4) for piece, score in learned["vocab"] if piece not in SPECIAL_TOKENS}
+        pairs = [pair for pair in learned["vocab"] if None not in pair]  # of a text without pieces no score is finite
+        scores = {piece: round(score, 4) for piece, score in pairs if piece not in SPECIAL_TOKENS}
         lowest = min(scores.values(), default=0.0)
         specials = [(token, lowest - 1000.0) for token in SPECIAL_TOKENS]  # never part of the best segmentation
         single = [(byte, score if (score := scores.get(byte, lowest)) > lowest + 0.1 else lowest) for byte in ALPHABET]

@@ -69,7 +69,8 @@ class Gemma2(Gemma):
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         return super()._extra_hf(config) | {
-            "sliding_window": window_size(config), "layer_types": layer_types(config),
+            "sliding_window": window_size(config) or 4096,  # required, though no layer may have it
+            "layer_types": layer_types(config),
             "query_pre_attn_scalar": config.d_head,
         }  # fmt: skip
 

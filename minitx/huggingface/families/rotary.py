@@ -44,8 +44,7 @@ class Rotary(Family):
         position |= {} if fraction == 1.0 else {"fraction": fraction}
         if kind == "default":
             return position
-        used = SCALING_OPTIONS if kind == "llama3" else ["factor"]
-        scaling = {SCALING_OPTIONS[key][0]: options[key] for key in used if options.get(key) is not None}
+        scaling = {name: options[key] for key, (name, _) in _options_of(kind).items() if options.get(key) is not None}
         return position | {"scaling": SCALINGS[kind]} | scaling
 
     def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
@@ -59,9 +58,14 @@ class Rotary(Family):
         options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0)}
         if self.partial:
             options["partial_rotary_factor"] = position.get("fraction", 1.0)
-        if kind != "default":
-            options |= {key: position.get(name, default) for key, (name, default) in SCALING_OPTIONS.items()}
-        return options
+        return options | {key: position.get(name, default) for key, (name, default) in _options_of(kind).items()}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         return {"rope_parameters": self._rope_parameters(config.position)}
+
+
+def _options_of(kind: str) -> dict[str, tuple[str, Any]]:
+    """SCALING_OPTIONS that a scaling has, by its name in Hugging Face."""
+    return {
+        key: pair for key, pair in SCALING_OPTIONS.items() if kind == "llama3" or (kind, key) == ("linear", "factor")
+    }

@@ -12,7 +12,12 @@ from minitx.data.tasks.recall import distinct
 from toy import check_answers, make, spelt
 
 
-@given(kinds=st.integers(1, 4), depth=st.integers(1, 6), shortest=st.integers(1, 9), more=st.integers(0, 9))
+@given(
+    kinds=st.integers(1, 4),
+    depth=st.integers(1, 6) | st.just(2**20),
+    shortest=st.integers(1, 9),
+    more=st.integers(0, 9),
+)
 @settings(max_examples=30, deadline=None)
 def test_brackets_are_closed_as_by_a_stack_machine(kinds: int, depth: int, shortest: int, more: int) -> None:
     task = make("dyck", kinds=kinds, depth=depth, length=(shortest, shortest + more))
