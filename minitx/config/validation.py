@@ -145,7 +145,7 @@ def _unknown_key(key: str, known: list[str]) -> str:
     siblings = [other for other in known if other.rpartition(".")[0] == section]
     if not siblings and not difflib.get_close_matches(key, known, n=1, cutoff=0.6):
         siblings = [other for other in known if "." not in other]  # of an unknown section nothing is near
-    return f"unknown key {key if key.isprintable() else ascii(key)}: {did_you_mean(key, siblings or known)}"
+    return f"unknown key {key if key.isprintable() else ascii(key):.100}: {did_you_mean(key, siblings or known)}"
 
 
 def fields_of(kind: Any) -> Mapping[str, FieldInfo]:

@@ -103,10 +103,10 @@ def read(name: str) -> Values:
     except RecursionError:
         raise ConfigError(f"--config: {path} must have sections within sections, got them nested too deeply") from None
     except Exception as error:  # PyYAML raises a dozen types for values that do not fit their tags
-        problem = " ".join(str(error).split())
+        problem = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-            problem = f"line {error.problem_mark.line + 1}: {error.problem}"
-        raise ConfigError(f"--config: {path} must be YAML, got {problem}") from None
+            problem = f"line {error.problem_mark.line + 1}: {error.context or ''} {error.problem}"
+        raise ConfigError(f"--config: {path} must be YAML, got {' '.join(problem.split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"--config: {path}: expected keys and their values, got {values!r:.80}")
     return values

@@ -100,7 +100,8 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
         for name, tensor in zip(names, from_hf(weights[hf_name], len(names)), strict=True):
             shape, aliases = parameters[name]
             if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
-                raise ConfigError(f"{hf_name}: expected finite floating-point numbers, got {tensor.dtype} or NaN")
+                got = "NaN or infinity" if tensor.is_floating_point() else tensor.dtype
+                raise ConfigError(f"{hf_name}: expected finite floating-point numbers, got {got}")
             if tensor.shape != shape:
                 raise ConfigError(f"{hf_name}: expected {[*shape]} for {name}, got {[*tensor.shape]}")
             tensors |= dict.fromkeys(aliases, tensor.contiguous())

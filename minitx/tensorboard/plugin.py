@@ -9,6 +9,7 @@ Errors are {"error": sentence}; event files are untrusted.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +38,9 @@ MAX_CACHED_SERIES = 16
 """Time series whose blob keys are cached between requests."""
 
 MAX_CHECKED_BYTES = 2**26
-"""Packed maps that are kept with the outcome of their check."""
+"""Packed maps that are kept with the outcome of their check, besides those that are being sent."""
+IDLE_REFERENCES = 2
+"""References to an outcome that no response holds: of its dict, and of the call that counts them."""
 
 Route = Callable[[Request], Response]
 Series = dict[int, tuple[BlobReference, ...]]  # by step
@@ -118,8 +121,10 @@ class AttentionPlugin(TBPlugin):
             except ConfigError as error:
                 outcome = str(error)
         self._outcomes[key] = outcome
-        while sum(map(len, self._outcomes.values())) > MAX_CHECKED_BYTES:
-            del self._outcomes[next(iter(self._outcomes))]
+        # Those that responses still hold stay: memory grows with the number of maps, not of requests.
+        idle = [key for key in self._outcomes if sys.getrefcount(self._outcomes[key]) <= IDLE_REFERENCES]
+        while idle and sum(map(len, self._outcomes.values())) > MAX_CHECKED_BYTES:
+            del self._outcomes[idle.pop(0)]
         if isinstance(outcome, str):
             raise ConfigError(outcome)
         return outcome

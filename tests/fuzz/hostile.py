@@ -152,7 +152,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
     "long prefixes": _normalizers(*[{"type": "Prepend", "prepend": "a" * 10**6}] * 20),
     "replacements after it": {"decoder": {"type": "Sequence", "decoders": [_replacement("a", "a" * 9)] * 12}},
     "many rules": _normalizers(*[{"type": "NFKC"}] * 10**5),
-    "nested rules": _nested(400),
+    "nested rules": _nested(200),
     "a map of characters that is too short": {"normalizer": {
         "type": "Precompiled", "precompiled_charsmap": base64.b64encode(struct.pack("<I", 2**31) + b"x" * 7).decode(),
     }},

@@ -73,6 +73,8 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "a list in itself": ("data: {name: reverse, symbols: &a [*a]}", "more than 20,000 values"),
     "deep lists": (f"data: {'[' * 1000}{']' * 1000}", "nested too deeply"),
     "a key twice": (f"{START}data: {{name: reverse, name: copy}}", "must be YAML, got line 3: the key 'name' again"),
+    "a key twice in two documents": ("data: x\n---\ndata: x", "a single document in the stream but found another"),
+    "a long key": (f"? {'a' * 10**5}\n: 1", f"unknown key {'a' * 100}: known are: data"),
     "a key that is a number": (f"{START}data: {{1: 2}}", "must have names for keys, got 1 in data"),
     "a number without end": (f"data: {{name: reverse, symbols: {'9' * 5000}}}", "a number of more than 100 characters"),
     "a set": ("data: !!set {a, b}", "must hold texts, numbers, lists and sections"),

@@ -322,6 +322,26 @@ def test_concurrent_requests_unpack_a_large_map_once_and_in_pieces(
     assert len(checks) == 1
 
 
+def test_maps_are_kept_while_they_are_sent(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, checks, answer = [], [], plugin.AttentionPlugin._packed
+
+    def answered(*asked: Any) -> bytes:
+        sent.append(answer(*asked))
+        return sent[-1]
+
+    monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", 0)
+    monkeypatch.setattr(plugin, "unpacked_pieces", lambda *given: checks.append(1) or unpacked_pieces(*given))
+    monkeypatch.setattr(plugin.AttentionPlugin, "_packed", answered)
+    for item in (0, 1, 0, 1):
+        board.get("/map", **PLACE, item=item)
+    assert sent[0] is sent[2]
+    assert sent[1] is sent[3]
+    sent.clear()
+    for item in (2, 0):
+        board.get("/map", **PLACE, item=item)
+    assert len(checks) == 4, "those that have been sent were removed"
+
+
 def test_a_truncated_file_shows_its_complete_events(tmp_path: Path) -> None:
     def use(writer: SummaryWriter) -> None:
         for step in range(3):

@@ -94,7 +94,7 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
     file = expanded(path, "data.path")
     try:
         if not file.is_dir():
-            return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.exists() else None
+            return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
         files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS and inner.is_file())
     except OSError as error:  # a name that is too long, a folder without permission
         raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None

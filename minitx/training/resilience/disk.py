@@ -26,10 +26,12 @@ class TolerantFiles(RunFiles):
             RunFailed: the last save has failed.
         """
         if reason := self.failures.get(self.last.name):
-            kept = "there is no last.ckpt" if self.saved is None else f"last.ckpt is of step {self.saved:,}"
+            kept, advice = f"last.ckpt is of step {self.saved:,}", "resume from it with --resume"
+            if not self.last.exists():
+                kept, advice = "there is no last.ckpt", "start again"
             raise RunFailed(
                 f"{self.folder}: the end of training could not be saved ({reason}); {kept}: once the folder can be "
-                f"written, {'start again' if self.saved is None else 'resume from it with --resume'}"
+                f"written, {advice}"
             )
 
     @contextmanager

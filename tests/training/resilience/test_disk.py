@@ -116,6 +116,9 @@ def test_a_run_whose_last_save_fails_can_be_resumed(small: Any, folder: Path, di
     assert saved(folder) == 4
     assert minitx.load(folder, device="cpu")
     assert train(config, resume=True)["steps"] == saved(folder) == 8
+    removed = {9: lambda: (disk.fill(), shutil.rmtree(folder))}
+    with acting(removed), pytest.raises(RunFailed, match=r"there is no last.ckpt: .*, start again"):
+        train(small(trainer={**STEPS, "max_steps": 10}), resume=True)
 
 
 def test_results_that_cannot_be_written_are_printed(
