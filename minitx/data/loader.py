@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from importlib import import_module
 
 import torch
@@ -29,6 +29,9 @@ class TrainingBatches:
     labels in the step: the loss is the mean over all labels of the step, as in one larger batch, and not a mean of
     means."""
 
+    def __post_init__(self) -> None:
+        self._stages = curriculum(self.task)
+
     def __len__(self) -> int:
         return self.total
 
@@ -46,10 +49,6 @@ class TrainingBatches:
             return step
         labels = reduce(torch.add, [(batch.labels != IGNORE).sum() for batch in step])
         return [replace(batch, step_labels=labels) for batch in step]
-
-    @cached_property
-    def _stages(self) -> list[tuple[int, Task]]:
-        return curriculum(self.task)
 
 
 def curriculum(task: Task) -> list[tuple[int, Task]]:

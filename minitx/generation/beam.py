@@ -131,8 +131,7 @@ class _Search:
             torch.zeros((batch, beams), dtype=torch.long, device=device),
         )
         self.finished = self.all  # of the prompts that are not settled
-        # [B, 1], whether a running beam can become better than the worst of these
-        self.improvable = torch.ones((batch, 1), dtype=torch.bool, device=device)
+        self.improvable = torch.ones((batch, 1), dtype=torch.bool, device=device)  # a running beam can still be better
 
     def summed(self, logs: Tensor, before: Tensor) -> Tensor:
         """Log-probabilities [B K, V] of the next token plus those of the tokens before it [B, K]: [B, K V]."""

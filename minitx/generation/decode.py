@@ -96,16 +96,14 @@ def steps(
     for count in range(max_new_tokens):
         with torch.inference_mode():
             if held >= limit:
-                cache, held, program = None, 0, None
+                cache, held = None, 0
                 ids = history[:, -max(limit // 2, 1) :]
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
             if cache is None:
-                cache = model.start(*source)
-                logits = model.step(ids, cache, keep)[:, -1]
-            else:
-                if program is None and stepper:
-                    program = stepper(model, cache, capacity)
-                logits = (program(ids) if program else model.step(ids, cache))[:, -1]
+                cache, program = model.start(*source), None
+            elif program is None and stepper:
+                program = stepper(model, cache, capacity)
+            logits = (program(ids) if program else model.step(ids, cache, keep))[:, -1]
             held += ids.size(1)
             processed = logits if logits_processor is None else logits_processor(logits, history, history_keep, count)
             new = sampler(processed, rows.indices)

@@ -6,8 +6,7 @@ Legend: B batch, T target tokens, S source tokens, D d_model, V vocabulary.
 
 import functools
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
+from importlib import import_module, util
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,16 +51,14 @@ class _Decoder(_Model):
     compute_step: Callable[..., Tensor]
 
     def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts.
-
-        By the modules, compute_step, or where the extra is there by a replay of it, which gives the same logits sooner.
-        """
-        return replay.step(self, ids, cache, keep) if (replay := _replay()) else self.compute_step(ids, cache, keep)
+        """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts."""
+        replay = _replay()  # of compute_step: the same logits sooner
+        return replay.step(self, ids, cache, keep) if replay else self.compute_step(ids, cache, keep)
 
 
 @functools.cache
 def _replay() -> Any:
-    extra = find_spec("minitx.compilation")  # an empty folder is found too
+    extra = util.find_spec("minitx.compilation")  # an empty folder is found too
     return import_module("minitx.compilation.replay") if extra and extra.origin else None
 
 
