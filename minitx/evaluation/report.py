@@ -81,10 +81,10 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
 
 def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[int, dict[str, Any]]:
     """Figures for each length of the question; lengths without held-out questions or positions are skipped."""
-    task, figures = predictor.task, {}
+    task, special, figures = predictor.task, predictor.tokenizer.special, {}
     assert isinstance(task, QuestionTask)
     limit = max_positions(predictor.model)
-    for length in lengths:
+    for length in progress(lengths, "by length", total=len(lengths), unit=" lengths"):
         try:
             of_length = task.of_length(length)
             of_length.vocabulary = predictor.tokenizer
@@ -93,7 +93,8 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             continue
         if limit is not None and positions(predictor.architecture, of_length.reach) > limit:
             break  # the end of a table of learned positions
-        figures[length] = _figures(_scores(predictor, examples))
+        scores = evaluate(predictor.model, examples, predictor.architecture, special, not task.metrics)
+        figures[length] = _figures(scores)
     return figures
 
 

@@ -44,8 +44,9 @@ def compositions(model: Transformer) -> list[Composition]:
     of W_QK^T W_OV (q), W_QK W_OV (k) and W_OV' W_OV (v), each divided by the norms of its two factors: 1 / sqrt(D) for
     random matrices. Keys and values of cross-attention read the heads of the encoder.
 
-    The gain of a pre-norm layer's norm, and a LayerNorm's subtraction of the mean, count as part of the reader.
-    Position schemes, qk_norm and norms of what a sublayer adds are left out.
+    The gain of a pre-norm layer's norm, and a LayerNorm's subtraction of the mean, count as part of the reader; those
+    of the norm of what a sublayer adds (sandwich norms) as part of the writer. Position schemes and qk_norm are left
+    out.
     """
     maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
     heads = {path: [part for part in all_parts(model)["heads"] if part.site == f"{path}.z"] for path in maps}

@@ -68,8 +68,13 @@ def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     if title is not None:
-        figure.suptitle(title, x=0.01, ha="left")
+        figure.suptitle(printable(title), x=0.01, ha="left")
     return figure
+
+
+def printable(title: str) -> str:
+    """A title with its control characters escaped, and those of direction, which would reorder it."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in title)
 
 
 def legend_beside(axes: Axes, title: str = "", columns: int = 1) -> None:

@@ -36,7 +36,8 @@ MAX_ITEMS = MAX_MAPS + 1
 """Items of one event, a header and maps: TensorBoard makes a key for each that an untrusted event claims to have."""
 MAX_CACHED_SERIES = 16
 """Time series whose blob keys are cached between requests."""
-
+MAX_CACHED_HEADERS = 16
+"""Headers that are kept, each of at most a megabyte, with the outcome of their check."""
 MAX_CHECKED_BYTES = 2**26
 """Packed maps that are kept with the outcome of their check, besides those that are being sent."""
 IDLE_REFERENCES = 2
@@ -55,6 +56,7 @@ class AttentionPlugin(TBPlugin):
         self._data = context.data_provider
         self._steps: dict[tuple[Any, ...], list[int]] = {}  # by experiment, run, tag and state of the series
         self._series: dict[tuple[str, str, str], Series] = {}  # by experiment, run and tag; the latest read is last
+        self._headers: dict[bytes, dict[str, Any] | str] = {}  # by hash of the content: a valid header, or an error
         self._outcomes: dict[tuple[Any, ...], bytes | str] = {}  # by content: a valid map, or an error
         # Untrusted items are read and checked by one thread: memory does not grow with the number of requests.
         self._reader = ThreadPoolExecutor(max_workers=1)
@@ -94,8 +96,18 @@ class AttentionPlugin(TBPlugin):
         return http_util.Respond(request, {"runs": runs}, "application/json")
 
     def _header(self, request: Request) -> Response:
-        header = self._reader.submit(lambda: read_header(self._blob(request, 0))).result()
+        header = self._reader.submit(self._checked_header, request).result()
         return http_util.Respond(request, header, "application/json")
+
+    def _checked_header(self, request: Request) -> dict[str, Any]:
+        """The header of the event. Each content is checked once for all requests."""
+        blob = self._blob(request, 0)
+        key = hashlib.sha256(blob).digest()
+        outcome = self._headers.pop(key, None) or _header_or_error(blob)
+        self._headers = dict([*self._headers.items(), (key, outcome)][-MAX_CACHED_HEADERS:])
+        if isinstance(outcome, str):
+            raise ConfigError(outcome)
+        return outcome
 
     def _map(self, request: Request) -> Response:
         """A map in its stored bytes, after a check that they unpack to the size in the header."""
@@ -104,7 +116,7 @@ class AttentionPlugin(TBPlugin):
 
     def _packed(self, request: Request, number: int) -> bytes:
         """The map with this number."""
-        shapes = sizes(read_header(self._blob(request, 0)))
+        shapes = sizes(self._checked_header(request))
         if not 0 <= number < len(shapes):
             raise ConfigError(f"item must be from 0 to below {len(shapes)}, the number of maps, got {number}")
         return self._checked(self._blob(request, number + 1), shapes[number])
@@ -171,6 +183,13 @@ class AttentionPlugin(TBPlugin):
             tb_logging.get_logger().info("minitx: the data provider failed", exc_info=True)
             message = "no such event" if isinstance(error, NotFoundError) else type(error).__name__
             raise ConfigError(f"TensorBoard could not read these attention maps ({message})") from None
+
+
+def _header_or_error(blob: bytes) -> dict[str, Any] | str:
+    try:
+        return read_header(blob)
+    except ConfigError as error:
+        return str(error)
 
 
 def _served(route: Route) -> Callable[..., Any]:

@@ -59,6 +59,10 @@ def add_hyperparameters(
         add_values(writer, parts, None)
 
 
+UNSHOWN = re.compile("[\0\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""A zero character, which HTML cannot represent, and those of direction, which reorder what is around them."""
+
+
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table for TensorBoard's text tab, each cell as code, none of it as markup."""
     lines = [header, ["---"] * len(header), *([_cell(text) for text in row] for row in rows)]
@@ -68,7 +72,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _cell(text: str) -> str:
     """Escape text: every character that HTML or Markdown may interpret becomes a character reference."""
     special = string.punctuation + "\r\n\t"
-    text = text.replace("\0", r"\x00")  # the one character that HTML cannot represent
+    text = UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
     escaped = "".join(f"&#{ord(char)};" if char in special else char for char in text)
     lines = re.sub(r"&#13;&#10;|&#13;|&#10;", "<br>", escaped)
     return f"<code>{lines.replace('  ', '&#160; ')}</code>"

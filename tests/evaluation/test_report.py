@@ -56,10 +56,13 @@ def test_figures_are_those_of_the_split(split: str | None) -> None:
     assert figures["examples"] == {"test": 20, "validation": 19}[split or "test"]
 
 
-def test_figures_by_length_are_those_of_each_length() -> None:
+def test_figures_by_length_are_those_of_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(report, "progress", lambda parts, *about, **_: shown.append((*parts, *about)) or parts)
     predictor = answering()
     by_length = evaluation_report(predictor, lengths="3:7")["by_length"]
     assert list(by_length) == [3, 4, 5, 6, 7], "also past what the model was trained on"
+    assert (3, 4, 5, 6, 7, "by length") in shown
     task = predictor.task
     assert isinstance(task, SequenceTask)
     for length, figures in by_length.items():

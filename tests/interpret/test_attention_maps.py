@@ -91,7 +91,7 @@ def test_one_image_holds_every_head_with_its_tokens(
     maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]
 ) -> None:
     maps.tokens["target"][1][0] = "$a_1$"  # no formula
-    maps.save_png(tmp_path / "maps.png", example=1)
+    maps.save_image(tmp_path / "maps.png", example=1, title="$a$ \u202eb\x07")
     assert Image.open(tmp_path / "maps.png").format == "PNG"
     axes = saved_figures[0].axes[0]
     drawn = iter(axes.images)
@@ -105,6 +105,7 @@ def test_one_image_holds_every_head_with_its_tokens(
     assert list(drawn) == []
     texts = [text.get_text() for text in axes.texts]
     assert texts.count("$a_1$") == 2 * 1 + 2 * H + 2 * 1, "rows once for a layer, columns for each head"
+    assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
 
 
 def test_attention_maps_are_those_of_one_forward() -> None:

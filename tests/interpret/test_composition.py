@@ -37,14 +37,17 @@ def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
         read(attention.v_proj, other, group),
     )
     o = attention.o_proj.weight.double()[:, head * attention.d_head : (head + 1) * attention.d_head]
+    if (norm := getattr(layer, add_norm).output_norm) is not None:
+        centred = identity - 1 / 16 if isinstance(norm, torch.nn.LayerNorm) else identity
+        o = torch.diag(norm.weight.double()) @ centred @ o
     return o @ v, q.T @ k
 
 
-@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize(("norm", "sandwich"), [("layernorm", False), ("layernorm", True), ("rmsnorm", True)])
 @every_architecture
 @torch.no_grad()
-def test_scores_are_norms_of_products(architecture: str, norm: str) -> None:
-    model = build_tiny(architecture, n_kv_heads=2, norm=norm)
+def test_scores_are_norms_of_products(architecture: str, norm: str, sandwich: bool) -> None:
+    model = build_tiny(architecture, n_kv_heads=2, norm=norm, sandwich_norm=sandwich)
     found = compositions(model)
     for writer, reader, through, score in found:
         (ov, _), (reads_v, reads_qk) = maps(model, writer), maps(model, reader)

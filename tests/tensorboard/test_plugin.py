@@ -23,7 +23,15 @@ from tensorboard.compat.proto.types_pb2 import DataType
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import plugin
-from minitx.tensorboard.map_format import MAX_HEADER_BYTES, MAX_LABELS, MAX_MAPS, Statistic, encode, unpacked_pieces
+from minitx.tensorboard.map_format import (
+    MAX_HEADER_BYTES,
+    MAX_LABELS,
+    MAX_MAPS,
+    Statistic,
+    encode,
+    read_header,
+    unpacked_pieces,
+)
 from minitx.tensorboard.plugin_loader import STEPS, AttentionLoader
 from minitx.tensorboard.writer import add_maps
 
@@ -298,10 +306,10 @@ def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
             assert board.get("/map", **place, item=0).data == items()[1], "the others are shown"
 
 
-def test_concurrent_requests_unpack_a_large_map_once_and_in_pieces(
+def test_concurrent_requests_check_a_header_once_and_unpack_a_large_map_once_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, checks = 4096, []
+    size, checks, headers = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
     parts = [*with_header(heads=[1, 1], statistics=[], extras=[], **labels)[:1], content, content]
@@ -313,13 +321,14 @@ def test_concurrent_requests_unpack_a_large_map_once_and_in_pieces(
         return unpacked_pieces(*arguments)
 
     monkeypatch.setattr(plugin, "unpacked_pieces", counted)
+    monkeypatch.setattr(plugin, "read_header", lambda blob: headers.append(blob) or read_header(blob))
     tracemalloc.start()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(board.get, "/map", run=".", tag="cross/x", step=1, item=n % 2) for n in range(8)]
         assert all(one.result().data == parts[1] for one in asked)
     assert tracemalloc.get_traced_memory()[1] < size**2, "less than one unpacked map"
     tracemalloc.stop()
-    assert len(checks) == 1
+    assert (len(checks), len(headers)) == (1, 1)
 
 
 def test_maps_are_kept_while_they_are_sent(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:

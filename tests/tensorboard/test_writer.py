@@ -14,7 +14,7 @@ from tensorboard.plugin_util import markdown_to_safe_html
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.interpret import images
-from minitx.tensorboard.writer import add_attention, markdown_table
+from minitx.tensorboard.writer import UNSHOWN, add_attention, markdown_table
 
 
 def written(folder: Path, use: Callable[[SummaryWriter], None]) -> EventAccumulator:
@@ -87,12 +87,14 @@ CHARACTERS = st.characters(exclude_characters="\r", exclude_categories=["Cs"])
 
 
 @given(st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=4))
-@example(["a\0b"])
+@example(["a\0b", "a\u202eb"])
 def test_every_text_stays_in_its_cell(texts: list[str]) -> None:
     table = markdown_table(["column"] * len(texts), [texts])
     assert "|" not in re.sub(r"^\| | \| | \|$", "", table.split("\n")[2])
     cells = rows(table)[2]
-    assert [plain(Visible(cell).text) for cell in cells] == [plain(text).replace("\0", r"\x00") for text in texts]
+    shown = [plain(UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)) for text in texts]
+    assert [plain(Visible(cell).text) for cell in cells] == shown
+    assert not UNSHOWN.search(table)
 
 
 @pytest.mark.parametrize(
