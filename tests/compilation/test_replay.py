@@ -1,5 +1,6 @@
 """A replayed step computes what the model's own step computes; fused linear maps round differently."""
 
+import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -254,16 +255,35 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
     assert len(seen) == 2
 
 
-def test_a_step_with_gradients_or_several_tokens_is_not_replayed() -> None:
+def test_a_step_with_gradients_padding_or_several_tokens_is_not_replayed() -> None:
     model = build_tiny("decoder_only", "rope")
     ours, replayed, ids = model.start(), model.start(), torch.randint(11, (ROWS, 40))
     for tokens in (3, *[1] * 9, 2, *[1] * 9):
         with torch.inference_mode():
             same_step(model, ids[:, :tokens], replayed, ours)
         assert (replayed in REPLAYED) == (tokens == 1)
+    keep = torch.tensor([[True], [False], [True]])
+    with torch.inference_mode():
+        expected = model.compute_step(ids[:, :1], ours, keep)
+        torch.testing.assert_close(model.step(ids[:, :1], replayed, keep), expected)
+        same_step(model, ids[:, :1], replayed, ours)
     cache = model.start()
     assert [model.step(ids[:, :1], cache).requires_grad for _ in range(2)] == [True, True]
     assert cache not in REPLAYED
+
+
+def test_another_model_or_a_compiled_part_takes_its_own_steps() -> None:
+    model = build_tiny("decoder_only", "rope")
+    other = copy.deepcopy(model)
+    with torch.inference_mode():
+        other.head.weight.mul_(2)
+        ours, replayed, ids = started(model), started(model), torch.randint(11, (ROWS, 1))
+        for one in [model] * 9 + [other] * 9 + [model]:
+            same_step(one, ids, replayed, ours)
+        layer: Any = model.decoder.layers[0]
+        layer._compiled_call_impl = layer._call_impl  # as layer.compile() sets it
+        same_step(model, ids, compiled := started(model), started(model))
+    assert REPLAYED[compiled]._known is None
 
 
 def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
