@@ -212,8 +212,8 @@ TARGETS = (
     Target(
         "associative_recall-zoology",
         "zoology's own setting: 4 pairs of 8,192 symbols, 4 queries among 48 random values, 1 head; after stages with "
-        "fewer pairs and values. The first layer attends to two tokens; a quarter of each head is rotated, and the rest "
-        "compares symbols at any distance",
+        "fewer pairs and values. The first layer attends to two tokens; a quarter of each head is rotated, and the "
+        "rest compares symbols at any distance",
         "about 100 %",
         ">= 99 % in 30 minutes",
         overrides=(
