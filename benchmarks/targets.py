@@ -212,8 +212,8 @@ TARGETS = (
     Target(
         "associative_recall-zoology",
         "zoology's own setting: 4 pairs of 8,192 symbols, 4 queries among 48 random values, 1 head; after stages with "
-        "fewer pairs and values. The first layer sees two tokens; a quarter of each head is rotated, and the rest "
-        "compares symbols at any distance",
+        "fewer pairs and values. The first layer attends to two tokens; a quarter of each head is rotated, and the "
+        "rest compares symbols at any distance",
         "about 100 %",
         ">= 99 % in 30 minutes",
         overrides=(
@@ -263,7 +263,7 @@ TARGETS = (
     Target(
         "copy_distinct",
         "no symbol twice, 150 symbols, trained on length 1-50, tested on 51-150 (Huang et al. 2025); the first layer "
-        "sees two tokens, the second has no positions",
+        "attends to two tokens, the second has no positions",
         "99.86 % at 51-100, 98.74 % at 101-150",
         ">= 99 %, >= 97 %",
         lengths="1:150",
