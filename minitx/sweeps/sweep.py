@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import config_from_dict
 from minitx.data.text.work_progress import progress
 from minitx.plotting.curves import Curve, accuracy_by_length
@@ -54,6 +54,10 @@ def sweep(
     except (KeyboardInterrupt, SystemExit):
         print_line("stopped; the same command resumes the sweep")
         raise
+    except FileNotFoundError as error:
+        if not str(error.filename).startswith(study):
+            raise
+        raise RunFailed(f"{study} was removed during the sweep: the same command starts it again") from None
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

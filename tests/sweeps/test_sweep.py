@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from minitx.cli.config_parser import Parser
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.sweeps import grid, trials, worker
 from minitx.sweeps import sweep as sweeping
 from minitx.sweeps.plan import GRID, Plan, SearchOptions, plan
@@ -216,6 +217,18 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
     place.touch()
     for words in (["--out", str(place)], ["--run.folder", str(place)], ["--study", str(place / "study")]):
         assert f"{place}" in refused("sweep", *SMALL, "--seeds=1", "--run.folder", str(tmp_path / "runs"), *words)
+
+
+def test_a_study_that_is_removed_is_a_sentence(planned: Any, processes: InProcess, monkeypatch: Any) -> None:
+    made = planned()
+
+    def start(*_claimed: Any) -> InProcess:
+        shutil.rmtree(made.folder)
+        return processes
+
+    monkeypatch.setattr(sweeping, "start", start)
+    with pytest.raises(RunFailed, match=r"study.journal was removed during the sweep"):
+        sweep(made)
 
 
 @pytest.mark.slow
