@@ -149,6 +149,10 @@ def test_options_that_another_name_drops_are_listed(file: Callable) -> None:
             ["--model.position", "b", "--model.position.name", "c", "--model.position.base", "5"],
             {"name": "c", "base": 5},
         ),
+        (
+            ["--model.position", "b", "--model.position.base", "5", "--model.position.name", "c"],
+            {"name": "c", "base": 5},
+        ),
         (["--model.position.name", "c", "--model.position", "b"], {"name": "b"}),
     ],
     ids=str,
