@@ -62,7 +62,7 @@ def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:
     try:
         print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
     except OSError as error:
-        unwritten.extend([] if to_errors else [error])
+        unwritten[:] = unwritten if to_errors else [error]  # the last one alone: there may be thousands
 
 
 unwritten: list[OSError] = []
