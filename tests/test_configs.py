@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.targets import TARGETS
 from minitx.data.text import corpora
+from minitx.training.api import resolved
 from minitx.training.api import train_config as train
 from short_configs import config_from_words, short, shortened
 from tests.training.interrupting import assert_same_run, break_off
@@ -26,6 +28,13 @@ def test_it_trains_two_steps(path: Path, tmp_path: Path) -> None:
     results = train(shortened(path, tmp_path))
     assert results["steps"] == 2
     assert math.isfinite(results["loss"])
+
+
+def test_the_variants_of_a_config_pass_all_checks(tmp_path: Path) -> None:
+    """The rows of docs/results.md, which headers of configs name as well."""
+    for target in TARGETS:
+        if target.overrides:
+            resolved(shortened(FOLDER / f"{target.stem}.yaml", tmp_path, 2, *target.overrides))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def check_metric(config: StopConfig, task: Task) -> None:
     metrics = [*answers, "token_accuracy", "loss"]
     limited = config.at_least is not None or config.at_most is not None
     if config.metric not in metrics and (config.metric or limited):
-        expected, got = f"{', '.join(metrics[:-1])} or {metrics[-1]}", config.metric or "null, which no limit is for"
+        expected, got = f"{', '.join(metrics[:-1])} or {metrics[-1]}", config.metric or "null: a limit needs one"
         raise ConfigError(f"trainer.stop_when.metric must be {expected} for this task, got {got}")
 
 
