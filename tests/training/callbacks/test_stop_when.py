@@ -77,7 +77,7 @@ def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
         ({"metric": "perplexity"}, r"trainer\.stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
         ({"metric": "bleu"}, r"trainer\.stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
         ({"at_least": 0.9}, r"trainer\.stop_when\.metric must be exact_match, .* for this task, got null"),
-        ({"at_most": 0.9}, r"trainer\.stop_when\.metric must be .* got null, which a limit needs one"),
+        ({"at_most": 0.9}, r"trainer\.stop_when\.metric must be .* got null: a limit needs one"),
         ({"metric": "loss", "at_least": 1.0}, r"trainer\.stop_when\.at_most is for loss, got at_least 1\.0"),
         ({"metric": "exact_match", "at_most": 1.0}, r"trainer\.stop_when\.at_least is for exact_match, got at_most"),
     ],
