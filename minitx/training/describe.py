@@ -19,6 +19,8 @@ from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
+KERNEL_EXAMPLES = 64
+"""Examples of a forward that shows the attention kernels: they depend on the lengths, not on how many there are."""
 
 
 class Cost(NamedTuple):
@@ -81,7 +83,7 @@ def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
     model = copy.deepcopy(run.model).to(device, TRUE_DTYPES.get(precision)).train()
     dtype = MIXED_DTYPES.get(precision)
     with training_kernel(kernel), torch.autocast(device, dtype, enabled=dtype is not None):
-        names = attention_kernels(model, batch.to(device).model_inputs())
+        names = attention_kernels(model, batch.slice(0, KERNEL_EXAMPLES).to(device).model_inputs())
     lines: dict[str, dict[str, None]] = {}
     for path, name in names.items():
         stack, _, kind = path.partition(".layers.")

@@ -23,6 +23,8 @@ from minitx.training.losses import cross_entropy
 from minitx.training.resolve import ResolvedRun
 
 FP32, BF16 = "32-true", "bf16-mixed"
+RACE_EXAMPLES = 1024
+"""Examples of the batch that is raced at most: more take longer and give the same ratio."""
 
 
 class Numerics(NamedTuple):
@@ -66,7 +68,7 @@ def measure(run: ResolvedRun, candidates: dict[str, Numerics]) -> Seconds:
     config = run.config.model
     with torch.random.fork_rng(devices=[]):
         model = build_model(replace(config, n_layers=1, n_decoder_layers=1 if config.n_decoder_layers else None))
-        batch = first_batch(run.config, run.task)
+        batch = first_batch(run.config, run.task).slice(0, RACE_EXAMPLES)
 
         def step(numerics: Numerics) -> None:
             model.zero_grad()

@@ -64,14 +64,17 @@ def check_memory(config: ModelConfig) -> None:
 def check_batch(task: Task, config: Config) -> None:
     """Refuse a batch whose activations exceed the memory of this machine and of its GPU, with a ConfigError.
 
-    For the backward, each layer keeps at least its input, the input's norm, the queries and the attended values.
+    For the backward, each layer keeps at least the inputs of attention and of the feed-forward network, the queries,
+    the attended values and the network's inner values; with recomputed activations its input alone.
     """
     available, model = memory_bytes(), config.model
     if available is not None and torch.cuda.is_available():
         available = max(available, torch.cuda.get_device_properties(0).total_memory)
     tokens = positions(model.architecture, task.longest)
-    kept = min(model.n_layers, model.decoder_layers) * (1 if config.trainer.recompute_activations else 4)
-    needed = task.batch_size * tokens * kept * model.d_model * ACTIVATION_BYTES
+    d_ff = 4 * model.d_model if model.d_ff is None else model.d_ff
+    kept = model.d_model if config.trainer.recompute_activations else 4 * model.d_model + d_ff  # values of a layer
+    layers = min(model.n_layers, model.decoder_layers)
+    needed = task.batch_size * tokens * layers * kept * ACTIVATION_BYTES
     if available is not None and needed > available:
         raise ConfigError(
             f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "
