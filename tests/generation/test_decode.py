@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from minitx.generation.decode import generate, steps
-from minitx.generation.sampling import greedy
-from small_models import build_tiny
 
 VOCABULARY = 12
 PAD, EOS = 0, 2
@@ -55,11 +53,6 @@ def write(model: Any, ids: list[list[int]], *source: Tensor, **options: Any) -> 
     return generate(model, torch.tensor(ids), *source, **options).ids.tolist()
 
 
-def test_decoding_ends_with_the_last_row_and_earlier_ones_get_padding() -> None:
-    model = Scripted([5, EOS, EOS, 9, 9], [6, 7, 8, EOS, 9], [EOS, EOS, 9, 9, 9])
-    assert write(model, [[3], [3], [3]]) == [[5, EOS, PAD, PAD], [6, 7, 8, EOS], [EOS, PAD, PAD, PAD]]
-
-
 def test_the_prompt_is_read_once_and_then_each_new_token() -> None:
     model, keep = Scripted([5, 6, 7], [8, EOS, 9]), torch.tensor([[True, True], [False, True]])
     write(model, [[3, 4], [PAD, 4]], max_new_tokens=3, keep=keep)
@@ -93,36 +86,10 @@ def test_a_prompt_as_long_as_the_context_is_read_whole_before_it_is_halved() -> 
 
 def test_padding_stays_hidden_in_the_last_half_of_a_context() -> None:
     model = Scripted([5, 6], [5, 6])
-    ids, keep = left_padded([[3, 4, 5, 6, 7, 8, 9, 10], [11]])
-    write(model, ids, keep=keep, context=8, max_new_tokens=2)
+    keep = torch.tensor([[True] * 8, [False] * 7 + [True]])
+    write(model, [[3, 4, 5, 6, 7, 8, 9, 10], [PAD] * 7 + [11]], keep=keep, context=8, max_new_tokens=2)
     assert len(model.starts) == 2
     assert model.reads[1] == ([[8, 9, 10, 5], [PAD, PAD, 11, 5]], [[True] * 4, [False, False, True, True]])
-
-
-# ---- real models, against forwards without a cache -------------------------------------------------------------------
-
-
-def left_padded(rows: list[list[int]]) -> tuple[list[list[int]], Tensor]:
-    longest = max(map(len, rows))
-    keep = torch.arange(longest) >= longest - torch.tensor([[len(row)] for row in rows])
-    return [[PAD] * (longest - len(row)) + row for row in rows], keep
-
-
-def test_a_context_is_what_a_model_without_cache_would_see() -> None:
-    model, recorded = build_tiny("decoder_only", "sinusoidal"), list[Tensor]()
-
-    def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        recorded.append(logits)
-        return greedy(logits)
-
-    written = write(model, [[3, 4]], max_new_tokens=30, context=8, eos=-1, sampler=choose)[0]
-    seen, everything = [3, 4], [3, 4]
-    for token, logits in zip(written, recorded, strict=True):
-        if len(seen) > 8:  # eight tokens have been read and another was generated: the newest four remain
-            seen = everything[-4:]
-        with torch.no_grad():
-            torch.testing.assert_close(model(torch.tensor([seen]))[0, -1], logits[0], atol=1e-4, rtol=0)
-        seen, everything = [*seen, token], [*everything, token]
 
 
 def test_a_row_without_a_possible_token_has_no_log_probability() -> None:

@@ -1,7 +1,6 @@
 """Rows of a batch: those that have ended leave it, each has its own random numbers, and none depends on the others."""
 
 import math
-from functools import cache
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, DecodeStep, generate, steps
-from minitx.generation.logits_processors import combine_processors
-from minitx.generation.sampling import NUMBERS_AT_ONCE, sampler
 
 VOCABULARY, PAD, EOS = 12, 0, 2
 
@@ -133,49 +130,3 @@ def test_the_source_of_rows_that_leave_is_removed_too() -> None:
     assert len(model.sources) > 1
     assert all(source == [COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1] for source in model.sources[1:])
     assert written[COMPACT_FROM_ROWS:].tolist() == [row[:6] for row in rows[COMPACT_FROM_ROWS:]]
-
-
-def test_scores_are_the_models_own_before_penalties_and_filters() -> None:
-    model = Reading([[5, 6, 7]], certainty=1.0)
-    adjust = combine_processors([EOS], repetition_penalty=9.0)
-    choose = sampler([torch.Generator().manual_seed(1)], temperature=0.01, top_k=1)
-    logs = [column.log_probability for column in run(model, 3, scores=True, logits_processor=adjust, sampler=choose)]
-    expected = math.log(math.e / (math.e + VOCABULARY - 1))
-    assert [float(log) for log in logs if log is not None] == pytest.approx([expected] * 3, abs=1e-5)
-    assert all(column.log_probability is None for column in run(Reading([[5, 6, 7]]), 3))
-
-
-# ---- random numbers of each row --------------------------------------------------------------------------------------
-
-
-def seeds(*numbers: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(number) for number in numbers]
-
-
-class Level:
-    """Everything is as likely everywhere, the end a little less."""
-
-    def start(self) -> Pages:
-        return Pages(10**6)
-
-    def step(self, ids: Tensor, cache: Pages, keep: Tensor | None = None) -> Tensor:
-        cache.length += ids.size(1)
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        logits[..., EOS] = -1.5
-        return logits
-
-
-@cache
-def draws(*numbers: int, limit: int = NUMBERS_AT_ONCE + 6) -> list[list[int]]:
-    ids = torch.full((len(numbers), 1), 3)
-    written = generate(Level(), ids, max_new_tokens=limit, eos=EOS, pad=PAD, sampler=sampler(seeds(*numbers))).ids  # type: ignore[arg-type]
-    return [until_the_end(row) for row in written.tolist()]
-
-
-@given(st.lists(st.integers(0, 11), min_size=1, max_size=2 * COMPACT_FROM_ROWS), st.randoms(use_true_random=False))
-@settings(max_examples=6, deadline=None)
-def test_a_row_samples_the_same_in_any_batch_and_order(numbers: list[int], random: Any) -> None:
-    """Rows end at different times, and the others continue with their own numbers, past those generated ahead."""
-    alone = {number: draws(number)[0] for number in numbers}
-    random.shuffle(numbers)
-    assert draws(*numbers) == [alone[number] for number in numbers]

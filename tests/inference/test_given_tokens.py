@@ -37,17 +37,6 @@ def test_both_layouts_have_the_same_texts_and_splits() -> None:
         assert example_texts(TASK.examples(split, 50), TASK.vocabulary, 99) == texts
 
 
-def test_a_typed_question_is_divided_like_an_example() -> None:
-    pairs = TASK.examples("test", 60)
-    questions, _ = example_texts(pairs, TASK.vocabulary, 99)
-    given = pairs.prompt("decoder_only", SPECIAL).given
-    for row, question in enumerate(questions):
-        read, fed = TASK.divide(TASK.vocabulary.encode_question(question))
-        assert read == pairs.source[row][pairs.source_keep[row]].tolist()
-        assert fed == given[row, : len(fed)].tolist()
-        assert bool((given[row, len(fed) :] == IGNORE).all())
-
-
 @pytest.mark.parametrize(
     ("architecture", "prefix_lm"), [("decoder_only", False), ("decoder_only", True), ("encoder_decoder", False)]
 )
