@@ -45,7 +45,8 @@ def test_a_special_token_that_a_tokenizer_lacks_forbids_no_other(predictor: Pred
     assert last not in CHARACTERS.special
     with torch.no_grad():
         lacking.model.encoder.norm.bias.fill_(1.0)
-        lacking.model.head.weight[last] = 10.0  # with this bias the likeliest token everywhere
+        lacking.model.head.weight[[*lacking.tokenizer.special]] = 20.0
+        lacking.model.head.weight[last] = 10.0  # with this bias the likeliest token but for special ones
     assert lacking.generations(["<mask>"], GenerationOptions())[0][0].ids == [last]
     assert [step["id"] for step in filled(lacking, [MASK], {}) if "id" in step] == [last]
 

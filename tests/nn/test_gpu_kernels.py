@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minitx.nn import scaled_dot_product_attention
 from minitx.nn.flex import flex_attention
+from small_models import keep_of
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -27,10 +28,7 @@ def inputs(tokens: int, dtype: torch.dtype, kv_heads: int = 4) -> list[Tensor]:
 
 def padding(tokens: int) -> Tensor:
     """Keys of row 0 end after two thirds; row 1 has no real key at all."""
-    keep = torch.ones(2, tokens, dtype=torch.bool, device="cuda")
-    keep[0, 2 * tokens // 3 :] = False
-    keep[1] = False
-    return keep[:, None, None]
+    return keep_of(2 * tokens // 3, 0, width=tokens)[:, None, None].cuda()
 
 
 def agree(out: Tensor, parts: list[Tensor], *, mask: Tensor | None, causal: bool, tolerance: float, **rules) -> None:
