@@ -209,11 +209,8 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
     """Also in the middle of a generation, whose steps are replayed before and after."""
     model, seen = build_tiny("decoder_only", "rope"), []
 
-    @contextmanager
-    def hooked() -> Iterator[None]:
-        handle = model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
-        yield
-        handle.remove()
+    def hooked() -> Any:
+        return model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
 
     @contextmanager
     def training() -> Iterator[None]:
@@ -223,12 +220,8 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
 
     with torch.inference_mode():
         ours, replayed = (started(model) for _ in range(2))
-        for around in (
-            hooked,
-            partial(record_attention, model),
-            partial(torch.autocast, "cpu", torch.bfloat16),
-            training,
-        ):
+        autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+        for around in (hooked, partial(record_attention, model), autocast, training):
             for _ in range(2 * replay.MIN_STEPS):
                 same_step(model, draw(ROWS, 1), replayed, ours)
             assert REPLAYED[replayed].is_plain()
