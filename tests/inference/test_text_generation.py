@@ -17,9 +17,7 @@ from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS, IMPOSSIBLE, Generation
-from minitx.nn import POSITIONS
-from predictors import BLOCK, LONGEST, WRITING, built, bytewise, each_writer, forward, prompts
-from small_models import DECODERS, pairwise
+from predictors import BLOCK, WRITING, built, bytewise, each_writer, forward, prompts
 
 WAYS: list[dict[str, Any]] = [
     {},
@@ -175,15 +173,6 @@ def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: di
 
 
 # ---- how far it goes -------------------------------------------------------------------------------------------------
-
-
-@pairwise({
-    "options": [{}, {"num_beams": 2}], "position": sorted({*POSITIONS} - {"learned"}), "architecture": DECODERS,
-})  # fmt: skip
-def test_answers_may_exceed_the_trained_length(architecture: str, position: str, options: dict[str, Any]) -> None:
-    predictor = built(architecture, ends=False, position={"name": position})
-    limit = 2 * LONGEST + 3
-    assert len(predictor.generate("3 1", max_new_tokens=limit, **options).split()) == limit
 
 
 @pytest.mark.parametrize("text", [False, True])

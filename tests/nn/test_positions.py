@@ -27,9 +27,6 @@ def bias_of(scheme: NoPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Ten
     return scheme.bias(*((q, k) if scheme.bias_per_layer else (None, None)), scheme.prepare(q_pos, k_pos))
 
 
-# --- every scheme ---------------------------------------------------------------------------------------------------
-
-
 @every_direction
 @every_scheme
 def test_only_none_ignores_the_order(name: str, scheme: NoPositions, roughen) -> None:
@@ -54,9 +51,6 @@ def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
     close(rotate(scheme, half_q, pos).float(), rotated, 5e-2)
     if bias is not None:
         close(bias_of(scheme, half_q, half_q, pos, pos).float(), bias, 5e-2)
-
-
-# --- sinusoidal -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"base": 10.0}, {"base": 500.0}])

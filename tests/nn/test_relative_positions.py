@@ -17,18 +17,12 @@ def heads(length: int = 9, groups: int = H) -> Tensor:
     return torch.randn(2, groups, length, K)
 
 
-# ---- rope ------------------------------------------------------------------------------------------------------------
-
-
 def test_rope_ntk_scaling_stretches_the_slow_waves_only() -> None:
     plain, stretched = RotaryPositions(D, H, K, True), RotaryPositions(D, H, K, True, scaling="ntk", factor=8.0)
     ratio = plain.frequencies / stretched.frequencies
     assert ratio[0] == pytest.approx(1.0)
     assert ratio[-1] == pytest.approx(8.0, rel=1e-4)
     assert (ratio.diff() > 0).all()
-
-
-# ---- alibi -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6, 8, 12, 16])
@@ -39,9 +33,6 @@ def test_alibi_equals_bloom(count: int) -> None:
     # Theirs adds slope x key position, which differs from ours by a constant in each row: softmax does not see it.
     shift = ours - theirs
     torch.testing.assert_close(shift.tril(), shift[..., :1].expand_as(shift).tril(), atol=1e-5, rtol=1e-5)
-
-
-# ---- t5 --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -55,9 +46,6 @@ def test_t5_buckets_equal_t5(causal: bool, buckets: int, max_distance: int) -> N
     ours = T5Positions(D, H, K, causal, buckets, max_distance).bucket(distance)
     assert torch.equal(ours, theirs)
     assert torch.equal(T5Positions(D, H, K, True, buckets, max_distance, True).bucket(distance), theirs) != causal
-
-
-# ---- transformer-xl --------------------------------------------------------------------------------------------------
 
 
 def by_every_distance(scheme: TransformerXLPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -87,9 +75,6 @@ def test_transformer_xl_and_its_gradients_are_those_of_every_distance(pos: Tenso
     torch.testing.assert_close(bias, expected.float(), atol=1e-5, rtol=1e-5)
     found = torch.autograd.grad(bias, given, towards)
     torch.testing.assert_close(found, torch.autograd.grad(expected, given, towards.double()), atol=2e-5, rtol=1e-4)
-
-
-# ---- pope and fire ---------------------------------------------------------------------------------------------------
 
 
 def test_pope_is_the_sum_of_the_paper() -> None:
