@@ -141,7 +141,8 @@ def check_sources(model: Any, *sources: tuple[Tensor, ...]) -> None:
     with torch.inference_mode():
         for source in sources:
             ours, replayed = model.start(*source), model.start(*source)
-            model.step(bos, ours), model.step(bos, replayed)
+            for cache in (ours, replayed):
+                model.step(bos, cache)
             for _ in range(2 * replay.MIN_STEPS):
                 same_step(model, bos, replayed, ours)
 

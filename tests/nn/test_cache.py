@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minitx.nn import cache as nn_cache
 from minitx.nn.cache import FIRST_CAPACITY, Cache, LayerCache
-from small_models import DECODERS, PAIRINGS, build_tiny, close, draw, every_decoder, keep_of, pairwise
+from small_models import DECODERS, PAIRINGS, build_tiny, close, draw, every_decoder, keep_of, pairwise, run
 
 BEAMS, STEPS = 3, 12
 
@@ -56,9 +56,8 @@ class Decoding:
 
     def full(self, ids: Tensor, row: int) -> Tensor:
         """Logits [T, V] of a forward without a cache over one row's tokens [T]."""
-        return self.model(
-            *(part[None, row] for part in self.source[:1]), ids[None], *(part[None, row] for part in self.source[1:])
-        )[0]
+        src, keep = (part[row : row + 1] for part in self.source) if self.source else (None, None)
+        return run(self.model, src, ids[None], keep)[0]
 
     def steps(self, ids: Tensor, cache: Cache, pieces: list[int], keep: Tensor | None = None) -> Tensor:
         """The logits of step over ids cut into pieces."""
@@ -78,18 +77,11 @@ def test_pieces_equal_a_forward_over_each_row(
     Buffers grow more than once, or drop the tokens before a window.
     """
     monkeypatch.setattr(nn_cache, "FIRST_CAPACITY", 2)
-    decoding, prompts, keep = (
-        Decoding(architecture, 4, **variant),
-        [draw(n) for n in lengths],
-        keep_of(*lengths, left=True),
-    )
-    ids = draw(4, 6)
+    decoding, prompts = Decoding(architecture, 4, **variant), [draw(n) for n in lengths]
+    ids, keep = draw(4, 6), keep_of(*lengths, left=True)
     ids[keep] = torch.cat(prompts)
-    for pieces, rows, further in (
-        ([6], [2, 2, 0], [1] * 5),
-        ([2, 3, 1], [3, 1], [1, 3, 1]),
-        ([1] * 6, [0, 1, 2, 3], [5]),
-    ):
+    ways = ([6], [2, 2, 0], [1] * 5), ([2, 3, 1], [3, 1], [1, 3, 1]), ([1] * 6, [0, 1, 2, 3], [5])
+    for pieces, rows, further in ways:
         cache, new = decoding.start(), draw(len(rows), 5)
         logits = decoding.steps(ids, cache, pieces, None if keep.all() else keep)
         assert logits.isfinite().all()  # also where all keys of a query are padding

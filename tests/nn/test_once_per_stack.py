@@ -69,7 +69,8 @@ def test_a_forward_and_a_step_prepare_once_per_stack_and_window(
     with torch.no_grad():
         model.step(ids, cache)
         for tokens in (1, 2):
-            operations.prepared.clear(), operations.counts.clear()
+            operations.prepared.clear()
+            operations.counts.clear()
             with operations:
                 model.step(ids[:, :tokens], cache)
             assert operations.prepared == {"decoder": times}
