@@ -169,6 +169,9 @@ def test_early_stopping_ends_at_once_and_never_continues() -> None:
     model = Rules(5, {(2,): {EOS: 0.45, 3: 0.4}, (2, 3): {EOS: 0.01, 3: 0.98}, **sure})
     assert [texts(search(model, [(2,)], 1, 6, early_stopping=early)) for early in (True, False)] == [[(EOS,)]] * 2
     assert texts(search(model, [(2,)], 2, 6, early_stopping="never"))[0] == (3,) * 6
+    model = Rules(5, {(2,): {EOS: 0.3, 3: 0.5}, (2, 3): {EOS: 0.4, 4: 0.59}})
+    search(model, [(2,)], 2, 6, early_stopping=True)
+    assert len(model.row_counts) == 2, "the first two texts have ended, though a running one has a better score"
 
 
 def test_beams_continue_even_if_every_end_is_likelier() -> None:

@@ -112,9 +112,6 @@ def test_no_more_texts_than_there_are(architecture: str, text: bool) -> None:
     assert float(total) == pytest.approx(1.0, abs=1e-4)
 
 
-# ---- stop tokens -----------------------------------------------------------------------------------------------------
-
-
 def test_a_stop_must_be_one_token_of_the_vocabulary() -> None:
     for stop, reason in (
         (["1", "3 1"], r"stop must name single tokens, got '3 1', which is 2 tokens"),

@@ -127,7 +127,7 @@ def test_beams_are_rows_that_continue_each_other(
     window: Any, name: str, numbering: str, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts, padded on the left; tokens that no beam has any more are dropped; one prompt leaves."""
-    monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", 9)
+    monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", 3)
     model = build_tiny(architecture, name, numbering, window=window, n_layers=2)
     source = (draw(2, 5), keep_of(5, 3)) if architecture == "encoder_decoder" else ()
     rows, beams = (model.start(*source) for _ in range(2))
