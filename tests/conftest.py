@@ -15,8 +15,7 @@ from torch.utils._device import _device_constructors
 from minitx.cli.main import main
 from minitx.data.text import work_progress
 from minitx.models.transformers import Transformer
-from minitx.nn import NoPositions
-from small_models import AllHooks, Module, build_tiny, roughen_weights, torch_twin
+from small_models import Module, build_tiny, roughen_weights, torch_twin
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
@@ -73,12 +72,6 @@ def roughen() -> Callable[[Module], Module]:
 def tiny() -> Callable[..., Transformer]:
     """tiny(architecture, position name, position_ids name, **other keys of ModelConfig): a small model in eval()."""
     return build_tiny
-
-
-@pytest.fixture
-def all_hooks() -> type[NoPositions]:
-    """The scheme that tiny builds as "all_hooks"."""
-    return AllHooks
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ DECODERS = ["decoder_only", "encoder_decoder"]
 every_decoder = pytest.mark.parametrize("architecture", DECODERS)
 SCHEMES = [*POSITIONS, "all_hooks"]
 every_scheme = pytest.mark.parametrize("name", SCHEMES)
-every_numbering = pytest.mark.parametrize("numbering", POSITION_IDS)
 PAIRINGS = [(name, "consecutive") for name in SCHEMES]
 PAIRINGS += [(name, ids) for name in ("learned", "rope", "all_hooks") for ids in POSITION_IDS if ids != "consecutive"]
 every_pairing = pytest.mark.parametrize(("name", "numbering"), PAIRINGS)

@@ -167,7 +167,7 @@ class _Search:
         """Whether the finished sequences are final, for each prompt [B], after this number of tokens."""
         finished, best = self.finished, self.scores[:, :1]
         length = self.tokens if self.early_stopping == "never" and self.length_penalty > 0.0 else generated
-        worst = finished.scores.amin(dim=1, keepdim=True).masked_fill(~finished.complete, -torch.inf)
+        worst = finished.scores.amin(dim=1, keepdim=True)  # -inf while there are fewer than K
         running = best > MISSING_SCORE / 2  # there may be fewer sequences than beams, or none
         self.improvable = self.improvable & running & (best / length**self.length_penalty > worst)
         final = ~self.improvable | finished.complete if self.early_stopping is True else ~self.improvable

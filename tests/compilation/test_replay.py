@@ -18,7 +18,7 @@ from minitx.models import transformers
 from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn import cache as nn_cache
-from small_models import DECODERS, PAIRINGS, build_tiny, pairwise
+from small_models import DECODERS, PAIRINGS, build_tiny, draw, keep_of, pairwise
 
 PROMPT, ROWS, STEPS, BEAMS = 6, 3, 34, 4  # the buffers grow once
 
@@ -26,7 +26,7 @@ PROMPT, ROWS, STEPS, BEAMS = 6, 3, 34, 4  # the buffers grow once
 def started(model: Any, padded: bool = False) -> Any:
     """A cache with a prompt in it, always the same one."""
     torch.manual_seed(1)
-    ids, keep = torch.randint(11, (ROWS, PROMPT)), torch.ones(ROWS, PROMPT, dtype=torch.bool)
+    ids, keep = draw(ROWS, PROMPT), torch.ones(ROWS, PROMPT, dtype=torch.bool)
     keep[1, :2] = not padded
     cache = model.start(ids, keep) if hasattr(model, "encoder") else model.start()
     if hasattr(model, "encoder"):
@@ -49,7 +49,7 @@ def check_equal(model: Any, padded: bool = False, steps: int = STEPS) -> None:
     with torch.inference_mode():
         ours, replayed = started(model, padded), started(model, padded)
         for _ in range(steps):
-            same_step(model, torch.randint(11, (ROWS, 1)), replayed, ours)
+            same_step(model, draw(ROWS, 1), replayed, ours)
 
 
 @pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True]})
@@ -61,26 +61,20 @@ def test_equal_to_the_step(architecture: str, padded: bool, name: str, numbering
 
 
 @pytest.mark.parametrize(
-    ("position", "window"),
-    [*((name, (40, 3)) for name in sorted(POSITIONS)), ("rope", 2), ("rope", 20), ("t5", (None, 20))],
-)
-def test_equal_with_a_window(position: str, window: Any) -> None:
-    model = build_tiny("decoder_only", position, window=window)
-    check_equal(model, steps=95)  # the buffers of a window of 40 are full after 80
-    assert any(programs(model))
-
-
-@pytest.mark.parametrize(
-    "changes",
+    ("position", "changes"),
     [
-        {"norm": "rmsnorm", "activation": "swiglu", "n_kv_heads": 2, "qk_norm": True},
-        {"softcap": 3.0, "logit_softcap": 2.0, "sandwich_norm": True, "parallel_residual": True},
-        {"window": (30, None), "window_position": "alibi"},
+        *((name, {"window": (40, 3)}) for name in sorted(POSITIONS)),
+        ("rope", {"window": 2}),
+        ("rope", {"window": 20}),
+        ("t5", {"window": (None, 20)}),
+        ("rope", {"norm": "rmsnorm", "activation": "swiglu", "n_kv_heads": 2, "qk_norm": True}),
+        ("rope", {"softcap": 3.0, "logit_softcap": 2.0, "sandwich_norm": True, "parallel_residual": True}),
+        ("rope", {"window": (30, None), "window_position": "alibi"}),
     ],
 )
-def test_equal_with_other_parts(changes: dict[str, Any]) -> None:
-    model = build_tiny("decoder_only", "rope", **changes)
-    check_equal(model)
+def test_equal_with_windows_and_other_parts(position: str, changes: dict[str, Any]) -> None:
+    model = build_tiny("decoder_only", position, **changes)
+    check_equal(model, steps=95 if "window" in changes else STEPS)  # buffers of a window of 40 are full after 80
     assert all(programs(model))
 
 
@@ -96,7 +90,7 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
                 prompts = 2
                 for cache in caches:
                     cache.select(torch.tensor([0, 2]))
-            parents, ids = torch.randint(1 + count % 2, (prompts, BEAMS)), torch.randint(11, (prompts, BEAMS))
+            parents, ids = torch.randint(1 + count % 2, (prompts, BEAMS)), draw(prompts, BEAMS)
             for cache in caches:
                 cache.reorder(parents)
                 cache.compact(int(cache.alive()))
@@ -109,7 +103,7 @@ def check_search(model: Any, keep: Tensor, steps: list[list[int]]) -> list[int]:
     """Beams of one prompt, with the parents of each step; returns the number of tokens dropped before each."""
     dropped = []
     with torch.inference_mode():
-        ids, caches = torch.randint(11, keep.shape), [model.start(), model.start()]
+        ids, caches = draw(*keep.shape), [model.start(), model.start()]
         for cache in caches:
             model.step(ids, cache, keep)
         ours, theirs = (cache.branch(len(steps[0])) for cache in caches)
@@ -119,7 +113,7 @@ def check_search(model: Any, keep: Tensor, steps: list[list[int]]) -> list[int]:
                 before = cache.length
                 cache.compact(int(cache.alive()))
             dropped.append(before - cache.length)
-            same_step(model, torch.randint(11, (1, len(parents))), ours, theirs)
+            same_step(model, draw(1, len(parents)), ours, theirs)
     assert REPLAYED[ours]._program is not None
     return dropped
 
@@ -142,33 +136,27 @@ def test_a_single_beam_with_padding_dropped_and_without(monkeypatch: pytest.Monk
         assert sum(dropped) == (padding if padding > 1 else 0)
 
 
-def calls(program: Any) -> list[str]:
-    return [node.name.rstrip("0123456789").rstrip("_") for node in program.func.__self__.graph.nodes]
+def check_sources(model: Any, *sources: tuple[Tensor, ...]) -> None:
+    bos = torch.zeros(ROWS, 1, dtype=torch.long)
+    with torch.inference_mode():
+        for source in sources:
+            ours, replayed = model.start(*source), model.start(*source)
+            for cache in (ours, replayed):
+                model.step(bos, cache)
+            for _ in range(2 * replay.MIN_STEPS):
+                same_step(model, bos, replayed, ours)
 
 
 def test_sources_with_padding_after_a_source_without() -> None:
-    model, bos = build_tiny("encoder_decoder"), torch.zeros(ROWS, 1, dtype=torch.long)
-    source, keep = torch.randint(11, (ROWS, PROMPT)), torch.ones(ROWS, PROMPT, dtype=torch.bool)
-    keep[:, 2:] = False
-    for given in ((source,), (source, keep), (source,)):
-        with torch.inference_mode():
-            ours, replayed = model.start(*given), model.start(*given)
-            model.step(bos, ours), model.step(bos, replayed)
-            for _ in range(2 * replay.MIN_STEPS):
-                same_step(model, bos, replayed, ours)
+    model, source, keep = build_tiny("encoder_decoder"), draw(ROWS, PROMPT), keep_of(*[2] * ROWS, width=PROMPT)
+    check_sources(model, (source,), (source, keep), (source,))
     assert len(programs(model)) == 2
 
 
 @pytest.mark.parametrize("changes", [{}, {"softcap": 3.0, "n_kv_heads": 2}])
 def test_a_program_serves_sources_of_all_lengths(changes: dict[str, Any]) -> None:
-    model, bos = build_tiny("encoder_decoder", **changes), torch.zeros(ROWS, 1, dtype=torch.long)
-    with torch.inference_mode():
-        for length in (PROMPT, PROMPT + 3, PROMPT - 2):
-            source = torch.randint(11, (ROWS, length))
-            ours, replayed = model.start(source), model.start(source)
-            model.step(bos, ours), model.step(bos, replayed)
-            for _ in range(2 * replay.MIN_STEPS):
-                same_step(model, bos, replayed, ours)
+    model = build_tiny("encoder_decoder", **changes)
+    check_sources(model, *((draw(ROWS, length),) for length in (PROMPT, PROMPT + 3, PROMPT - 2)))
     (program,) = programs(model)
     assert program is not None
 
@@ -178,7 +166,7 @@ def test_a_program_has_few_calls() -> None:
     model = build_tiny("decoder_only", "rope", norm="rmsnorm", activation="swiglu")
     check_equal(model)
     (program,) = programs(model)
-    names = calls(program)
+    names = [node.name.rstrip("0123456789").rstrip("_") for node in program.func.__self__.graph.nodes]
     assert names.count("linear") == 4 * len(model.decoder.layers) + 1
     assert not {"view", "transpose", "flatten", "split"} & {*names}
 
@@ -222,11 +210,8 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
     """Also in the middle of a generation, whose steps are replayed before and after."""
     model, seen = build_tiny("decoder_only", "rope"), []
 
-    @contextmanager
-    def hooked() -> Iterator[None]:
-        handle = model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
-        yield
-        handle.remove()
+    def hooked() -> Any:
+        return model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
 
     @contextmanager
     def training() -> Iterator[None]:
@@ -236,18 +221,14 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
 
     with torch.inference_mode():
         ours, replayed = (started(model) for _ in range(2))
-        for around in (
-            hooked,
-            partial(record_attention, model),
-            partial(torch.autocast, "cpu", torch.bfloat16),
-            training,
-        ):
+        autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+        for around in (hooked, partial(record_attention, model), autocast, training):
             for _ in range(2 * replay.MIN_STEPS):
-                same_step(model, torch.randint(11, (ROWS, 1)), replayed, ours)
+                same_step(model, draw(ROWS, 1), replayed, ours)
             assert REPLAYED[replayed].is_plain()
             with around() as recorded:
                 assert not REPLAYED[replayed].is_plain()
-                ids = torch.randint(11, (ROWS, 1))
+                ids = draw(ROWS, 1)
                 found = model.step(ids, replayed)
             assert not isinstance(recorded, dict) or recorded["decoder.layers.0.self_attn"].size(-1) == replayed.length
             with around():
@@ -257,7 +238,7 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
 
 def test_a_step_with_gradients_padding_or_several_tokens_is_not_replayed() -> None:
     model = build_tiny("decoder_only", "rope")
-    ours, replayed, ids = model.start(), model.start(), torch.randint(11, (ROWS, 40))
+    ours, replayed, ids = model.start(), model.start(), draw(ROWS, 40)
     for tokens in (3, *[1] * 9, 2, *[1] * 9):
         with torch.inference_mode():
             same_step(model, ids[:, :tokens], replayed, ours)
@@ -277,7 +258,7 @@ def test_another_model_or_a_compiled_part_takes_its_own_steps() -> None:
     other = copy.deepcopy(model)
     with torch.inference_mode():
         other.head.weight.mul_(2)
-        ours, replayed, ids = started(model), started(model), torch.randint(11, (ROWS, 1))
+        ours, replayed, ids = started(model), started(model), draw(ROWS, 1)
         for one in [model] * 9 + [other] * 9 + [model]:
             same_step(one, ids, replayed, ours)
         layer: Any = model.decoder.layers[0]
@@ -291,7 +272,7 @@ def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.Mon
     model = build_tiny("decoder_only")
     with torch.inference_mode():
         cache = started(model)
-        ids = torch.randint(11, (ROWS, 1))
+        ids = draw(ROWS, 1)
         model.step(ids, cache)
         assert isinstance(REPLAYED.pop(cache), ReplayedStep)
         monkeypatch.setitem(sys.modules, "minitx.compilation.replay", None)  # its import raises ModuleNotFoundError

@@ -1,36 +1,55 @@
-"""The decoding loop: first with scripted models, then with real ones against forwards without a cache."""
+"""The decoding loop with scripted models: what each step reads, and rows that end and leave the batch."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.decode import generate, steps
-from minitx.generation.sampling import greedy
-from small_models import build_tiny
+from minitx.generation.decode import COMPACT_FROM_ROWS, generate, steps
 
-VOCABULARY = 12
-PAD, EOS = 0, 2
+VOCABULARY, PAD, EOS = 12, 0, 2
+
+
+class Pages:
+    """A fake cache with the indices of the rows that are still in the batch."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = list(range(rows))
+        self.length = 0
+
+    def select(self, rows: Tensor) -> None:
+        self.rows = [self.rows[row] for row in rows.tolist()]
 
 
 class Scripted:
-    """Prefers script[row][n] at its n-th step; records what it reads."""
+    """Prefers script[row][n] at its n-th step; records the source of each new cache, and what each step reads."""
 
     def __init__(self, *script: list[int]) -> None:
         self.script = script
-        self.starts: list[tuple[Tensor, ...]] = []
+        self.sources: list[list[int]] = []
         self.reads: list[tuple[list[list[int]], list[list[bool]] | None]] = []
 
-    def start(self, *source: Tensor) -> Any:
-        self.starts.append(source)
-        return SimpleNamespace(length=0)
+    def start(self, *source: Tensor) -> Pages:
+        self.sources.append(source[0].tolist() if source else [])
+        return Pages(len(source[0]) if source else len(self.script))
 
-    def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
+    def step(self, ids: Tensor, cache: Pages, keep: Tensor | None = None) -> Tensor:
+        rows = self.sources[-1] if self.sources[-1] else cache.rows
+        rows = rows if len(rows) == len(ids) else [rows[row] for row in cache.rows]
+        assert len(ids) == len(rows), "the cache and the tokens are of the same rows"
+        count = len(self.reads)
+        if cache.length:
+            for row, token in zip(rows, ids[:, -1].tolist(), strict=True):
+                assert token in (self.script[row][count - 1], PAD), "each row reads its own latest token"
+        cache.length += ids.size(1)
         logits = torch.zeros(*ids.shape, VOCABULARY)
-        for row, tokens in enumerate(self.script):
-            logits[row, -1, tokens[len(self.reads)]] = 1.0
+        for place, row in enumerate(rows):
+            logits[place, -1, self.script[row][count]] = 3.0
         self.reads.append((ids.tolist(), None if keep is None else keep.tolist()))
         return logits
 
@@ -55,22 +74,18 @@ def write(model: Any, ids: list[list[int]], *source: Tensor, **options: Any) -> 
     return generate(model, torch.tensor(ids), *source, **options).ids.tolist()
 
 
-def test_decoding_ends_with_the_last_row_and_earlier_ones_get_padding() -> None:
-    model = Scripted([5, EOS, EOS, 9, 9], [6, 7, 8, EOS, 9], [EOS, EOS, 9, 9, 9])
-    assert write(model, [[3], [3], [3]]) == [[5, EOS, PAD, PAD], [6, 7, 8, EOS], [EOS, PAD, PAD, PAD]]
-
-
 def test_the_prompt_is_read_once_and_then_each_new_token() -> None:
     model, keep = Scripted([5, 6, 7], [8, EOS, 9]), torch.tensor([[True, True], [False, True]])
     write(model, [[3, 4], [PAD, 4]], max_new_tokens=3, keep=keep)
     assert model.reads == [([[3, 4], [PAD, 4]], keep.tolist()), ([[5], [8]], None), ([[6], [EOS]], None)]
-    assert model.starts == [()]
+    assert len(model.sources) == 1
 
 
 def test_steps_are_computed_on_demand() -> None:
     model: Any = Scripted([5, EOS, 9], [6, 7, EOS])
     several = steps(model, torch.tensor([[3], [3]]), max_new_tokens=4, eos=EOS, pad=PAD)
-    assert next(several).ids.tolist() == [5, 6]
+    first = next(several)
+    assert (first.ids.tolist(), first.log_probability) == ([5, 6], None)
     assert len(model.reads) == 1
     assert [step.ids.tolist() for step in several] == [[EOS, 7], [PAD, EOS]]
 
@@ -93,36 +108,10 @@ def test_a_prompt_as_long_as_the_context_is_read_whole_before_it_is_halved() -> 
 
 def test_padding_stays_hidden_in_the_last_half_of_a_context() -> None:
     model = Scripted([5, 6], [5, 6])
-    ids, keep = left_padded([[3, 4, 5, 6, 7, 8, 9, 10], [11]])
-    write(model, ids, keep=keep, context=8, max_new_tokens=2)
-    assert len(model.starts) == 2
+    keep = torch.tensor([[True] * 8, [False] * 7 + [True]])
+    write(model, [[3, 4, 5, 6, 7, 8, 9, 10], [PAD] * 7 + [11]], keep=keep, context=8, max_new_tokens=2)
+    assert len(model.sources) == 2
     assert model.reads[1] == ([[8, 9, 10, 5], [PAD, PAD, 11, 5]], [[True] * 4, [False, False, True, True]])
-
-
-# ---- real models, against forwards without a cache -------------------------------------------------------------------
-
-
-def left_padded(rows: list[list[int]]) -> tuple[list[list[int]], Tensor]:
-    longest = max(map(len, rows))
-    keep = torch.arange(longest) >= longest - torch.tensor([[len(row)] for row in rows])
-    return [[PAD] * (longest - len(row)) + row for row in rows], keep
-
-
-def test_a_context_is_what_a_model_without_cache_would_see() -> None:
-    model, recorded = build_tiny("decoder_only", "sinusoidal"), list[Tensor]()
-
-    def choose(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        recorded.append(logits)
-        return greedy(logits)
-
-    written = write(model, [[3, 4]], max_new_tokens=30, context=8, eos=-1, sampler=choose)[0]
-    seen, everything = [3, 4], [3, 4]
-    for token, logits in zip(written, recorded, strict=True):
-        if len(seen) > 8:  # eight tokens have been read and another was generated: the newest four remain
-            seen = everything[-4:]
-        with torch.no_grad():
-            torch.testing.assert_close(model(torch.tensor([seen]))[0, -1], logits[0], atol=1e-4, rtol=0)
-        seen, everything = [*seen, token], [*everything, token]
 
 
 def test_a_row_without_a_possible_token_has_no_log_probability() -> None:
@@ -136,3 +125,82 @@ def test_a_row_without_a_possible_token_has_no_log_probability() -> None:
     failed = generate(model, torch.tensor([[1], [1]]), **options, logits_processor=forbid).log_probabilities
     assert failed is not None
     assert failed.isnan().tolist() == [False, True]
+
+
+# ---- rows that leave the batch ---------------------------------------------------------------------------------------
+
+
+def script(*lengths: int, longest: int) -> list[list[int]]:
+    """Rows of different words that end after so many."""
+    return [
+        [EOS if place == length - 1 else 3 + (row + place) % 9 for place in range(longest)]
+        for row, length in enumerate(lengths)
+    ]
+
+
+def until_the_end(row: list[int]) -> list[int]:
+    return row[: row.index(EOS) + 1] if EOS in row else row
+
+
+lengths_of_rows = st.lists(st.integers(1, 12), min_size=1, max_size=3 * COMPACT_FROM_ROWS)
+
+
+@given(lengths_of_rows, st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_rows_that_leave_change_nothing(lengths: list[int], limit: int) -> None:
+    rows = script(*lengths, longest=12)
+    model, prompt = Scripted(*rows), torch.full((len(rows), 1), 3)
+    options = {"max_new_tokens": limit, "eos": EOS, "pad": PAD, "scores": True}
+    columns = list(steps(model, prompt, **options))
+    written = torch.stack([column.ids for column in columns], dim=1).tolist()
+    expected = [until_the_end(row[:limit]) for row in rows]
+    longest = max(map(len, expected))
+    assert written == [row + [PAD] * (longest - len(row)) for row in expected]
+    certain = math.log(math.exp(3.0) / (math.exp(3.0) + VOCABULARY - 1))
+    logs = torch.stack([column.log_probability for column in columns if column.log_probability is not None], dim=1)
+    for row, own in zip(logs.tolist(), expected, strict=True):
+        assert row == pytest.approx([certain] * len(own) + [0.0] * (longest - len(own)), abs=1e-5)
+    counts = [len(ids) for ids, _ in model.reads]
+    assert counts == sorted(counts, reverse=True)
+    for step, count in enumerate(counts):
+        running = sum(len(own) > step for own in expected if step)
+        assert count >= running
+        if step and count >= COMPACT_FROM_ROWS:
+            assert 4 * (count - running) < count, "a quarter of the rows that has ended is removed"
+
+
+def test_rows_that_remain_keep_their_number_their_history_and_its_padding() -> None:
+    rows = script(*[1] * COMPACT_FROM_ROWS, 4, 5, longest=6)
+    lengths = [1 + row % 3 for row in range(len(rows))]
+    keep = torch.arange(3) >= 3 - torch.tensor(lengths)[:, None]
+    ids = torch.where(keep, 3 + torch.arange(len(rows))[:, None] % 9, PAD)
+    remaining: list[list[int]] = []
+    histories: list[tuple[Tensor, Tensor]] = []
+
+    def choose(logits: Tensor, left: Tensor) -> Tensor:
+        remaining.append(left.tolist())
+        return logits.argmax(dim=-1)
+
+    def process(logits: Tensor, history: Tensor, kept: Tensor, generated: int) -> Tensor:
+        histories.append((history, kept))
+        return logits
+
+    model: Any = Scripted(*rows)
+    options: Any = {"sampler": choose, "logits_processor": process}
+    generate(model, ids, max_new_tokens=5, eos=EOS, pad=PAD, keep=keep, **options)
+    assert remaining == [[*range(len(rows))]] + [[COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1]] * 4
+    for step, (history, kept) in enumerate(histories):
+        for place, row in enumerate(remaining[step]):
+            assert history[place][kept[place]].tolist() == [3 + row % 9] * lengths[row] + rows[row][:step]
+
+
+def test_the_source_of_rows_that_leave_is_removed_too() -> None:
+    """A context that fills up hands the source to a fresh start: only that of the rows that are left."""
+    rows = script(*[1] * COMPACT_FROM_ROWS, 9, 9, longest=9)
+    model, source = Scripted(*rows), torch.arange(COMPACT_FROM_ROWS + 2)
+    ids = torch.full((COMPACT_FROM_ROWS + 2, 1), 3)
+    written = generate(model, ids, source, max_new_tokens=6, eos=EOS, pad=PAD, context=4).ids  # type: ignore[arg-type]
+    assert model.sources[0] == source.tolist()
+    assert len(model.sources) > 1
+    assert all(source == [COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1] for source in model.sources[1:])
+    assert written[COMPACT_FROM_ROWS:].tolist() == [row[:6] for row in rows[COMPACT_FROM_ROWS:]]

@@ -76,13 +76,9 @@ def both(name: str, lengths: tuple[int, ...] = LENGTHS) -> Both:
     return Both(name, lengths)
 
 
-def fill(rows: Tensor, size: int) -> Tensor:
-    return torch.nn.functional.pad(rows, (0, size - rows.size(1)), value=PAD)
-
-
 def same_tokens(found: Tensor, expected: Tensor) -> None:
-    size = max(found.size(1), expected.size(1))
-    assert fill(found, size).tolist() == fill(expected, size).tolist()
+    rows = torch.nn.utils.rnn.pad_sequence([found.T, expected.T], batch_first=True, padding_value=PAD)
+    assert torch.equal(*rows)
 
 
 def some_end_and_some_do_not(rows: Tensor, eos: int) -> None:

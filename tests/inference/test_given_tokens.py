@@ -20,12 +20,11 @@ from minitx.models.builder import build_model
 OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3, "filler": 2}
 TASK = AssociativeRecall(interleaved=True, **OPTIONS)
 SPECIAL = TASK.vocabulary.special
-DECODERS = pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 
 
-def predictor(architecture: str) -> Predictor:
+def predictor(architecture: str, prefix_lm: bool = False) -> Predictor:
     torch.manual_seed(0)
-    model = ModelConfig(architecture=architecture, d_model=32, n_heads=2, n_layers=2, d_ff=0)
+    model = ModelConfig(architecture=architecture, prefix_lm=prefix_lm, d_model=32, n_heads=2, n_layers=2, d_ff=0)
     data = {"name": "associative_recall", "interleaved": True, **OPTIONS}
     built = build_model(model, TASK.vocabulary.vocab_size).eval()
     return Predictor(built, TASK.vocabulary, Config(data=data, model=model))
@@ -38,21 +37,12 @@ def test_both_layouts_have_the_same_texts_and_splits() -> None:
         assert example_texts(TASK.examples(split, 50), TASK.vocabulary, 99) == texts
 
 
-def test_a_typed_question_is_divided_like_an_example() -> None:
-    pairs = TASK.examples("test", 60)
-    questions, _ = example_texts(pairs, TASK.vocabulary, 99)
-    given = pairs.prompt("decoder_only", SPECIAL).given
-    for row, question in enumerate(questions):
-        read, fed = TASK.divide(TASK.vocabulary.encode_question(question))
-        assert read == pairs.source[row][pairs.source_keep[row]].tolist()
-        assert fed == given[row, : len(fed)].tolist()
-        assert bool((given[row, len(fed) :] == IGNORE).all())
-
-
-@DECODERS
+@pytest.mark.parametrize(
+    ("architecture", "prefix_lm"), [("decoder_only", False), ("decoder_only", True), ("encoder_decoder", False)]
+)
 @torch.inference_mode()
-def test_free_running_generation_is_teacher_forcing_of_its_own_answers(architecture: str) -> None:
-    model, pairs = predictor(architecture).model, TASK.examples("test", 40)
+def test_free_running_generation_is_teacher_forcing_of_its_own_answers(architecture: str, prefix_lm: bool) -> None:
+    model, pairs = predictor(architecture, prefix_lm).model, TASK.examples("test", 40)
     prompt = pairs.prompt(architecture, SPECIAL)
     limits = {"max_new_tokens": pairs.target.size(1), "eos": (), "pad": SPECIAL.pad, "given": prompt.given}
     decoded = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, scores=True, **limits)

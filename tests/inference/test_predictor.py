@@ -1,31 +1,26 @@
 """A predictor: loading, generating, attending and scoring, each against forwards without a cache."""
 
-import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
+from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from minitx.interpret.recording import KINDS
 from predictors import (
     BLOCK,
     CHARACTERS,
     EVERY,
-    LAYERS,
     LONGEST,
     SEQUENCES,
     SYMBOLS,
     WRITING,
-    H,
     built,
     each_writer,
     forward,
@@ -51,10 +46,8 @@ def test_a_checkpoint_is_all_that_is_needed(architecture: str, tmp_path: Path) -
     assert predictor.tokenizer.alphabet == SYMBOLS.alphabet
     assert predictor.device.type == "cpu"
     assert not any(part.training for part in predictor.model.modules())
-    saved = torch.load(tmp_path / "model.ckpt", weights_only=True)  # tensors and plain types, nothing of ours
-    assert json.loads(json.dumps(saved["minitx"])) == saved["minitx"]
     for name, tensor in predictor.model.state_dict().items():
-        assert torch.equal(tensor, saved["state_dict"][f"model.{name}"])
+        assert torch.equal(tensor, trained(architecture)["state_dict"][f"model.{name}"])
 
 
 BROKEN: dict[str, Callable[[dict], object]] = {
@@ -92,21 +85,6 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
 # ---- generating ------------------------------------------------------------------------------------------------------
 
 
-@each_writer
-@pytest.mark.parametrize("seed", [1, 2])
-def test_greedy_writing_is_the_most_likely_token_again_and_again(architecture: str, text: bool, seed: int) -> None:
-    predictor = built(architecture, text=text, seed=seed)
-    special = predictor.tokenizer.special
-    for question in prompts(predictor):
-        written: list[int] = []
-        # Of a text as many tokens as fit into its block: beyond that, the context no longer holds everything.
-        limit = BLOCK - len(question) + 1 if text else 7
-        while len(written) < limit and special.eos not in written:
-            written.append(int(forward(predictor, question, written)[-1].argmax()))
-        expected = predictor.tokenizer.decode(written)
-        assert predictor.generate(question, max_new_tokens=limit) == expected
-
-
 def test_an_encoder_answers_position_by_position() -> None:
     predictor = built("encoder_only")
     questions = prompts(predictor)
@@ -140,19 +118,10 @@ def test_by_default_a_text_has_a_fixed_length() -> None:
 
 
 def test_only_the_last_block_of_a_long_text_is_read() -> None:
-    predictor = built(text=True, ends=False)
-    read: list[str] = []
-
-    def note(module: object, given: tuple[Tensor]) -> None:
-        read.append(predictor.tokenizer.decode(given[0][0].tolist()))
-
-    handle = predictor.model.embedding.register_forward_pre_hook(note)
-    try:
-        predictor.generate("abcdefg " * 5 + "cab", max_new_tokens=20)
-    finally:
-        handle.remove()
-    assert read[0] == "defg cab"
-    assert max(map(len, read)) == BLOCK == len(read[0])
+    prompts, options = ["abcdefg " * 5 + "cab", "defg cab"], GenerationOptions(max_new_tokens=20)
+    assert len(prompts[1]) == BLOCK
+    long, last = (several[0] for several in built(text=True, ends=False).generations(prompts, options))
+    assert (long.ids, long.log_probability) == (last.ids, pytest.approx(last.log_probability))
 
 
 # ---- streaming -------------------------------------------------------------------------------------------------------
@@ -215,7 +184,7 @@ def test_an_empty_prompt_is_refused(architecture: str) -> None:
 # ---- a table of learned positions that ends --------------------------------------------------------------------------
 
 
-@each_architecture
+@pytest.mark.parametrize(("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)])
 @pytest.mark.parametrize(
     ("scheme", "key"),
     [
@@ -223,25 +192,20 @@ def test_an_empty_prompt_is_refused(architecture: str) -> None:
         ({"position_ids": {"name": "randomized", "range": 4, "longest": 4}}, r"model\.position_ids\.name randomized"),
     ],
 )
-def test_a_prompt_past_the_positions_is_refused_with_the_key(architecture: str, scheme: Any, key: str) -> None:
-    predictor = built(architecture, **scheme)
+def test_a_sequence_past_the_positions_is_refused_with_the_key(
+    architecture: str, text: bool, scheme: Any, key: str
+) -> None:
+    """Running text is generated nevertheless, with its last tokens as context."""
+    predictor = built(architecture, text=text, **scheme)
     for use in (
-        predictor.generate, predictor.attend, predictor.lens, lambda text: predictor.score(text, text),
-        lambda text: predictor.patch(text, text[::-1].replace("5", "6")),
+        predictor.attend, predictor.lens, lambda text: predictor.score(text, text),
+        lambda text: predictor.patch(text, text[::-1]), *([] if text else [predictor.generate]),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"there are \d+ tokens.*{key}.* 4"):
-            use("3 1 4 1 5")
-
-
-def test_a_text_past_the_positions_is_refused_where_all_of_it_is_read() -> None:
-    predictor = built(text=True, position={"name": "learned", "max_len": BLOCK})
-    predictor.attend("a" * BLOCK)
-    for use in (
-        predictor.attend, predictor.lens, lambda text: predictor.score(text, "a"),
-        lambda text: predictor.patch(text, "b" * len(text)),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError, match=rf"there are \d+ tokens.*model\.position\.max_len {BLOCK}"):
-            use("a" * (BLOCK + 1))
+            use("abcde" if text else "3 1 4 1 5")
+    if text:
+        predictor.attend("abcd")
+        predictor.generate("abcde", max_new_tokens=9)
 
 
 def test_each_stack_has_its_own_positions() -> None:
@@ -269,30 +233,6 @@ def test_an_output_is_at_most_as_long_as_the_table_allows(architecture: str, cap
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("architecture", "text", "asked", "tokens"),
-    [
-        ("encoder_decoder", False, ("3 1 4 1", "2 2"), {"source": "3 1 4 1", "target": "<bos> 2 2"}),
-        ("decoder_only", False, ("3 1 4", "2 6"), {"target": "3 1 4 <sep> 2 6"}),
-        ("encoder_only", False, ("3 1 4",), {"source": "3 1 4"}),
-        ("decoder_only", True, ("ab\n",), {"target": "a b \n"}),
-    ],
-)
-def test_attention_maps_of_each_architecture(
-    architecture: str, text: bool, asked: tuple[str, ...], tokens: dict[str, str]
-) -> None:
-    maps = built(architecture, text=text).attend(*asked)
-    assert maps.tokens == {side: [labels.split(" ")] for side, labels in tokens.items()}
-    source, target = (len(tokens.get(side, "").split(" ")) for side in ("source", "target"))
-    shapes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-    for kind, (queries, keys) in shapes.items():
-        if all(side in tokens for side in KINDS[kind]):
-            assert [tuple(weights.shape) for weights in getattr(maps, kind)] == [(1, H, queries, keys)] * LAYERS
-        else:
-            assert getattr(maps, kind) == []
-    assert not any(weights.triu(1).any() for weights in maps.decoder)
-
-
 @each_decoder
 def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> None:
     for seed in (1, 2, 3):
@@ -306,41 +246,18 @@ def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> N
             assert torch.equal(one, other)
 
 
-def silent(predictor: Predictor) -> Predictor:
-    """The same model, whose every output is the end token."""
-    predictor = copy.deepcopy(predictor)
-    head = predictor.model.head
-    with torch.no_grad():
-        head.weight.zero_()
-    end = predictor.tokenizer.special.eos
-    head.register_forward_hook(lambda module, args, out: out + torch.eye(out.size(-1))[end])
-    return predictor
-
-
 @each_decoder
 def test_an_empty_output_has_attention_maps(architecture: str, tmp_path: Path) -> None:
-    predictor = silent(built(architecture))
-    assert predictor.generate("3 1 4") == ""
-    assert list(predictor.generate("3 1 4", stream=True)) == []
-    maps = predictor.attend("3 1 4")
-    expected = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}[architecture]
-    assert maps.tokens["target"] == [expected]
+    predictor = built(architecture, ends=False)
+    first = predictor.generate("3 1 4", max_new_tokens=1)
+    assert predictor.generate("3 1 4", stop=[first]) == ""
+    assert [*predictor.generate("3 1 4", stop=[first], stream=True)] == []
+    maps = predictor.attend("3 1 4", "")
+    assert maps.tokens["target"] == [
+        {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}[architecture]
+    ]
     maps.save_png(tmp_path / "maps.png")
     assert (tmp_path / "maps.png").stat().st_size
-
-
-@each_architecture
-def test_a_batch_has_the_maps_of_its_rows(architecture: str) -> None:
-    predictor = built(architecture)
-    questions, answers = ["3 1 4 1", "5"], ["2 0 1 2", "0"]
-    together = predictor.attend(questions, answers)
-    for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-        alone = predictor.attend(question, answer)
-        for kind in ("encoder", "decoder", "cross"):
-            for one, other in zip(getattr(alone, kind), getattr(together, kind), strict=True):
-                queries, keys = one.shape[2:]
-                assert torch.allclose(other[row, :, :queries, :keys], one[0], atol=1e-5)
-                assert (other[row, :, :queries, keys:] == 0).all()
 
 
 def test_arguments_that_do_not_go_together_are_refused() -> None:
@@ -367,35 +284,19 @@ def looped(predictor: Predictor, question: str, target: str, ends: bool) -> floa
     return sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(ids))
 
 
-@each_decoder
-def test_a_score_is_the_log_probability_of_the_answer_and_its_end(architecture: str) -> None:
-    predictor = built(architecture)
-    for question, target in (("3 1 4", "4 1 3"), ("5", "0 2 6 6 1"), ("0 2 6", "")):
-        assert predictor.score(question, target) == pytest.approx(looped(predictor, question, target, True), rel=1e-4)
-
-
-def test_a_score_of_an_encoder_is_place_by_place() -> None:
-    predictor = built("encoder_only")
-    for question, target in (("3 1 4", "4 1 3"), ("5", "0")):
-        assert predictor.score(question, target) == pytest.approx(looped(predictor, question, target, False), rel=1e-4)
-
-
-def test_a_score_of_a_text_is_that_of_its_continuation() -> None:
-    predictor = built(text=True)
-    for beginning, rest in (("ab", "cde"), ("a", "b"), ("abc def", "g\n ")):
-        assert predictor.score(beginning, rest) == pytest.approx(looped(predictor, beginning, rest, False), rel=1e-4)
-    assert predictor.score("abc", "") == 0.0
-
-
-@each_writer
-def test_a_list_is_scored_as_its_parts(architecture: str, text: bool) -> None:
-    predictor = built(architecture, text=text)
-    questions = prompts(predictor)
-    targets = ["c", "ab de", "fg"] if text else ["4", "1 2 3 4", "6 0"]
-    alone = [predictor.score(question, target) for question, target in zip(questions, targets, strict=True)]
-    assert predictor.score(questions, targets) == pytest.approx(alone, rel=1e-4)
-    assert isinstance(alone[0], float)
-    assert isinstance(predictor.score(questions[:1], targets[:1]), list)
+@pytest.mark.parametrize(("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)])
+def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: bool) -> None:
+    """Of an answer and its end, of an encoder's answer place by place, of a continuation; alone and in a list."""
+    predictor, questions = built(architecture, text=text), ["3 1 4", "5", "0 2 6"]
+    targets = ["4 1 3", "0", "1 0 2"] if architecture == "encoder_only" else ["4 1 3", "0 2 6 6 1", ""]
+    if text:
+        questions, targets = ["ab", "a", "abc def", "abc"], ["cde", "b", "g\n ", ""]
+    ends = architecture != "encoder_only" and not text
+    expected = [looped(predictor, *pair, ends) for pair in zip(questions, targets, strict=True)]
+    assert predictor.score(questions, targets) == pytest.approx(expected, rel=1e-4)
+    alone = predictor.score(questions[0], targets[0])
+    assert alone == pytest.approx(expected[0], rel=1e-4)
+    assert isinstance(alone, float)
 
 
 @pytest.mark.parametrize("target", ["1", "1 2 3 4", ""])

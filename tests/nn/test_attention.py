@@ -37,16 +37,11 @@ def make_mask(hidden: str, keys: int) -> Tensor | None:
 def allowed(mask: Tensor | None, shape: tuple[int, ...], causal: bool, window: int | None) -> Tensor:
     """The convention written out: bool of shape [B, H, T, S]."""
     queries, keys = shape[2:]
-    seen = torch.ones(shape).bool() if mask is None else mask.expand(shape).clone()
-    for t in range(queries):
-        for s in range(keys):
-            place = keys - queries + t
-            near = True
-            if window is not None:
-                near = place - s < window if causal else abs(place - s) <= window // 2
-            if not near or (causal and s > place):
-                seen[:, :, t, s] = False
-    return seen
+    distance = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)  # of a right-aligned query and a key
+    rule = distance >= 0 if causal else distance < keys
+    if window is not None:
+        rule = rule & (distance < window if causal else distance.abs() <= window // 2)
+    return (rule if mask is None else rule & mask).expand(shape)
 
 
 def by_formula(

@@ -1,13 +1,17 @@
-"""The cache changes the cost of decoding, never the logits."""
+"""The cache changes the cost of decoding, never the logits: in pieces, by beams, and where a window drops tokens."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from minitx.nn import Cache
-from small_models import PAIRINGS, build_tiny, close, draw, every_decoder, every_numbering, keep_of
+from minitx.nn import cache as nn_cache
+from minitx.nn.cache import FIRST_CAPACITY, Cache, LayerCache
+from small_models import DECODERS, PAIRINGS, build_tiny, close, draw, every_decoder, keep_of, pairwise, run
+
+BEAMS, STEPS = 3, 12
 
 every_variant = pytest.mark.parametrize(
     "variant",
@@ -32,91 +36,61 @@ def _no_grad():
 
 
 class Decoding:
-    """A model that decodes, with a source of ragged length where it reads one; the same calls for both families."""
+    """A model that decodes, with a source of ragged length where it reads one; the same calls for both families.
+
+    Steps are those of a decoder in training mode, which must not sample ids again: they would not fit the cached keys.
+    """
 
     def __init__(self, architecture: str, rows: int, **variant: Any) -> None:
         self.model: Any = build_tiny(architecture, **variant)
-        lengths = [6 - row % 4 for row in range(rows)]
+        self.trained = deepcopy(self.model)
+        self.trained.decoder.train()
+        self.rows, lengths = rows, [6 - row % 4 for row in range(rows)]
         self.source = (draw(rows, 6), keep_of(*lengths)) if architecture == "encoder_decoder" else ()
 
     def start(self) -> Cache:
-        return self.model.start(*self.source)
+        """Rows are reordered before the first step, too."""
+        cache = self.trained.start(*(part.flip(0) for part in self.source))
+        cache.select(torch.arange(self.rows).flip(0))
+        return cache
 
-    def full(self, ids: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits of a forward without a cache, for all rows of the batch or for these."""
-        if not self.source:
-            return self.model(ids)
-        src, keep = self.source if rows is None else (part[rows] for part in self.source)
-        return self.model(src, ids, keep)
+    def full(self, ids: Tensor, row: int) -> Tensor:
+        """Logits [T, V] of a forward without a cache over one row's tokens [T]."""
+        src, keep = (part[row : row + 1] for part in self.source) if self.source else (None, None)
+        return run(self.model, src, ids[None], keep)[0]
 
-    def in_pieces(self, ids: Tensor, cache: Cache, pieces: list[int]) -> Tensor:
+    def steps(self, ids: Tensor, cache: Cache, pieces: list[int], keep: Tensor | None = None) -> Tensor:
         """The logits of step over ids cut into pieces."""
-        return torch.cat([self.model.step(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
-
-
-def left_padded(prompts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """ids and keep [B, T]; the padding holds arbitrary tokens."""
-    keep = keep_of(*map(len, prompts), left=True)
-    ids = draw(*keep.shape)
-    ids[keep] = torch.cat(prompts)
-    return ids, keep
+        keeps = [None] * len(pieces) if keep is None else keep.split(pieces, dim=1)
+        parts = zip(ids.split(pieces, dim=1), keeps, strict=True)
+        return torch.cat([self.trained.step(part, cache, part_keep) for part, part_keep in parts], dim=1)
 
 
 @every_decoder
 @every_variant
-def test_pieces_equal_the_full_forward(
-    variant: dict[str, Any], architecture: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lengths", [(6, 6, 6, 6), (3, 6, 4, 1)], ids=["whole", "padded"])
+def test_pieces_equal_a_forward_over_each_row(
+    lengths: tuple[int, ...], variant: dict[str, Any], architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The capacity doubles three times, and the buffers keep their contents."""
-    monkeypatch.setattr("minitx.nn.cache.FIRST_CAPACITY", 2)
-    decoding = Decoding(architecture, 3, **variant)
-    for pieces in ([9], [1] * 9, [5, 1, 1, 2], [1, 4, 4]):
-        ids, cache = draw(3, 9), decoding.start()
-        close(decoding.in_pieces(ids, cache, pieces), decoding.full(ids))
-        assert cache.length == 9
+    """Prompts, padded on the left; then rows are repeated, reordered and dropped, and continue.
 
-
-@every_decoder
-@every_variant
-def test_ragged_prompts_equal_one_by_one(variant: dict[str, Any], architecture: str) -> None:
-    """Prompts of 3, 6, 4 and 1 tokens, padded on the left and read in pieces, then three tokens more."""
-    decoding, prompts, further = Decoding(architecture, 4, **variant), [draw(n) for n in (3, 6, 4, 1)], draw(4, 3)
-    ids, keep = left_padded(prompts)
-    for pieces in ([6], [2, 3, 1]):
-        cache = decoding.start()
-        parts = zip(ids.split(pieces, dim=1), keep.split(pieces, dim=1), strict=True)
-        logits = [decoding.model.step(part, cache, part_keep) for part, part_keep in parts]
-        together = torch.cat([*logits, decoding.in_pieces(further, cache, [1, 1, 1])], dim=1)
-        assert together.isfinite().all()  # also where all keys of a query are padding
-        for row, prompt in enumerate(prompts):
-            alone = decoding.full(torch.cat((prompt, further[row]))[None], torch.tensor([row]))
-            close(together[row, 6 - len(prompt) :], alone[0])
-
-
-@every_decoder
-@every_variant
-def test_select_reorders_repeats_and_drops(variant: dict[str, Any], architecture: str) -> None:
-    """Each new row continues the row that it was copied from, tokens and padding included."""
-    decoding, prompts = Decoding(architecture, 3, **variant), [draw(n) for n in (2, 5, 3)]
-    ids, keep = left_padded(prompts)
-    for rows in ([2, 2, 0], [1]):
-        cache, further = decoding.start(), draw(len(rows), 2)
-        decoding.model.step(ids, cache, keep)
+    Buffers grow more than once, or drop the tokens before a window.
+    """
+    monkeypatch.setattr(nn_cache, "FIRST_CAPACITY", 2)
+    decoding, prompts = Decoding(architecture, 4, **variant), [draw(n) for n in lengths]
+    ids, keep = draw(4, 6), keep_of(*lengths, left=True)
+    ids[keep] = torch.cat(prompts)
+    ways = ([6], [2, 2, 0], [1] * 5), ([2, 3, 1], [3, 1], [1, 3, 1]), ([1] * 6, [0, 1, 2, 3], [5])
+    for pieces, rows, further in ways:
+        cache, new = decoding.start(), draw(len(rows), 5)
+        logits = decoding.steps(ids, cache, pieces, None if keep.all() else keep)
+        assert logits.isfinite().all()  # also where all keys of a query are padding
         cache.select(torch.tensor(rows))
-        logits = decoding.in_pieces(further, cache, [1, 1])
-        for new, old in enumerate(rows):
-            alone = decoding.full(torch.cat((prompts[old], further[new]))[None], torch.tensor([old]))
-            close(logits[new], alone[0, -2:])
-
-
-@every_decoder
-@every_numbering
-def test_a_cache_numbers_as_evaluation_does_also_in_training(numbering: str, architecture: str) -> None:
-    """Ids sampled again at each step would not fit the cached keys. (The source is read once, and may be.)"""
-    decoding, ids = Decoding(architecture, 3, position="learned", position_ids=numbering), draw(3, 9)
-    expected, cache = decoding.full(ids), decoding.start()
-    decoding.model.decoder.train()
-    close(decoding.in_pieces(ids, cache, [4, 1, 1, 3]), expected)
+        logits = torch.cat((logits[rows], decoding.steps(new, cache, further)), dim=1)
+        assert cache.length == 11
+        for row, old in enumerate(rows):
+            alone = decoding.full(torch.cat((prompts[old], new[row])), old)
+            close(logits[row, 6 - lengths[old] :], alone)
 
 
 @every_decoder
@@ -124,18 +98,10 @@ def test_padding_may_arrive_after_unpadded_tokens(architecture: str) -> None:
     """A later piece with keep counts all earlier tokens as real."""
     decoding = Decoding(architecture, 2, position="learned")
     ids, keep, cache = draw(2, 5), torch.tensor([[False, True], [True, True]]), decoding.start()
-    decoding.model.step(ids[:, :3], cache)
-    logits = decoding.model.step(ids[:, 3:], cache, keep)
-    close(logits[0, -1], decoding.full(ids[:1, [0, 1, 2, 4]], torch.tensor([0]))[0, -1])
-    close(logits[1], decoding.full(ids[1:], torch.tensor([1]))[0, 3:])
-
-
-def test_select_before_the_first_step() -> None:
-    """Several answers to each source: the memory is repeated before any token is decoded."""
-    decoding, rows = Decoding("encoder_decoder", 2, position="sinusoidal"), torch.tensor([0, 0, 1, 1])
-    cache, ids = decoding.start(), draw(4, 3)
-    cache.select(rows)
-    close(decoding.model.step(ids, cache), decoding.full(ids, rows))
+    decoding.steps(ids[:, :3], cache, [3])
+    logits = decoding.steps(ids[:, 3:], cache, [2], keep)
+    close(logits[0, -1], decoding.full(ids[0, [0, 1, 2, 4]], 0)[-1])
+    close(logits[1], decoding.full(ids[1], 1)[3:])
 
 
 def test_the_memory_is_projected_once() -> None:
@@ -154,3 +120,42 @@ def test_the_cache_keeps_no_graph() -> None:
         cache = model.start()
         model.step(draw(1, 3), cache)
         assert not any(buffer.requires_grad for buffer in cache.layers[0].buffers)
+
+
+@pairwise({"window": [None, (None, 5)], "name,numbering": PAIRINGS, "architecture": DECODERS})
+def test_beams_are_rows_that_continue_each_other(
+    window: Any, name: str, numbering: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prompts, padded on the left; tokens that no beam has any more are dropped; one prompt leaves."""
+    monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", 3)
+    model = build_tiny(architecture, name, numbering, window=window, n_layers=2)
+    source = (draw(2, 5), keep_of(5, 3)) if architecture == "encoder_decoder" else ()
+    rows, beams = (model.start(*source) for _ in range(2))
+    ids, keep = draw(2, 4), keep_of(4, 2, left=True)
+    for cache in (rows, beams):
+        model.step(ids, cache, keep)
+    rows.select(torch.arange(2).repeat_interleave(BEAMS))
+    beams = beams.branch(BEAMS)
+    for count in range(STEPS):
+        if count == STEPS // 2:
+            rows.select(torch.arange(BEAMS, 2 * BEAMS))
+            beams.select(torch.tensor([1]))
+        prompts = len(rows.ids) // BEAMS
+        parents = torch.randint(BEAMS, (prompts, BEAMS))
+        rows.select((parents + BEAMS * torch.arange(prompts)[:, None]).flatten())
+        beams.reorder(parents)
+        beams.compact(int(beams.alive()))
+        new = draw(prompts, BEAMS)
+        close(model.step(new, beams), model.step(new.view(-1, 1), rows).view(prompts, BEAMS, -1), 1e-4)
+    assert beams.length < rows.length + (BEAMS - 1) * STEPS, "tokens were dropped"
+
+
+@pytest.mark.parametrize("window", [1, FIRST_CAPACITY - 1, FIRST_CAPACITY, FIRST_CAPACITY + 1, None])
+def test_the_capacity_of_a_window_does_not_grow(window: int | None) -> None:
+    """A long text takes no more memory than its window, or than was read at once; without a window it grows."""
+    layer, most = LayerCache(), 0
+    layer.extend(*torch.randn(2, 1, 1, 7, 2))
+    for _ in range(4 * FIRST_CAPACITY):
+        layer.extend(*torch.randn(2, 1, 1, 1, 2), window)
+        most = max(most, layer.buffers[0].size(2))
+    assert most >= 4 * FIRST_CAPACITY if window is None else most <= max(FIRST_CAPACITY, 2 * window)

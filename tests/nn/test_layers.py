@@ -1,11 +1,10 @@
-"""The parts around attention: norms, feed-forward, embedding, head, layers and stacks."""
+"""The parts around attention: layers, norms, the feed-forward network, and dropout where it belongs."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from minitx.nn import (
     ACTIVATIONS,
@@ -15,9 +14,7 @@ from minitx.nn import (
     EncoderLayer,
     EncoderStack,
     FeedForward,
-    Head,
     MultiHeadAttention,
-    TokenEmbedding,
 )
 from minitx.nn.layers import Layer
 from minitx.nn.norms import RMSNorm
@@ -25,9 +22,6 @@ from small_models import close
 
 D, HEADS = 12, 3
 both_norms = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-
-
-# --- layers ---------------------------------------------------------------------------------------------------------
 
 
 @both_norms
@@ -40,21 +34,9 @@ def test_a_layer_alone_equals_torch(kind: type[Layer], norm_first: bool, roughen
     close(ours(x, memory), twin(ours)(x, memory, tgt_mask=future) if cross_attn else twin(ours)(x))
 
 
-# --- norms ----------------------------------------------------------------------------------------------------------
-
-
-def test_add_norm_is_its_formula(roughen) -> None:
-    x, double = torch.randn(2, 3, D), lambda h: 2 * h
-    post, pre = roughen(AddNorm(D, norm_first=False, dropout=0.0)), roughen(AddNorm(D, norm_first=True, dropout=0.0))
-    close(post(x, double), F.layer_norm(3 * x, (D,), post.norm.weight, post.norm.bias))
-    close(pre(x, double), x + 2 * F.layer_norm(x, (D,), pre.norm.weight, pre.norm.bias))
-
-
 @both_norms
 def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> None:
     frame = AddNorm(D, norm_first, dropout=0.5)
-    nn.init.zeros_(frame.norm.bias)
-    frame.norm.weight.data.fill_(1.0)
     x = torch.randn(4, 50, D)
     silent = frame(x, torch.zeros_like)
     close(silent, x if norm_first else F.layer_norm(x, (D,)))
@@ -65,18 +47,13 @@ def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> Non
 
 
 @pytest.mark.filterwarnings("error")  # torch warns where weight and input differ in dtype
-def test_rms_norm_is_its_formula_and_keeps_the_dtype(roughen) -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_rms_norm_keeps_the_dtype(autocast: bool, roughen) -> None:
     norm, x = roughen(RMSNorm(8)), torch.randn(2, 3, 8)
-    close(norm(x), norm.weight * x / x.square().mean(-1, keepdim=True).sqrt(), 1e-4)
-    assert torch.equal(RMSNorm(8).weight, torch.ones(8))
-    for autocast in (False, True):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            half = norm(x.bfloat16())
-        assert half.dtype == torch.bfloat16
-        close(half.float(), norm(x), 2e-2)
-
-
-# --- feed-forward ---------------------------------------------------------------------------------------------------
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        half = norm(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    close(half.float(), norm(x), 2e-2)
 
 
 FORMULAS = {
@@ -100,35 +77,11 @@ def test_feed_forward_is_its_formula(activation: str, bias: bool, roughen) -> No
     assert (part.up_proj.bias is not None) == (part.down_proj.bias is not None) == bias
 
 
-def test_feed_forward_drops_inside_and_refuses_no_width(roughen) -> None:
+def test_feed_forward_drops_inside(roughen) -> None:
     part, x = roughen(FeedForward(D, 20, dropout=0.5)), torch.randn(2, 3, D)
     assert torch.equal(part(x), part(x))
     part.train()
     assert not torch.allclose(part(x), part(x))
-    with pytest.raises(ValueError, match=r"model\.d_ff.*0"):
-        FeedForward(D, 0)
-
-
-# --- embedding and head ---------------------------------------------------------------------------------------------
-
-
-def test_embedding_is_its_row_scaled() -> None:
-    embedding, ids = TokenEmbedding(7, 9), torch.tensor([[3, 0], [6, 3]])
-    close(embedding(ids), 3.0 * embedding.table.weight[ids])
-    with pytest.raises(ValueError, match=r"model\.vocab_size.*0"):
-        TokenEmbedding(0, 9)
-
-
-def test_head_scores_by_inner_product_and_may_share_the_table() -> None:
-    embedding, x = TokenEmbedding(7, 9), torch.randn(2, 3, 9)
-    tied, free = Head(7, 9, tied=embedding), Head(7, 9)
-    for head in (tied, free):
-        assert head.bias is None
-        close(head(x), x @ head.weight.T)
-    assert tied.weight is embedding.table.weight is not free.weight
-
-
-# --- stacks ---------------------------------------------------------------------------------------------------------
 
 
 def test_stacks_drop_the_embeddings_in_training() -> None:
