@@ -1,5 +1,6 @@
 """docs/results.md has the recorded results, and every config has its row."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -105,31 +106,13 @@ def row(seed: int, exact: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_page_has_the_recorded_figures_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    headline = ("exact_match", "exact_match@2-2", "exact_match@4-9", "loss", "diagonal")
-    target = Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=3",), lengths="1:3", headline=headline)
-    gpu = Target("copy-y", "w", "ref", "goal", needs="a GPU")
-    absent = Target("nowhere", "w", "ref", "goal")
-    monkeypatch.setattr(results, "RUNS", tmp_path)
-    monkeypatch.setattr(results, "TARGETS", (target, gpu, absent, Target("copy", "w", "ref", "goal")))
-    record = {"config": "copy", "overrides": ["--data.symbols=3"], "lengths": "1:3", "rows": [row(1, 0.9), row(2, 0.7)]}
-    (tmp_path / "copy-x.json").write_text(json.dumps(record))
-    first, second, third, fourth = [line for line in results.page().splitlines() if line.startswith("| `")][:4]
-    assert "| exact match: 80.00 ± 14.14 %<br>exact match, length 2-2: 80.00 ± 14.14 %<br>" in first
-    assert "<br>exact match, length 4-9: not measured<br>" in first
-    assert "<br>loss: 2.0000 ± 0.0000<br>rows on the diagonal: 50.00 ± 0.00 % |" in first
-    assert first.endswith("| 2 x 18.8 ± 8.8 s; 12,345 parameters; 7e+12 FLOP |")
-    assert "| not run: needs a GPU |" in second
-    assert "| not run: there is no config yet |" in third
-    assert "| not run |" in fourth
-    assert (
-        "| `copy-x` | `configs/copy.yaml --data.symbols=3` | a machine; torch 2; Python 3; 2026-01-01 |"
-        in results.page()
-    )
-
-    monkeypatch.setattr(results, "TARGETS", (Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=4",)),))
+def test_a_row_without_figures_says_why() -> None:
+    assert results.described([row(1, 0.9)], "exact_match@4-9") == "exact match, length 4-9: not measured"
+    targets = Target("copy-y", "w", "ref", "goal", needs="a GPU"), Target("nowhere", "w", "ref", "goal")
+    assert [*map(results.missing, targets)] == ["not run: needs a GPU", "not run: there is no config yet"]
+    recorded = next(target for target in TARGETS if results.kept(target))
     with pytest.raises(ValueError, match="holds figures of"):
-        results.page()
+        results.kept(dataclasses.replace(recorded, overrides=("--data.symbols=4",)))
 
 
 def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
