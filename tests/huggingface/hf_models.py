@@ -27,42 +27,27 @@ TEXT = [
 # ---- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def trained(backend: Tokenizer, texts: list[str], pre_tokenizer: Any, decoder: Any, trainer: Any) -> Tokenizer:
-    backend.pre_tokenizer, backend.decoder = pre_tokenizer, decoder
-    backend.train_from_iterator(texts, trainer)
-    return backend
-
-
 def byte_level(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """GPT-2, Llama 3, Qwen2, BART."""
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=specials, show_progress=False, initial_alphabet=split.alphabet()
-    )
-    return trained(Tokenizer(models.BPE()), texts, split, decoders.ByteLevel(), trainer)
-
-
-def metaspace(specials: list[str], texts: list[str], size: int) -> Tokenizer:
-    """Llama 2 and Mistral: a character replaces the spaces."""
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
-    backend = Tokenizer(models.BPE(unk_token="<unk>"))
-    return trained(backend, texts, pre_tokenizers.Metaspace(), decoders.Metaspace(), trainer)
+    backend, split = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer, backend.decoder = split, decoders.ByteLevel()
+    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
+    backend.train_from_iterator(texts, trainers.BpeTrainer(initial_alphabet=split.alphabet(), **options))
+    return backend
 
 
 def word_piece(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """BERT."""
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
-    return trained(backend, texts, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), trainer)
-
-
-Trainer = Callable[[list[str], list[str], int], Tokenizer]
-"""Of special tokens, texts and a vocabulary size."""
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
+    backend.train_from_iterator(texts, trainers.WordPieceTrainer(**options))
+    return backend
 
 
 def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
-    """T5 and Marian. The pieces are counted here, as the library's trainer is not deterministic."""
+    """T5, Marian, Llama 2, Gemma: a character replaces the spaces. The library's own trainer is not deterministic."""
     words = [f"▁{word}" for text in texts for word in text.split()]
     counts = Counter(
         word[start:end] for word in words for start in range(len(word)) for end in range(start + 1, len(word) + 1)
@@ -71,35 +56,55 @@ def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     scores = [(piece, math.log(counts[piece] / counts.total())) for piece in pieces]
     backend = Tokenizer(models.Unigram([*((token, 0.0) for token in specials), *scores], specials.index("<unk>")))
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     backend.add_special_tokens(specials)
     return backend
 
 
-def tokenizer_of(train: Trainer, specials: str, template: str = "$A") -> Callable[[list[str], int], Tokenizer]:
-    """A function of texts and vocabulary size that trains a tokenizer with special tokens around each text."""
+class Tokens(NamedTuple):
+    train: Callable[[list[str], list[str], int], Tokenizer]  # of special tokens, texts and a vocabulary size
+    named: str  # "name=token" of each special token
+    template: str = "$A"  # special tokens around each text
 
-    def tokenizer(texts: list[str], size: int) -> Tokenizer:
-        backend = train(specials.split(), texts, size)
-        around = [(token, backend.token_to_id(token)) for token in template.split() if token != "$A"]
+    @property
+    def special(self) -> dict[str, str]:
+        return {f"{name}_token": token for name, token in (part.split("=") for part in self.named.split())}
+
+    def trained(self, texts: list[str], size: int) -> Any:
+        """The tokenizer as transformers has it."""
+        backend = self.train([*dict.fromkeys(self.special.values())], texts, size)
+        around = [(token, backend.token_to_id(token)) for token in self.template.split() if token != "$A"]
         if around:
-            backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=around)
-        return backend
+            backend.post_processor = processors.TemplateProcessing(single=self.template, special_tokens=around)
+        return pytest.importorskip("transformers").PreTrainedTokenizerFast(tokenizer_object=backend, **self.special)
 
-    return tokenizer
+
+GPT2_TOKENS = Tokens(byte_level, "bos=<|endoftext|> eos=<|endoftext|> unk=<|endoftext|>")
+LLAMA_TOKENS = Tokens(unigram, "unk=<unk> bos=<s> eos=</s>", "<s> $A")
+LLAMA3_TOKENS = Tokens(byte_level, "bos=<|begin_of_text|> eos=<|end_of_text|>", "<|begin_of_text|> $A")
+GEMMA_TOKENS = Tokens(unigram, "pad=<pad> eos=<eos> bos=<bos> unk=<unk>", "<bos> $A")
+BERT_TOKENS = Tokens(word_piece, "pad=[PAD] unk=[UNK] cls=[CLS] sep=[SEP] mask=[MASK]", "[CLS] $A [SEP]")
+T5_TOKENS = Tokens(unigram, "pad=<pad> eos=</s> unk=<unk>", "$A </s>")
+BART_TOKENS = Tokens(byte_level, "bos=<s> pad=<pad> eos=</s> unk=<unk> mask=<mask> cls=<s> sep=</s>", "<s> $A </s>")
+MARIAN_TOKENS = Tokens(unigram, "eos=</s> unk=<unk> pad=<pad>", "$A </s>")
 
 
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
 class Case(NamedTuple):
-    model: str  # name of the class, with a space after the prefix of its config's class
+    model: str  # name of the class
     options: dict[str, Any]
-    tokenizer: Callable[[list[str], int], Tokenizer]
-    special: dict[str, str]  # special tokens by name
-    ids: dict[str, str]  # keys of the config, and the name of the token whose id they have
+    tokens: Tokens
+    further: dict[str, str] | None = None  # further keys of the config, and the name of the token whose id they have
     untied: bool = False  # a separate head in the file, as of T5 1.1; the constructor of transformers ties it
+
+    def ids(self, tokenizer: Any) -> dict[str, int]:
+        """The ids of special tokens in the config."""
+        special = self.tokens.special
+        keys = {f"{name}_id": name for name in ("pad_token", "bos_token", "eos_token") if name in special}
+        keys |= self.further or {}
+        return {key: tokenizer.convert_tokens_to_ids(special[name]) for key, name in keys.items()}
 
 
 GPT2 = {
@@ -118,6 +123,7 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
 GPT_NEO = {
     "hidden_size": D, "num_heads": H, "num_layers": 3, "intermediate_size": FF, "window_size": 5,
     "attention_types": [[["global", "local"], 1], [["global"], 1]], "max_position_embeddings": LONGEST,
@@ -142,83 +148,54 @@ BART = {
     "d_model": D, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": H,
     "decoder_attention_heads": H, "encoder_ffn_dim": FF, "decoder_ffn_dim": FF, "max_position_embeddings": LONGEST,
 }  # fmt: skip
-GPT2_TOKENS = tokenizer_of(byte_level, "<|endoftext|>")
-LLAMA_TOKENS = tokenizer_of(metaspace, "<unk> <s> </s>", "<s> $A")
-LLAMA3_TOKENS = tokenizer_of(byte_level, "<|begin_of_text|> <|end_of_text|> <|eot_id|>", "<|begin_of_text|> $A")
-BERT_TOKENS = tokenizer_of(word_piece, "[PAD] [UNK] [CLS] [SEP] [MASK]", "[CLS] $A [SEP]")
-T5_TOKENS = tokenizer_of(unigram, "<pad> </s> <unk>", "$A </s>")
-BART_TOKENS = tokenizer_of(byte_level, "<s> <pad> </s> <unk> <mask>", "<s> $A </s>")
-MARIAN_TOKENS = tokenizer_of(unigram, "</s> <unk> <pad>", "$A </s>")
-
-GEMMA_TOKENS = tokenizer_of(metaspace, "<pad> <eos> <bos> <unk>", "<bos> $A")
-
-GEMMA_SPECIAL = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>", "unk_token": "<unk>"}
-GPT2_SPECIAL = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
-LLAMA_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-LLAMA3_SPECIAL = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
-BERT_SPECIAL = {
-    "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
-}  # fmt: skip
-T5_SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-BART_SPECIAL = {**T5_SPECIAL, "bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-
-IDS = {"bos_token_id": "bos_token", "eos_token_id": "eos_token"}
-PAD = {"pad_token_id": "pad_token"}
-PAD_START = PAD | {"eos_token_id": "eos_token", "decoder_start_token_id": "pad_token"}
+START = {"decoder_start_token_id": "pad_token"}
 FORCED = {"forced_eos_token_id": "eos_token"}
-BART_IDS = PAD | IDS | FORCED | {"decoder_start_token_id": "eos_token"}
-
+BART_IDS = FORCED | {"decoder_start_token_id": "eos_token"}
 
 CASES = {
-    "gpt2": Case("GPT2 LMHeadModel", GPT2, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "gpt2": Case("GPT2LMHeadModel", GPT2, GPT2_TOKENS),
     "gpt2-untied": Case(
-        "GPT2 LMHeadModel", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"},
-        GPT2_TOKENS, GPT2_SPECIAL, IDS,
+        "GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"}, GPT2_TOKENS
     ),
-    "llama": Case("Llama ForCausalLM", LLAMA, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
+    "llama": Case("LlamaForCausalLM", LLAMA, LLAMA_TOKENS),
     "llama3": Case(
-        "Llama ForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12},
-        LLAMA3_TOKENS, LLAMA3_SPECIAL, IDS,
+        "LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12},
+        LLAMA3_TOKENS,
     ),
-    "mistral": Case("Mistral ForCausalLM", LLAMA | {"sliding_window": 5}, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
-    "qwen2": Case("Qwen2 ForCausalLM", LLAMA, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "qwen2-window": Case(
-        "Qwen2 ForCausalLM", LLAMA | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
-        GPT2_TOKENS, GPT2_SPECIAL, IDS,
-    ),
+    "mistral": Case("MistralForCausalLM", LLAMA | {"sliding_window": 5}, LLAMA_TOKENS),
+    "qwen2": Case("Qwen2ForCausalLM", LLAMA, GPT2_TOKENS),
+    "qwen2-window": Case("Qwen2ForCausalLM", LLAMA | QWEN_WINDOW | {"max_window_layers": 0}, GPT2_TOKENS),
     "qwen2-mixed": Case(
-        "Qwen2 ForCausalLM", LLAMA | {
-            "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "num_hidden_layers": 3,
-        }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
+        "Qwen2ForCausalLM", LLAMA | QWEN_WINDOW | {"max_window_layers": 1, "num_hidden_layers": 3}, GPT2_TOKENS
     ),
-    "qwen3": Case("Qwen3 ForCausalLM", LLAMA | {"head_dim": 12}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gpt_neox": Case("GPTNeoX ForCausalLM", SIZES, GPT2_TOKENS, GPT2_SPECIAL, IDS),
+    "qwen3": Case("Qwen3ForCausalLM", LLAMA | {"head_dim": 12}, GPT2_TOKENS),
+    "gpt_neox": Case("GPTNeoXForCausalLM", SIZES, GPT2_TOKENS),
     "gpt_neox-serial": Case(
-        "GPTNeoX ForCausalLM", SIZES | {
+        "GPTNeoXForCausalLM", SIZES | {
             "use_parallel_residual": False, "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
-        }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
+        }, GPT2_TOKENS,
     ),
-    "gpt_neo": Case("GPTNeo ForCausalLM", GPT_NEO, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "phi": Case("Phi ForCausalLM", SIZES | {"num_key_value_heads": 2}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gemma": Case("Gemma ForCausalLM", LLAMA | GEMMA, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "gemma2": Case("Gemma2 ForCausalLM", GEMMA2, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "gemma3_text": Case("Gemma3 ForCausalLM", GEMMA3, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "bert": Case("Bert ForMaskedLM", SIZES, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "bert-pretraining": Case("Bert ForPreTraining", SIZES | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "t5": Case("T5 ForConditionalGeneration", T5, T5_TOKENS, T5_SPECIAL, PAD_START),
+    "gpt_neo": Case("GPTNeoForCausalLM", GPT_NEO, GPT2_TOKENS),
+    "phi": Case("PhiForCausalLM", SIZES | {"num_key_value_heads": 2}, GPT2_TOKENS),
+    "gemma": Case("GemmaForCausalLM", LLAMA | GEMMA, GEMMA_TOKENS),
+    "gemma2": Case("Gemma2ForCausalLM", GEMMA2, GEMMA_TOKENS),
+    "gemma3_text": Case("Gemma3ForCausalLM", GEMMA3, GEMMA_TOKENS),
+    "bert": Case("BertForMaskedLM", SIZES, BERT_TOKENS),
+    "bert-pretraining": Case("BertForPreTraining", SIZES | {"hidden_act": "relu"}, BERT_TOKENS),
+    "t5": Case("T5ForConditionalGeneration", T5, T5_TOKENS, START),
     "t5-1.1": Case(
-        "T5 ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-        T5_TOKENS, T5_SPECIAL, PAD_START, untied=True,
+        "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        T5_TOKENS, START, untied=True,
     ),
-    "bart": Case("Bart ForConditionalGeneration", BART, BART_TOKENS, BART_SPECIAL, BART_IDS),
+    "bart": Case("BartForConditionalGeneration", BART, BART_TOKENS, BART_IDS),
     "bart-forced": Case(
-        "Bart ForConditionalGeneration", BART | {"scale_embedding": True}, BART_TOKENS, BART_SPECIAL,
+        "BartForConditionalGeneration", BART | {"scale_embedding": True}, BART_TOKENS,
         BART_IDS | {"forced_bos_token_id": "bos_token"},
     ),
     "marian": Case(
-        "Marian MTModel", BART | {"activation_function": "swish", "scale_embedding": True},
-        MARIAN_TOKENS, T5_SPECIAL, PAD_START | FORCED,
+        "MarianMTModel", BART | {"activation_function": "swish", "scale_embedding": True},
+        MARIAN_TOKENS, START | FORCED,
     ),
 }  # fmt: skip
 
@@ -232,31 +209,26 @@ class HFModel(NamedTuple):
 
 
 def hf_class(name: str) -> Any:
-    return getattr(pytest.importorskip("transformers"), CASES[name].model.replace(" ", ""))
+    return getattr(pytest.importorskip("transformers"), CASES[name].model)
 
 
 @cache
 def _built(name: str) -> tuple[Any, Any]:
-    transformers = pytest.importorskip("transformers")
-    case = CASES[name]
-    backend = case.tokenizer(TEXT, 300)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **case.special)
-    ids = {key: backend.token_to_id(case.special[token]) for key, token in case.ids.items()}
+    case, kind = CASES[name], hf_class(name)
+    tokenizer = case.tokens.trained(TEXT, 300)
+    ids = case.ids(tokenizer)
     # More rows than tokens, as in many models whose table is padded for the GPU.
-    kind = case.model.split()[0]
-    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")(
-        vocab_size=len(fast) + 3, **{**ids, **case.options}
-    )
+    config = kind.config_class(vocab_size=len(tokenizer) + 3, **{**ids, **case.options})
     config._attn_implementation = "eager"
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = hf_class(name)(config).eval()
+        model = kind(config).eval()
         _roughen(model)
         if case.untied:
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
     for key in {*ids} - {"bos_token_id"} if model.can_generate() else ():
         setattr(model.generation_config, key, ids[key])  # which constructors do not always copy
-    return model, fast
+    return model, tokenizer
 
 
 @torch.no_grad()
@@ -270,9 +242,8 @@ def _roughen(model: nn.Module) -> None:
 
 def save(name: str, folder: Path) -> None:
     """Write the model and the tokenizer of a case."""
-    model, fast = _built(name)
-    model.save_pretrained(folder)
-    fast.save_pretrained(folder)
+    for part in _built(name):
+        part.save_pretrained(folder)
 
 
 def saved(name: str, folder: Path) -> HFModel:

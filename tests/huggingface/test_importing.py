@@ -20,6 +20,7 @@ from minitx.huggingface.families import FAMILIES
 from minitx.huggingface.importing import import_model
 from minitx.inference.predictor import Predictor
 from minitx.interpret.patching import Patch, patched_logits
+from predictors import KINDS_OF
 
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
 PROMPTS = ["The quick brown", "To be, or not", "Ein Hund rennt über"]
@@ -52,24 +53,16 @@ def test_logits_and_maps_are_equal(both: tuple[HFModel, Predictor]) -> None:
         out = hf.model(**inputs, output_attentions=True, output_hidden_states=True)
         with minitx.trace(ours.model, ["*.resid_pre", "*.out"]) as t:
             ours.model(*inputs.values())
-    for stack in ("encoder", "decoder") if target else (ours.architecture.removesuffix("_only"),):
-        hidden = [
-            *(value for name, value in t.items() if name.startswith(stack) and "resid_pre" in name),
-            t[f"{stack}.out"],
-        ]
-        for one, other in zip(hidden, out[f"{stack}_hidden_states" if target else "hidden_states"], strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
     maps = ours.attend(text, target)
-    kind, side = {"encoder_only": ("encoder", "source")}.get(ours.architecture, ("decoder", "target"))
-    pairs = [(getattr(maps, kind), out.get("attentions"))]
-    if ours.architecture == "encoder_decoder":
-        side = "source"
-        pairs = [(getattr(maps, kind), out[f"{kind}_attentions"]) for kind in ("encoder", "decoder", "cross")]
-    assert maps.tokens[side] == [hf.tokenizer.convert_ids_to_tokens(ids[0])]
-    for found, expected in pairs:
-        assert len(found) == len(expected) > 0
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    read = "target" if ours.architecture == "decoder_only" else "source"
+    assert maps.tokens[read] == [hf.tokenizer.convert_ids_to_tokens(ids[0])]
+    for kind in KINDS_OF[ours.architecture]:
+        prefix = f"{kind}_" if target else ""
+        torch.testing.assert_close(tuple(getattr(maps, kind)), out[f"{prefix}attentions"], atol=1e-5, rtol=0)
+        if kind != "cross":
+            hidden = [part for name, part in t.items() if name.startswith(kind) and "resid_pre" in name]
+            expected = out[f"{prefix}hidden_states"]
+            torch.testing.assert_close((*hidden, t[f"{kind}.out"]), expected, atol=1e-4, rtol=0)
 
 
 @every_case
@@ -254,7 +247,10 @@ REFUSED_CONFIGS = [
     ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'"),
     ("gpt2", {"vocab_size": 100}, "transformer.wte.weight: expected [100, 32]"),
 ]  # fmt: skip
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
 REFUSED_FILES: list[tuple[str, str, Any, str]] = [
+    ("gpt2", "tokenizer.json", {"added_tokens": [{"id": n, "content": f"<{n}>", **FLAGS} for n in range(300, 309)]},
+     "tokens, more than its model"),
     ("gpt2", "model.safetensors", {"transformer.adapter.weight": torch.ones(2)},
      "have transformer.adapter.weight, which GPT2LMHeadModel"),
     ("bart", "model.safetensors", {"model.decoder.embed_tokens.weight": torch.ones(2)},
@@ -288,7 +284,7 @@ def test_what_cannot_be_imported_is_named(
         path.unlink()
     elif isinstance(change, bytes):
         path.write_bytes(change)
-    elif file == "config.json":
+    elif file.endswith(".json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
     else:
         save_file(load_file(path) | change, path)
@@ -296,22 +292,15 @@ def test_what_cannot_be_imported_is_named(
     assert not (tmp_path / "out.ckpt").exists()
 
 
-def test_more_tokens_than_rows_are_refused(tmp_path: Path, refused: Callable) -> None:
-    hf = saved("gpt2", tmp_path)
-    hf.tokenizer.add_tokens([f"<more-{number}>" for number in range(9)])
-    hf.tokenizer.save_pretrained(tmp_path)
-    assert "tokens, more than its model" in refused("import", str(tmp_path), "--out", str(tmp_path / "out.ckpt"))
-
-
-@pytest.mark.parametrize("source", ["nowhere/at/all", "nobody/nothing"])
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("nowhere/at/all", "there is no folder"), ("nobody/nothing", "from the hub (OSError: the network is down)")],
+)
 def test_a_missing_source_is_refused(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
+    source: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
 ) -> None:
-    import huggingface_hub
-
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError("the network is down")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    expected = "there is no folder" if source.count("/") > 1 else "from the hub (OSError: the network is down)"
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     assert expected in refused("import", source, "--out", str(tmp_path / "out.ckpt"))
