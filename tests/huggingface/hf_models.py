@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,9 +14,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor, nn
 
 from minitx.generation.options import GenerationOptions
+from minitx.huggingface.families import FAMILIES
+from minitx.huggingface.families.family import NAMES
 from minitx.inference.predictor import Predictor
 
-D, H, FF, LAYERS, LONGEST = 32, 4, 56, 2, 64
 TEXT = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
     "To be, or not to be: that is the question.",
@@ -92,112 +94,82 @@ MARIAN_TOKENS = Tokens(unigram, "eos=</s> unk=<unk> pad=<pad>", "$A </s>")
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
+SIZES = {
+    "d_model": 32, "n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "n_decoder_layers": 2, "d_ff": 56, "norm_eps": 1e-4,
+    "window": 5,
+}  # fmt: skip
+"""Of every family, where the key of ModelConfig is its own."""
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
+GEMMA2 = {
+    "head_dim": 12, "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20,
+    "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+}  # fmt: skip
+T5 = {"d_kv": 12, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
+BART = {"decoder_attention_heads": 4, "decoder_ffn_dim": 56}
+START = {"decoder_start_token_id": "pad_token"}
+FORCED = {"forced_eos_token_id": "eos_token"}
+BART_IDS = FORCED | {"decoder_start_token_id": "eos_token"}
+
+
 class Case(NamedTuple):
-    model: str  # name of the class
-    options: dict[str, Any]
     tokens: Tokens
-    further: dict[str, str] | None = None  # further keys of the config, and the name of the token whose id they have
+    options: Mapping[str, Any] = MappingProxyType({})  # settings beside SIZES
+    further: Mapping[str, str] = MappingProxyType({})  # settings that are ids, and the name of their special token
+    model: str | None = None  # name of the class, if not the one that is exported
     untied: bool = False  # a separate head in the file, as of T5 1.1; the constructor of transformers ties it
 
     def ids(self, tokenizer: Any) -> dict[str, int]:
         """The ids of special tokens in the config."""
         special = self.tokens.special
         keys = {f"{name}_id": name for name in ("pad_token", "bos_token", "eos_token") if name in special}
-        keys |= self.further or {}
-        return {key: tokenizer.convert_tokens_to_ids(special[name]) for key, name in keys.items()}
+        return {key: tokenizer.convert_tokens_to_ids(special[name]) for key, name in {**keys, **self.further}.items()}
 
-
-GPT2 = {
-    "n_embd": D, "n_head": H, "n_layer": LAYERS, "n_inner": FF, "n_positions": LONGEST,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
-SIZES = {
-    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
-    "max_position_embeddings": LONGEST,
-}  # fmt: skip
-LLAMA = SIZES | {
-    "num_key_value_heads": 2, "rms_norm_eps": 1e-4,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
-}  # fmt: skip
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
-QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
-GPT_NEO = {
-    "hidden_size": D, "num_heads": H, "num_layers": 3, "intermediate_size": FF, "window_size": 5,
-    "attention_types": [[["global", "local"], 1], [["global"], 1]], "max_position_embeddings": LONGEST,
-}  # fmt: skip
-GEMMA = {"head_dim": 12, "num_attention_heads": H}
-GEMMA2 = LLAMA | GEMMA | {
-    "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0,
-    "final_logit_softcapping": 3.0,
-}  # fmt: skip
-GEMMA3 = GEMMA2 | {
-    "layer_types": [*2 * ["sliding_attention"], "full_attention", "sliding_attention"], "attn_logit_softcapping": None,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
-    }
-}  # fmt: skip
-T5 = {
-    "d_model": D, "num_heads": H, "d_kv": 12, "d_ff": FF, "num_layers": LAYERS, "num_decoder_layers": LAYERS,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,
-}  # fmt: skip
-BART = {
-    "d_model": D, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": H,
-    "decoder_attention_heads": H, "encoder_ffn_dim": FF, "decoder_ffn_dim": FF, "max_position_embeddings": LONGEST,
-}  # fmt: skip
-START = {"decoder_start_token_id": "pad_token"}
-FORCED = {"forced_eos_token_id": "eos_token"}
-BART_IDS = FORCED | {"decoder_start_token_id": "eos_token"}
 
 CASES = {
-    "gpt2": Case("GPT2LMHeadModel", GPT2, GPT2_TOKENS),
-    "gpt2-untied": Case(
-        "GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"}, GPT2_TOKENS
-    ),
-    "llama": Case("LlamaForCausalLM", LLAMA, LLAMA_TOKENS),
-    "llama3": Case(
-        "LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12},
-        LLAMA3_TOKENS,
-    ),
-    "mistral": Case("MistralForCausalLM", LLAMA | {"sliding_window": 5}, LLAMA_TOKENS),
-    "qwen2": Case("Qwen2ForCausalLM", LLAMA, GPT2_TOKENS),
-    "qwen2-window": Case("Qwen2ForCausalLM", LLAMA | QWEN_WINDOW | {"max_window_layers": 0}, GPT2_TOKENS),
-    "qwen2-mixed": Case(
-        "Qwen2ForCausalLM", LLAMA | QWEN_WINDOW | {"max_window_layers": 1, "num_hidden_layers": 3}, GPT2_TOKENS
-    ),
-    "qwen3": Case("Qwen3ForCausalLM", LLAMA | {"head_dim": 12}, GPT2_TOKENS),
-    "gpt_neox": Case("GPTNeoXForCausalLM", SIZES, GPT2_TOKENS),
-    "gpt_neox-serial": Case(
-        "GPTNeoXForCausalLM", SIZES | {
-            "use_parallel_residual": False, "tie_word_embeddings": True,
-            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
-        }, GPT2_TOKENS,
-    ),
-    "gpt_neo": Case("GPTNeoForCausalLM", GPT_NEO, GPT2_TOKENS),
-    "phi": Case("PhiForCausalLM", SIZES | {"num_key_value_heads": 2}, GPT2_TOKENS),
-    "gemma": Case("GemmaForCausalLM", LLAMA | GEMMA, GEMMA_TOKENS),
-    "gemma2": Case("Gemma2ForCausalLM", GEMMA2, GEMMA_TOKENS),
-    "gemma3_text": Case("Gemma3ForCausalLM", GEMMA3, GEMMA_TOKENS),
-    "bert": Case("BertForMaskedLM", SIZES, BERT_TOKENS),
-    "bert-pretraining": Case("BertForPreTraining", SIZES | {"hidden_act": "relu"}, BERT_TOKENS),
-    "t5": Case("T5ForConditionalGeneration", T5, T5_TOKENS, START),
+    "gpt2": Case(GPT2_TOKENS),
+    "gpt2-untied": Case(GPT2_TOKENS, {"tie_word_embeddings": False, "activation_function": "relu"}),
+    "llama": Case(LLAMA_TOKENS, {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}),
+    "llama-3": Case(LLAMA3_TOKENS, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12}),
+    "mistral": Case(LLAMA_TOKENS),
+    "qwen2": Case(GPT2_TOKENS),
+    "qwen2-window": Case(GPT2_TOKENS, QWEN_WINDOW | {"max_window_layers": 0}),
+    "qwen2-mixed": Case(GPT2_TOKENS, QWEN_WINDOW | {"max_window_layers": 1, "num_hidden_layers": 3}),
+    "qwen3": Case(GPT2_TOKENS, {"head_dim": 12}),
+    "gpt_neox": Case(GPT2_TOKENS),
+    "gpt_neox-serial": Case(GPT2_TOKENS, {
+        "use_parallel_residual": False, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+    }),
+    "gpt_neo": Case(GPT2_TOKENS, {
+        "num_layers": 3, "window_size": 5, "attention_types": [[["global", "local"], 1], [["global"], 1]],
+    }),
+    "phi": Case(GPT2_TOKENS),
+    "gemma": Case(GEMMA_TOKENS, {"head_dim": 12}),
+    "gemma2": Case(GEMMA_TOKENS, GEMMA2),
+    "gemma3_text": Case(GEMMA_TOKENS, GEMMA2 | {
+        "layer_types": [*2 * ["sliding_attention"], "full_attention", "sliding_attention"],
+        "attn_logit_softcapping": None, "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
+        },
+    }),
+    "bert": Case(BERT_TOKENS),
+    "bert-pretraining": Case(BERT_TOKENS, {"hidden_act": "relu"}, model="BertForPreTraining"),
+    "t5": Case(T5_TOKENS, T5, START),
     "t5-1.1": Case(
-        "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-        T5_TOKENS, START, untied=True,
+        T5_TOKENS, T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, START, untied=True
     ),
-    "bart": Case("BartForConditionalGeneration", BART, BART_TOKENS, BART_IDS),
+    "bart": Case(BART_TOKENS, BART, BART_IDS),
     "bart-forced": Case(
-        "BartForConditionalGeneration", BART | {"scale_embedding": True}, BART_TOKENS,
-        BART_IDS | {"forced_bos_token_id": "bos_token"},
+        BART_TOKENS, BART | {"scale_embedding": True}, BART_IDS | {"forced_bos_token_id": "bos_token"}
     ),
-    "marian": Case(
-        "MarianMTModel", BART | {"activation_function": "swish", "scale_embedding": True},
-        MARIAN_TOKENS, START | FORCED,
-    ),
+    "marian": Case(MARIAN_TOKENS, BART | {"activation_function": "swish", "scale_embedding": True}, START | FORCED),
 }  # fmt: skip
+"""By the model_type, and a variant of it after a hyphen."""
 
 
 class HFModel(NamedTuple):
@@ -209,16 +181,19 @@ class HFModel(NamedTuple):
 
 
 def hf_class(name: str) -> Any:
-    return getattr(pytest.importorskip("transformers"), CASES[name].model)
+    exported = FAMILIES[name.partition("-")[0]].model
+    return getattr(pytest.importorskip("transformers"), CASES[name].model or exported)
 
 
 @cache
 def _built(name: str) -> tuple[Any, Any]:
-    case, kind = CASES[name], hf_class(name)
+    case, kind, family = CASES[name], hf_class(name), FAMILIES[name.partition("-")[0]]
     tokenizer = case.tokens.trained(TEXT, 300)
     ids = case.ids(tokenizer)
     # More rows than tokens, as in many models whose table is padded for the GPU.
-    config = kind.config_class(vocab_size=len(tokenizer) + 3, **{**ids, **case.options})
+    sizes = {family.length[0]: 64, "vocab_size": len(tokenizer) + 3}
+    sizes |= {key: SIZES[NAMES[key]] for key in family.defaults if NAMES[key] in SIZES}
+    config = kind.config_class(**{**sizes, **ids, **case.options})
     config._attn_implementation = "eager"
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -36,7 +36,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-EVERYDAY_CASES = ("llama3", "bert", "t5-1.1", "bart-forced")
+EVERYDAY_CASES = ("llama-3", "bert", "t5-1.1", "bart-forced")
 """Those of the fast suite: every architecture, and a family with scaled tables."""
 
 

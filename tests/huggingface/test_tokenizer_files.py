@@ -18,7 +18,7 @@ from parallel_files import write_split
 transformers = pytest.importorskip("transformers")
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-KINDS = {"gpt2": "decoder_only", "llama": "decoder_only", "llama3": "decoder_only", "bert": "encoder_only",
+KINDS = {"gpt2": "decoder_only", "llama": "decoder_only", "llama-3": "decoder_only", "bert": "encoder_only",
          "t5": "encoder_decoder", "bart": "encoder_decoder"}  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
         assert ours.encode(line) == hf(line, add_special_tokens=False)["input_ids"]
         assert ours.decode(ids) == text
         unchanged += text == line
-    least = {"gpt2": 1.0, "llama3": 1.0, "bart": 1.0, "bert": 0.0}  # of bytes, and of lower case
+    least = {"gpt2": 1.0, "llama-3": 1.0, "bart": 1.0, "bert": 0.0}  # of bytes, and of lower case
     assert unchanged >= least.get(name, 0.95) * len(lines)
     assert ours.encode_batch(lines) == hf(lines, add_special_tokens=False)["input_ids"]
 
@@ -81,7 +81,7 @@ def test_special_tokens_may_come_last() -> None:
 
 
 def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> None:
-    CASES["llama3"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
+    CASES["llama-3"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
     settings = {
         "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": [1, 2], "max_new_tokens": 7,
         "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]],
