@@ -8,6 +8,7 @@ import pytest
 import minitx
 from huggingface.hf_models import CASES, TEXT, check_logits, saved
 from minitx.cli.main import main
+from parallel_files import write_split
 
 SHORT = [
     "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "1", "--trainer.precision", "32-true",
@@ -30,9 +31,8 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(TEXT * 12))
     Path("pairs").mkdir()
-    for split, ending in (("train", "one"), ("val", "two")):
-        Path(f"pairs/{split}.de").write_text("\n".join(f"{text} {ending}" for text in TEXT))
-        Path(f"pairs/{split}.en").write_text("\n".join(f"{text} {ending}, in English" for text in TEXT))
+    for split in ("train", "val"):
+        write_split(Path("pairs"), split, [(f"{text} {split}", f"{text} {split}, in English") for text in TEXT])
     return tmp_path
 
 
