@@ -123,30 +123,25 @@ def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("both", ["gpt2", "bert"], indirect=True)
-def test_evaluation_on_a_text(
+@pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "marian"], indirect=True)
+def test_evaluation_on_files_of_ones_own(
     both: tuple[HFModel, Predictor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, refused: Callable
 ) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    file, text = str(both[0].folder / "ours.ckpt"), tmp_path / "text.txt"
-    text.write_text("\n".join(TEXT * 12))
-    main(["evaluate", file, "--path", str(text), "--json", str(tmp_path / "out.json")])
-    assert 0.0 < json.loads((tmp_path / "out.json").read_text())["loss"] < 20.0
-    main(["ablate", file, "--path", str(text), "--examples", "2"])
-    assert "coder.1.1" in capsys.readouterr().out
-    assert "an imported model brings no data of its own: give a text" in refused("evaluate", file)
-
-
-@pytest.mark.parametrize("both", ["t5", "marian"], indirect=True)
-def test_evaluation_on_pairs(
-    both: tuple[HFModel, Predictor], tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable
-) -> None:
-    hf, ours = both
-    file, out, pairs, other = str(hf.folder / "ours.ckpt"), *(tmp_path / name for name in ("out", "p.tsv", "other.tsv"))
-    questions, answers = TEXT[:3], TEXT[3:6]
-    pairs.write_text("\n".join(["source\ttarget", *map("\t".join, zip(questions, answers, strict=True))]))
-    main(["evaluate", file, "--path", str(pairs), "--json", str(out)])
+    (hf, ours), file, out = both, str(both[0].folder / "ours.ckpt"), tmp_path / "out.json"
+    questions, answers, data, lines, needed = TEXT[:3], TEXT[3:6], tmp_path / "text.txt", TEXT * 12, "a text"
+    if pairs := ours.architecture == "encoder_decoder":
+        data, needed = tmp_path / "pairs.tsv", "questions and answers"
+        lines = ["source\ttarget", *map("\t".join, zip(questions, answers, strict=True))]
+    data.write_text("\n".join(lines))
+    main(["evaluate", file, "--path", str(data), "--json", str(out)])
+    main(["ablate", file, "--path", str(data), "--examples", "1"])
+    assert ("cross.1.1" if pairs else "coder.1.1") in capsys.readouterr().out
+    assert f"an imported model brings no data of its own: give {needed}" in refused("evaluate", file)
     figures = json.loads(out.read_text())
+    assert 0.0 < figures["loss"] < 20.0
+    if not pairs:
+        return
     assert figures["examples"] == 3
     assert figures["chrf"] == pytest.approx(corpus_scores(ours.generate(questions), answers, ["chrf"])["chrf"])
     losses = []
@@ -155,15 +150,10 @@ def test_evaluation_on_pairs(
         logits = hf_logits(hf.model, **hf.tokenizer(text, return_tensors="pt"), labels=labels)
         losses += logits.log_softmax(-1).gather(2, labels[..., None])
     assert figures["loss"] == pytest.approx(-float(torch.cat(losses).mean()), abs=1e-4)
-    main(["ablate", file, "--path", str(pairs), "--examples", "1"])
-    assert "cross.1.1" in capsys.readouterr().out
-    other.write_text("de\ten\nHund\tdog\n")
-    for words, message in (
-        ([], "an imported model brings no data of its own: give questions and answers"),
-        (["--path", "text.txt"], "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"),
-        (["--path", str(other)], "has no column source, only de, en"),
-    ):
-        assert message in refused("evaluate", file, *words)
+    data.write_text("de\ten\nHund\tdog\n")
+    assert "has no column source, only de, en" in refused("evaluate", file, "--path", str(data))
+    columns = "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"
+    assert columns in refused("evaluate", file, "--path", "text.txt")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
