@@ -14,7 +14,7 @@ import pytest
 from minitx.config.schema import Config
 from minitx.config.validation import keys
 from minitx.data.tokenizers import SPECIAL_TOKENS
-from pages import DOCS, PAGES, ROOT, named
+from pages import PAGES, ROOT, named
 
 PHONE, DESKTOP = (390, 844), (1300, 900)
 CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
@@ -36,15 +36,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "WARNING" not in ran.stderr
     return folder
-
-
-def test_chapters_have_their_numbers(site: Path) -> None:
-    """The navigation and the list of chapters in the guide's first page number them alike."""
-    html = (site / "guide" / "index.html").read_text()
-    listed = re.findall(r"^(\d+)\. \[.*?\]\((\w+)\.md\)", (DOCS / "guide" / "index.md").read_text(), re.MULTILINE)
-    assert [number for number, _ in listed] == [str(number + 1) for number in range(15)]
-    for number, name in listed:
-        assert re.search(rf'href="{name}\.html"[^>]*>\s*<span class="md-ellipsis">\s*{number}\. ', html), name
 
 
 def test_every_key_of_the_config_has_a_row(site: Path) -> None:

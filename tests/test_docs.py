@@ -43,8 +43,12 @@ def test_examples_give_the_output_of_the_page() -> None:
     assert [named(page) for page in PAGES if doctest.testfile(str(page), module_relative=False).failed] == []
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
-    assert sorted(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text())) == sorted(map(named, PAGES))
+def test_the_navigation_has_every_page_once_and_the_numbers_of_the_chapters() -> None:
+    nav, chapters = (ROOT / "mkdocs.yml").read_text(), (DOCS / "guide" / "index.md").read_text()
+    assert sorted(re.findall(r"[\w/]+\.md", nav)) == sorted(map(named, PAGES))
+    listed = re.findall(r"^(\d+)\. \[.*?\]\((\w+)\.md\)", chapters, re.MULTILINE)
+    assert listed == re.findall(r"- (\d+)\. .*: guide/(\w+)\.md", nav)
+    assert [int(number) for number, _ in listed] == [*range(1, 16)]
 
 
 def test_yaml_and_shell_commands_parse(tmp_path: Path) -> None:
