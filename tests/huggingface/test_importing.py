@@ -22,6 +22,7 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.patching import Patch, patched_logits
 from predictors import KINDS_OF
 
+AutoTokenizer = pytest.importorskip("transformers").AutoTokenizer
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
 PROMPTS = ["The quick brown", "To be, or not", "Ein Hund rennt über"]
 
@@ -118,6 +119,21 @@ def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -
         scored = (torch.arange(labels.size(1)) >= first.size(1) - 1)[None]
     logs = hf_logits(hf.model, **inputs).log_softmax(dim=-1).gather(-1, labels[..., None])[..., 0]
     assert found == pytest.approx(float(logs[scored].sum()), abs=1e-3)
+
+
+@pytest.mark.parametrize("both", [name for name in CASES if name != "gemma"], indirect=True)  # exported as llama
+def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, Predictor], tmp_path: Path) -> None:
+    (hf, ours), back = both, tmp_path / "back"
+    main(["export", str(hf.folder / "ours.ckpt"), str(back)])
+    exported = type(hf.model).from_pretrained(back).eval()
+    check_logits(exported, ours, hf.tokenizer(TEXT[2], return_tensors="pt")["input_ids"])
+    assert exported.config.model_type == hf.model.config.model_type
+    tokenizer = AutoTokenizer.from_pretrained(back)
+    assert tokenizer.mask_token == hf.tokenizer.mask_token
+    assert tokenizer(TEXT[:4])["input_ids"] == hf.tokenizer(TEXT[:4])["input_ids"]
+    if ours.architecture == "encoder_decoder":
+        for key in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
+            assert getattr(exported.generation_config, key) == getattr(hf.model.generation_config, key)
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------
