@@ -185,6 +185,17 @@ def test_figures_exist_and_a_command_on_the_page_creates_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_notebook_runs_in_its_own_kernel_and_displays_its_figures(path: Path, tmp_path: Path) -> None:
+    jupytext, nbclient = (pytest.importorskip(name) for name in ("jupytext", "nbclient"))
+    notebook = jupytext.read(path)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [kind for cell in notebook.cells for out in cell.get("outputs", []) for kind in out.get("data", {})]
+    counts = (shown.count("image/png"), shown.count("text/html"))  # curves; attention maps, the lens and patching
+    assert counts == ((1, 2) if path.stem == "reversal_circuit" else (2, 1))
+
+
+@pytest.mark.slow
 def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path: Path) -> None:
     """As in docs/positions.md: its code is appended to bias_positions.py, and no other file changes."""
     for folder in ("minitx", "tests"):
