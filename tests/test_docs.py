@@ -17,17 +17,13 @@ from minitx.cli.main import COMMANDS, main
 from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
-from short_configs import config_from_words
+from short_configs import config_from_words, short
 
 README = ROOT / "README.md"
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem not in ("cost", "positions")]
 """The first measures seconds, the second trains every scheme: with the slow tests."""
-SHORT = [
-    "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.accelerator", "cpu",
-    "--trainer.precision", "32-true", "--data.validation_size", "4", "--data.test_size", "4", "--data.batch_size", "8",
-    "--log.attention.pictures", "false", "--log.every_n_steps", "1",
-]  # fmt: skip
+SHORT = [*short(2), "--log.attention.pictures", "false", "--log.every_n_steps", "1"]
 CODE_COLUMNS = 88
 """Characters in a line of code that fit the column of text on a built page."""
 MAX_PERCENT_DIFFERENCE = 12.0

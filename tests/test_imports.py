@@ -45,14 +45,7 @@ CORE = {
 }  # fmt: skip
 """Folders of the core and their files; None for all of them."""
 
-OPENS_EXTRAS = {
-    "inference/predictor.py": "Predictor",
-    "interpret/attention_maps.py": "AttentionMaps",
-    "interpret/lens.py": "Lens",
-    "interpret/patch_map.py": "PatchMap",
-    "data/tokenizers.py": "Tokenizer",
-    "inference/text_generation.py": "TextGenerator",
-}
+OPENS_EXTRAS = {"Predictor", "AttentionMaps", "Lens", "PatchMap", "Tokenizer", "TextGenerator"}
 """Classes whose methods may open an extra: what minitx.load returns, what its attend, lens and patch return, a
 tokenizer, whose rules are checked unless they are those of a toy task, and text generation, whose step may be
 compiled."""
@@ -108,7 +101,7 @@ def read(file: Path) -> tuple[set[str], set[str]]:
     """What a file imports: outside of the methods that may open extras, and in them."""
     tree, methods = ast.parse(file.read_text()), []
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == OPENS_EXTRAS.get(relative(file)):
+        if isinstance(node, ast.ClassDef) and node.name in OPENS_EXTRAS:
             methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
             node.body = [part for part in node.body if part not in methods]
     return imported(tree), set().union(*map(imported, methods))

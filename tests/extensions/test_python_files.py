@@ -14,6 +14,7 @@ from minitx.data.tasks import TASKS
 from minitx.data.text.corpora import CORPORA
 from minitx.extensions.python_files import import_files
 from minitx.nn.positions import POSITIONS
+from short_configs import short
 
 OWN = '''
 from dataclasses import dataclass
@@ -51,10 +52,7 @@ class Ramp(positions.NoPositions):
 def rhyme() -> list[Path]:
     return [Path(__file__).with_name("rhyme.txt")]
 '''
-SMALL = [
-    "--model.d_model=16", "--model.n_heads=2", "--model.n_layers=1", "--trainer.max_steps=2",
-    "--trainer.accelerator=cpu", "--trainer.precision=32-true", "--data.test_size=8", "--data.validation_size=8",
-]  # fmt: skip
+SMALL = ["--model.d_model=16", "--model.n_heads=2", "--model.n_layers=1", *short(2)]
 TRAIN = ["train", "--config", "reverse", "--data.name", "same", "--model.position", "ramp", *SMALL]
 
 

@@ -9,12 +9,9 @@ import minitx
 from huggingface.hf_models import CASES, TEXT, save
 from minitx.cli.main import main
 from parallel_files import write_split
+from short_configs import short
 
-SHORT = [
-    "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "1", "--trainer.precision", "32-true",
-    "--trainer.accelerator", "cpu", "--data.batch_size", "4", "--data.validation_size", "4", "--data.test_size", "4",
-    "--init_from", "ours.ckpt", "--run.name", "tuned",
-]  # fmt: skip
+SHORT = [*short(2), "--init_from", "ours.ckpt", "--run.name", "tuned"]
 DATA = {
     "decoder_only": ["--data.name", "text", "--data.block", "16", "--data.path", "text.txt"],
     "encoder_only": ["--data.name", "masked_text", "--data.block", "16", "--data.path", "text.txt"],

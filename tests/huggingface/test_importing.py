@@ -101,24 +101,21 @@ def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -
     def encoded(text: str, **options: Any) -> torch.Tensor:
         return hf.tokenizer(text, return_tensors="pt", **options)["input_ids"]
 
+    first = encoded(text)
     if ours.architecture == "encoder_only":
-        masked = f"The {hf.tokenizer.mask_token} brown fox"
-        found = ours.score(masked, text)
-        assert ours.score("The <mask> brown fox", text) == found
-        inputs, labels = {"input_ids": encoded(masked)}, encoded(text)
+        text, target = f"The {hf.tokenizer.mask_token} brown fox", text
+        assert ours.score("The <mask> brown fox", target) == ours.score(text, target)
+        inputs, labels = {"input_ids": encoded(text)}, first
         scored = inputs["input_ids"] == ours.tokenizer.special.mask
     elif ours.architecture == "encoder_decoder":
-        found, labels = ours.score(text, target), encoded(target)
-        start = torch.full((1, 1), hf.model.config.decoder_start_token_id)
-        inputs = {"input_ids": encoded(text), "decoder_input_ids": torch.cat((start, labels[:, :-1]), dim=1)}
-        scored = torch.ones_like(labels, dtype=torch.bool)
+        labels = encoded(target)
+        inputs, scored = {"input_ids": first, "labels": labels}, torch.ones_like(labels, dtype=torch.bool)
     else:
-        found, first = ours.score(text, target), encoded(text)
         whole = torch.cat((first, encoded(target, add_special_tokens=False)), dim=1).long()
         inputs, labels = {"input_ids": whole[:, :-1]}, whole[:, 1:]
         scored = (torch.arange(labels.size(1)) >= first.size(1) - 1)[None]
     logs = hf_logits(hf.model, **inputs).log_softmax(dim=-1).gather(-1, labels[..., None])[..., 0]
-    assert found == pytest.approx(float(logs[scored].sum()), abs=1e-3)
+    assert ours.score(text, target) == pytest.approx(float(logs[scored].sum()), abs=1e-3)
 
 
 @pytest.mark.parametrize("both", [name for name in CASES if name != "gemma"], indirect=True)  # exported as llama
