@@ -22,7 +22,7 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.patching import Patch, patched_logits
 from predictors import KINDS_OF
 
-AutoTokenizer = pytest.importorskip("transformers").AutoTokenizer
+transformers = pytest.importorskip("transformers")
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
 PROMPTS = ["The quick brown", "To be, or not", "Ein Hund rennt über"]
 
@@ -122,10 +122,12 @@ def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -
 def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, Predictor], tmp_path: Path) -> None:
     (hf, ours), back = both, tmp_path / "back"
     main(["export", str(hf.folder / "ours.ckpt"), str(back)])
-    exported = type(hf.model).from_pretrained(back).eval()
-    check_logits(exported, ours, hf.tokenizer(TEXT[2], return_tensors="pt")["input_ids"])
+    kind = getattr(transformers, FAMILIES[hf.model.config.model_type].model)
+    exported, loading = kind.from_pretrained(back, output_loading_info=True)
+    assert not any(loading.values()), loading
+    check_logits(exported.eval(), ours, hf.tokenizer(TEXT[2], return_tensors="pt")["input_ids"])
     assert exported.config.model_type == hf.model.config.model_type
-    tokenizer = AutoTokenizer.from_pretrained(back)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(back)
     assert tokenizer.mask_token == hf.tokenizer.mask_token
     assert tokenizer(TEXT[:4])["input_ids"] == hf.tokenizer(TEXT[:4])["input_ids"]
     if ours.architecture == "encoder_decoder":
