@@ -21,26 +21,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AttentionMaps": "minitx.interpret.attention_maps",
-    "Config": "minitx.config.schema",
-    "Curves": "minitx.plotting.history",
-    "DecoderOnly": "minitx.models.transformers",
-    "EncoderDecoder": "minitx.models.transformers",
-    "EncoderOnly": "minitx.models.transformers",
-    "ModelConfig": "minitx.config.schema",
-    "Predictor": "minitx.inference.predictor",
-    "at": "minitx.interpret.intervene",
-    "build_model": "minitx.models.builder",
-    "curves": "minitx.plotting.history",
-    "head_mask": "minitx.interpret.intervene",
-    "intervene": "minitx.interpret.intervene",
-    "load": "minitx.inference.predictor",
-    "mean_activations": "minitx.interpret.intervene",
-    "record_attention": "minitx.interpret.recording",
-    "trace": "minitx.interpret.trace",
-    "train": "minitx.training.api",
+_NAMES = {
+    "config.schema": "Config ModelConfig",
+    "inference.predictor": "Predictor load",
+    "interpret.attention_maps": "AttentionMaps",
+    "interpret.intervene": "at head_mask intervene mean_activations",
+    "interpret.recording": "record_attention",
+    "interpret.trace": "trace",
+    "models.builder": "build_model",
+    "models.transformers": "DecoderOnly EncoderDecoder EncoderOnly",
+    "plotting.history": "Curves curves",
+    "training.api": "train",
 }
+_HOMES = {name: f"minitx.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "AttentionMaps", "Config", "Curves", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "ModelConfig", "Predictor",

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -23,9 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--device", default="cpu", help="where tests of nn, models and generation make their tensors: cuda"
-    )
+    parser.addoption("--device", default="cpu", help="where tests of nn, models and generation make tensors: cuda")
 
 
 class OnDevice(TorchFunctionMode):
@@ -49,10 +48,7 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
     """Seed torch; make tensors on the device of --device. Training finds a GPU by itself, and samples on the CPU."""
     torch.manual_seed(0)
     device = request.config.getoption("--device")
-    if device == "cpu" or "training" in request.path.parts:
-        yield
-        return
-    with OnDevice(device):
+    with nullcontext() if device == "cpu" or "training" in request.path.parts else OnDevice(device):
         yield
 
 

@@ -24,31 +24,26 @@ EPS = torch.finfo(torch.float32).eps
 
 
 class Family(NamedTuple):
-    model: str  # their class
-    config: str  # their class of configuration
     options: dict[str, Any]
     ours: ModelConfig  # for the same model
 
 
-def family(name: str, model: str, config: str, **options: Any) -> Family:
-    return Family(model, config, options, IMPORTED[name].from_hf({"vocab_size": VOCAB, **options}))
+def family(name: str, **options: Any) -> Family:
+    return Family(options, IMPORTED[name].from_hf({"vocab_size": VOCAB, **options}))
 
 
 FAMILIES = {
     "qwen3": family(
-        "qwen3", "Qwen3ForCausalLM", "Qwen3Config",
-        hidden_size=D, num_attention_heads=H, num_hidden_layers=3, intermediate_size=FF, rms_norm_eps=EPS,
+        "qwen3", hidden_size=D, num_attention_heads=H, num_hidden_layers=3, intermediate_size=FF, rms_norm_eps=EPS,
         num_key_value_heads=1, head_dim=16, tie_word_embeddings=False,
         rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0},
     ),
     "bert": family(
-        "bert", "BertForMaskedLM", "BertConfig",
-        hidden_size=D, num_attention_heads=H, num_hidden_layers=3, intermediate_size=FF, max_position_embeddings=48,
-        layer_norm_eps=1e-5,
+        "bert", hidden_size=D, num_attention_heads=H, num_hidden_layers=3, intermediate_size=FF,
+        max_position_embeddings=48, layer_norm_eps=1e-5,
     ),
     "t5": family(
-        "t5", "T5ForConditionalGeneration", "T5Config",
-        # Not a deeper decoder: their generate makes a cache for as many layers as the encoder has.
+        "t5",  # not a deeper decoder: their generate makes a cache for as many layers as the encoder has
         d_model=D, num_heads=H, d_ff=FF, num_layers=3, num_decoder_layers=2, d_kv=16, layer_norm_epsilon=EPS,
         relative_attention_num_buckets=8, relative_attention_max_distance=10,  # all occur
     ),
@@ -56,24 +51,21 @@ FAMILIES = {
 
 
 def converted(name: str, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our parameters by name, made of theirs."""
-    ours = FAMILIES[name].ours
-    weights = importing._convert(IMPORTED[name], ours, dict(theirs))[1]
-    return {parameter: weights[parameter] for parameter in importing._parameters(ours)}  # each under its first name
+    """Our weights by name, made of theirs."""
+    return importing._convert(IMPORTED[name], FAMILIES[name].ours, dict(theirs))[1]
 
 
 @cache
 def build_once(name: str) -> tuple[Any, Any]:
-    transformers = pytest.importorskip("transformers")
-    family = FAMILIES[name]
+    kind = getattr(pytest.importorskip("transformers"), IMPORTED[name].model)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-        config = getattr(transformers, family.config)(vocab_size=VOCAB, **special, **family.options)
+        config = kind.config_class(vocab_size=VOCAB, **special, **FAMILIES[name].options)
         config._attn_implementation = "eager"  # not the kernel that ours calls
-        theirs, ours = getattr(transformers, family.model)(config).eval(), build_model(family.ours).eval()
+        theirs, ours = kind(config).eval(), build_model(FAMILIES[name].ours).eval()
     sample_weights(theirs)
-    copy_weights(converted(name, dict(theirs.named_parameters())), ours)
+    ours.load_state_dict(converted(name, dict(theirs.named_parameters())))
     return theirs, ours
 
 
@@ -88,16 +80,6 @@ def sample_weights(theirs: nn.Module) -> None:
         part.mul_(part.dim() == 1).add_(torch.randn(part.shape, generator=generator), alpha=0.15)
         if name.endswith("Attention.q.weight"):
             part.div_(math.sqrt(D / H))  # T5 does not divide its scores: its queries are small from the start
-
-
-@torch.no_grad()
-def copy_weights(weights: Mapping[str, Tensor], ours: nn.Module) -> None:
-    """Copy weights by name: those of our parameters, and no others."""
-    parameters = dict(ours.named_parameters())
-    assert parameters.keys() == weights.keys()
-    for name, part in parameters.items():
-        assert part.shape == weights[name].shape, name
-        part.copy_(weights[name])
 
 
 def pair(name: str) -> tuple[Any, Any]:

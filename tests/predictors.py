@@ -37,19 +37,21 @@ each_writer = pytest.mark.parametrize(
 H, LAYERS = 2, 2
 
 
-def trained(architecture: str, text: bool = False, seed: int = 1, ends: bool = True, **model: Any) -> dict[str, Any]:
-    """The contents of a checkpoint: random weights, large enough that every token read matters; no special token is
-    ever written, apart from the end where it may be."""
+def built(
+    architecture: str = "decoder_only", text: bool = False, seed: int = 1, ends: bool = True, **model: Any
+) -> Predictor:
+    """A predictor without a file, not to be changed: random weights, large enough that every token read matters; no
+    special token is ever written, apart from the end where it may be."""
     key = repr((architecture, text, seed, ends, model))
-    if key not in TRAINED:
-        TRAINED[key] = build_contents(architecture, text, seed, ends, **model)
-    return copy.deepcopy(TRAINED[key])
+    if key not in BUILT:
+        BUILT[key] = build(architecture, text, seed, ends, **model)
+    return BUILT[key]
 
 
-TRAINED: dict[str, dict[str, Any]] = {}
+BUILT: dict[str, Predictor] = {}
 
 
-def build_contents(architecture: str, text: bool, seed: int, ends: bool, **model: Any) -> dict[str, Any]:
+def build(architecture: Any, text: bool, seed: int, ends: bool, **model: Any) -> Predictor:
     tokenizer = CHARACTERS if text else SYMBOLS
     sizes = {"d_model": 16, "n_heads": H, "n_layers": LAYERS, "tie_embeddings": False, **model}
     config = Config(data=TEXT if text else SEQUENCES, model=ModelConfig(architecture=architecture, **sizes))
@@ -65,26 +67,15 @@ def build_contents(architecture: str, text: bool, seed: int, ends: bool, **model
         for special in tokenizer.special:
             if not (ends and special == tokenizer.special.eos):
                 network.head.weight[special] = -1.0
-    weights = {f"model.{name}": tensor for name, tensor in network.state_dict().items()}
-    return {"minitx": checkpoint.header(config.to_dict(), tokenizer.to_dict()), "state_dict": weights}
+    return Predictor(network.eval(), tokenizer, config_from_dict(config.to_dict()))
 
 
-def built(
-    architecture: str = "decoder_only", text: bool = False, seed: int = 1, ends: bool = True, **model: Any
-) -> Predictor:
-    """A predictor without a file; do not change it."""
-    key = repr((architecture, text, seed, ends, model))
-    if key not in BUILT:
-        contents = trained(architecture, text, seed, ends, **model)
-        config = config_from_dict(contents["minitx"]["config"])
-        tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
-        network = build_model(config.model, tokenizer.vocab_size)
-        network.load_state_dict({name.removeprefix("model."): part for name, part in contents["state_dict"].items()})
-        BUILT[key] = Predictor(network.eval(), tokenizer, config)
-    return BUILT[key]
-
-
-BUILT: dict[str, Predictor] = {}
+def trained(architecture: str, *options: Any, **model: Any) -> dict[str, Any]:
+    """The contents of the checkpoint of such a predictor, to be changed at will."""
+    predictor = built(architecture, *options, **model)
+    weights = {f"model.{name}": tensor for name, tensor in predictor.model.state_dict().items()}
+    header = checkpoint.header(predictor.config.to_dict(), predictor.tokenizer.to_dict())
+    return copy.deepcopy({"minitx": header, "state_dict": weights})
 
 
 def masked() -> Predictor:

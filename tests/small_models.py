@@ -170,11 +170,8 @@ def torch_twin(ours: Any) -> nn.Module:
             getattr(theirs, f"in_proj_{kind}").copy_(torch.cat(maps))
             getattr(theirs.out_proj, kind).copy_(getattr(ours.o_proj, kind))
         return theirs
-    if isinstance(ours, EncoderLayer):
-        kind, norms = nn.TransformerEncoderLayer, [ours.add_norm_attn, ours.add_norm_ffn]
-    else:
-        assert isinstance(ours, DecoderLayer)
-        kind, norms = nn.TransformerDecoderLayer, [ours.add_norm_self, ours.add_norm_cross, ours.add_norm_ffn]
+    kind = {EncoderLayer: nn.TransformerEncoderLayer, DecoderLayer: nn.TransformerDecoderLayer}[type(ours)]
+    norms = [part for name, part in ours.named_children() if name.startswith("add_norm")]
     activation = {nn.ReLU: "relu", nn.GELU: "gelu"}[type(ours.ffn.activation)]
     make = partial(kind, dropout=0.0, activation=activation, batch_first=True, norm_first=norms[0].norm_first)
     theirs = make(ours.self_attn.q_proj.in_features, ours.self_attn.n_heads, ours.ffn.up_proj.out_features)

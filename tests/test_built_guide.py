@@ -14,7 +14,7 @@ import pytest
 from minitx.config.schema import Config
 from minitx.config.validation import keys
 from minitx.data.tokenizers import SPECIAL_TOKENS
-from pages import DOCS, PAGES, ROOT, named
+from pages import PAGES, ROOT, named
 
 PHONE, DESKTOP = (390, 844), (1300, 900)
 CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
@@ -38,15 +38,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_chapters_have_their_numbers(site: Path) -> None:
-    """The navigation and the list of chapters in the guide's first page number them alike."""
-    html = (site / "guide" / "index.html").read_text()
-    listed = re.findall(r"^(\d+)\. \[.*?\]\((\w+)\.md\)", (DOCS / "guide" / "index.md").read_text(), re.MULTILINE)
-    assert [number for number, _ in listed] == [str(number + 1) for number in range(15)]
-    for number, name in listed:
-        assert re.search(rf'href="{name}\.html"[^>]*>\s*<span class="md-ellipsis">\s*{number}\. ', html), name
-
-
 def test_every_key_of_the_config_has_a_row(site: Path) -> None:
     html = (site / "api" / "config.html").read_text()
     rows = re.findall(
@@ -59,50 +50,35 @@ def test_every_key_of_the_config_has_a_row(site: Path) -> None:
     assert "<code>{name: rope}</code>" in html
 
 
-def test_the_api_has_its_entries(site: Path) -> None:
-    html = (site / "api" / "index.html").read_text() + (site / "api" / "nn.html").read_text()
-    for name in ("minitx.load", "minitx.Predictor", "minitx.nn.MultiHeadAttention", "minitx.nn.masks.causal"):
-        assert f'id="{name}"' in html, name
-
-
-def test_no_token_in_a_docstring_becomes_html(site: Path) -> None:
-    """`<eos>` without backticks would vanish."""
-    for page in (site / "api").glob("*.html"):
-        assert [token for token in (*SPECIAL_TOKENS, "<name>", "<folder>") if token in page.read_text()] == [], (
-            page.name
-        )
+def test_the_api_has_its_entries_and_their_tokens(site: Path) -> None:
+    """`<eos>` without backticks in a docstring would vanish as HTML."""
+    html = "".join(page.read_text() for page in (site / "api").glob("*.html"))
+    entries = ("minitx.load", "minitx.Predictor", "minitx.nn.MultiHeadAttention", "minitx.nn.masks.causal")
+    assert [name for name in entries if f'id="{name}"' not in html] == []
+    assert [token for token in (*SPECIAL_TOKENS, "<name>", "<folder>") if token in html] == []
 
 
 def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
-    page = browser.new_page()
+    page, too_wide = browser.new_page(), {}
     requested: list[str] = []
     broken: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
     page.on("requestfailed", lambda request: broken.append(f"{request.url} {request.failure}"))
     page.on("pageerror", lambda error: broken.append(str(error)))
-    too_wide = {}
     for source in PAGES:
         for width, height in (PHONE, DESKTOP):
             page.set_viewport_size({"width": width, "height": height})  # before loading: a change is animated
             page.goto((site / named(source).replace(".md", ".html")).as_uri())
-            needed = page.evaluate("document.documentElement.scrollWidth")
-            if needed > width:
-                too_wide[named(source), width] = needed
             if cut := page.evaluate(CUT):
                 too_wide[named(source), width] = cut
+            if (needed := page.evaluate("document.documentElement.scrollWidth")) > width:
+                too_wide[named(source), width] = needed
         missing = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
         broken += page.evaluate(missing)
     page.close()
     assert too_wide == {}
     assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
     assert [what for what in broken if "ERR_ABORTED" not in what] == []  # interrupted by the next page
-
-
-def test_the_index_of_the_search_is_a_script(site: Path) -> None:
-    """Which a page opened from disk may load, unlike JSON."""
-    index = (site / "search" / "search_index.js").read_text()
-    assert index.startswith("var __index = ")
-    assert "guide/training.html" in index
 
 
 def test_search_works_from_disk(site: Path, browser: Any) -> None:

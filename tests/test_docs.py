@@ -1,7 +1,6 @@
 """The documentation is true: its code and commands run, its links and figures exist."""
 
 import doctest
-import importlib.util
 import re
 import runpy
 import shutil
@@ -13,25 +12,18 @@ from typing import Any
 
 import matplotlib
 import pytest
-import torch
-import yaml
 
 from minitx.cli.main import COMMANDS, main
-from minitx.config.schema import Config, ModelConfig
+from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
-from minitx.models.builder import build_model
-from minitx.nn import POSITIONS, bias_positions
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
-from short_configs import config_from_words
+from short_configs import config_from_words, short
 
+README = ROOT / "README.md"
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem not in ("cost", "positions")]
 """The first measures seconds, the second trains every scheme: with the slow tests."""
-SHORT = [
-    "--trainer.max_steps", "2", "--trainer.val_every_n_steps", "2", "--trainer.accelerator", "cpu",
-    "--trainer.precision", "32-true", "--data.validation_size", "4", "--data.test_size", "4", "--data.batch_size", "8",
-    "--log.attention.pictures", "false", "--log.every_n_steps", "1",
-]  # fmt: skip
+SHORT = [*short(2), "--log.attention.pictures", "false", "--log.every_n_steps", "1"]
 CODE_COLUMNS = 88
 """Characters in a line of code that fit the column of text on a built page."""
 MAX_PERCENT_DIFFERENCE = 12.0
@@ -47,33 +39,23 @@ def test_examples_give_the_output_of_the_page() -> None:
     assert [named(page) for page in PAGES if doctest.testfile(str(page), module_relative=False).failed] == []
 
 
-def listed(entry: Any) -> list[str]:
-    """Every file below an entry of mkdocs' nav."""
-    if isinstance(entry, str):
-        return [entry]
-    parts = entry.values() if isinstance(entry, dict) else entry
-    return [file for part in parts for file in listed(part)]
-
-
-def test_every_page_is_in_the_navigation_once() -> None:
-    nav = listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    assert sorted(nav) == sorted(map(named, PAGES))
+def test_the_navigation_has_every_page_once_and_the_numbers_of_the_chapters() -> None:
+    nav, chapters = (ROOT / "mkdocs.yml").read_text(), (DOCS / "guide" / "index.md").read_text()
+    assert sorted(re.findall(r"[\w/]+\.md", nav)) == sorted(map(named, PAGES))
+    listed = re.findall(r"^(\d+)\. \[.*?\]\((\w+)\.md\)", chapters, re.MULTILINE)
+    assert listed == re.findall(r"- (\d+)\. .*: guide/(\w+)\.md", nav)
+    assert [int(number) for number, _ in listed] == [*range(1, 16)]
 
 
 def test_yaml_and_shell_commands_parse(tmp_path: Path) -> None:
-    """Console blocks are run, see below; the arguments of all other shell blocks are parsed."""
+    """Console blocks are run, see below; the arguments of all other shell blocks are parsed: unknown ones raise."""
     file = tmp_path / "block.yaml"
-    for page, block in ((each, block) for each in PAGES for block in blocks(each)):
-        for words in typed(block) if block.language == "bash" else []:
-            parse(words[1:])
+    for page, block in ((each, block) for each in [README, *PAGES] for block in blocks(each)):
+        for _, command, *words in typed(block) if block.language == "bash" else []:
+            COMMANDS[command].parser(command).parse_args(words)
         if block.language == "yaml":
             file.write_text(block.text)
-            assert isinstance(config_from_words(["--config", str(file)]), Config), (named(page), block.text)
-
-
-def parse(words: list[str]) -> None:
-    """Parse the arguments of a command as the command line does; unknown ones raise."""
-    COMMANDS[words[0]].parser(words[0]).parse_args(words[1:])
+            assert isinstance(config_from_words(["--config", str(file)]), Config), (page, block.text)
 
 
 @pytest.fixture(scope="module")
@@ -95,52 +77,45 @@ def project(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(matplotlib.rcParams, "savefig.dpi", 10)
-    registered = dict(TASKS)
+    monkeypatch.setattr(TASKS, "data", dict(TASKS))  # a page adds one
     yield tmp_path
-    TASKS.clear()  # a page may add one
-    TASKS.update(registered)
+    for name in [name for name in sys.modules if name.startswith("double_")]:
+        del sys.modules[name]  # its file
 
 
 def test_python_runs(project: Path) -> None:
     """Of pages without commands, with which it is run in order, below."""
-    for page in (page for page in PAGES if page not in CONSOLE_PAGES):
+    for page in [README, *(page for page in PAGES if page not in CONSOLE_PAGES)]:
         names: dict[str, Any] = {}
         for block in blocks(page):
             if block.language == "python" and not block.text.startswith((">>>", "@register")):
                 exec(compile(block.text, page.name, "exec"), names)
+    assert (project / "maps.png").exists()
 
 
 @pytest.mark.parametrize("page", EVERYDAY_PAGES, ids=named)
 def test_the_page_runs_from_top_to_bottom(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With trainings of two steps; a sweep is planned, not run."""
     monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out, study: (None, []))
-    run_page(
-        page, project, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words, None, monkeypatch
-    )
+    run_page(page, project, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", CONSOLE_PAGES, ids=named)
-def test_the_page_shows_the_output(
-    page: Path, project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
+def test_the_page_shows_the_output(page: Path, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """With the full trainings; their output is compared with the page."""
     shutil.rmtree(project / "runs")
     if "runs/reverse" in page.read_text() and "configs/reverse.yaml\n" not in page.read_text():
         main(["train", "--config", "configs/reverse.yaml"])
-    run_page(page, project, lambda words: words, capfd, monkeypatch)
+    run_page(page, project, lambda words: words, capfd)
 
 
-def run_page(
-    page: Path, project: Path, cut: Any, capture: pytest.CaptureFixture[str] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_page(page: Path, project: Path, cut: Any, capture: pytest.CaptureFixture[str] | None = None) -> None:
     """Run a page: write its files, run its Python and its commands, check that its figures are created."""
     names: dict[str, Any] = {}
     for block in blocks(page):
         if block.title:
             (project / block.title).write_text(block.text)
-        if block.title.endswith(".py"):
-            imported(project / block.title, monkeypatch)
         elif block.language == "python" and not block.text.startswith(">>>"):
             exec(compile(block.text, page.name, "exec"), names)
         for command in commands(block) if block.language == "console" else []:
@@ -153,16 +128,6 @@ def run_page(
     for picture in pictures(page):
         if picture.name in code:  # named in a command that is run; see the next test
             assert (project / "docs" / "images" / picture.name).exists(), picture
-
-
-def imported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import code that the reader appends to a module of minitx, as a separate module."""
-    spec = importlib.util.spec_from_file_location(f"page_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
 
 
 def run(command: Command, cut: Any) -> None:
@@ -215,23 +180,15 @@ def test_figures_exist_and_a_command_on_the_page_creates_them() -> None:
                 assert any(f"docs/images/{picture.name}" in text for text in texts), f"no command makes {picture}"
 
 
-def scheme_of_the_page() -> str:
-    (code,) = re.findall(r"```python\n(@register.*?)```", (DOCS / "positions.md").read_text(), re.DOTALL)
-    assert len(code.splitlines()) <= 20
-    return code
-
-
-def test_the_scheme_of_the_page_decodes_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheme that docs/positions.md adds: token by token, the model gives the logits of one pass."""
-    monkeypatch.setitem(POSITIONS, "kerple", None)  # removed at the end
-    exec(compile(scheme_of_the_page(), "positions.md", "exec"), vars(bias_positions).copy())
-    with torch.random.fork_rng():
-        model = build_model(ModelConfig(architecture="decoder_only", position={"name": "kerple"}, vocab_size=7)).eval()
-        ids = torch.randint(7, (2, 9))
-    with torch.no_grad():
-        cache = model.start()
-        steps = torch.cat([model.step(ids[:, at : at + 1], cache) for at in range(9)], dim=1)
-        torch.testing.assert_close(steps, model(ids))
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_notebook_runs_in_its_own_kernel_and_displays_its_figures(path: Path, tmp_path: Path) -> None:
+    jupytext, nbclient = (pytest.importorskip(name) for name in ("jupytext", "nbclient"))
+    notebook = jupytext.read(path)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [kind for cell in notebook.cells for out in cell.get("outputs", []) for kind in out.get("data", {})]
+    counts = (shown.count("image/png"), shown.count("text/html"))  # curves; attention maps, the lens and patching
+    assert counts == ((1, 2) if path.stem == "reversal_circuit" else (2, 1))
 
 
 @pytest.mark.slow
@@ -240,8 +197,10 @@ def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path:
     for folder in ("minitx", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (code,) = re.findall(r"```python\n(@register.*?)```", (DOCS / "positions.md").read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 20
     with (tmp_path / "minitx" / "nn" / "bias_positions.py").open("a") as file:
-        file.write(f"\n\n{scheme_of_the_page()}")
+        file.write(f"\n\n{code}")
     words = ["-q", "-p", "no:cacheprovider", "-k", "kerple", "tests/nn", "tests/evaluation/test_report.py"]
     command = [sys.executable, "-m", "pytest", *words]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

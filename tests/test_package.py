@@ -19,23 +19,24 @@ print([plugin.__name__ for plugin in default.get_dynamic_plugins()])
 """
 
 
+def output(*words: str | Path, folder: Path = ROOT) -> str:
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    # From a copy: setuptools leaves its build folder and its egg-info where it builds.
-    copy = folder / "source"
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if listed.returncode:
+    """Built from a copy: setuptools leaves its build folder and its egg-info where it builds."""
+    if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: what belongs to the project is not known")
-    for name in listed.stdout.splitlines():
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"
+    for name in output("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
-    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, copy]
-    subprocess.run(words, check=True)
+    output(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, copy)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -47,22 +48,22 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "env", with_pip=False)
     binaries = folder / "env" / ("Scripts" if os.name == "nt" else "bin")
     (site,) = (folder / "env").rglob("site-packages")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", binaries / "python", "install", "--quiet", "--no-deps", wheel],
-        check=True,
-    )
+    output(sys.executable, "-m", "pip", "--python", binaries / "python", "install", "--no-deps", wheel)
     (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return binaries
 
 
 def test_the_wheel_carries_all_that_is_not_python(wheel: Path) -> None:
+    data = [
+        *(ROOT / "configs").rglob("*.yaml"),
+        *(ROOT / "minitx/tensorboard/static").iterdir(),
+        ROOT / "minitx/py.typed",
+    ]
     with zipfile.ZipFile(wheel) as file:
         inside = set(file.namelist())
-        configs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
-        static = {path.relative_to(ROOT).as_posix() for path in (ROOT / "minitx/tensorboard/static").iterdir()}
-        assert {f"minitx/{name}" for name in configs} | static | {"minitx/py.typed"} <= inside
-        assert any(name.endswith("/LICENSE") for name in inside)
-        assert not [name for name in inside if name.startswith(("tests", "benchmarks", "docs"))]
+    assert {f"minitx/{path.relative_to(ROOT).as_posix().removeprefix('minitx/')}" for path in data} <= inside
+    assert any(name.endswith("/LICENSE") for name in inside)
+    assert not [name for name in inside if name.startswith(("tests", "benchmarks", "docs"))]
 
 
 @pytest.mark.slow
@@ -70,15 +71,10 @@ def test_it_works_away_from_the_repository(installed: Path, tmp_path: Path, monk
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
     def minitx(*words: str) -> str:
-        done = subprocess.run([installed / "minitx", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return output(installed / "minitx", *words, folder=tmp_path)
 
-    where = subprocess.run(
-        [installed / "python", "-c", "import minitx; print(minitx.__file__)"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert str(installed.parent) in where.stdout, "the checkout was imported instead"
+    where = output(installed / "python", "-c", "import minitx; print(minitx.__file__)", folder=tmp_path)
+    assert str(installed.parent) in where, "the checkout was imported instead"
     assert "reverse_encoder" in minitx("list")
     minitx("train", "--config", "reverse", *SHORT)
     assert yaml.safe_load((tmp_path / "runs/reverse/v0/config.yaml").read_text())["data"]["name"] == "reverse"
@@ -86,7 +82,4 @@ def test_it_works_away_from_the_repository(installed: Path, tmp_path: Path, monk
     minitx("generate", "runs/reverse", "3 1 4")
     minitx("attend", "runs/reverse", "3 1 4", "--out", "maps.html")
     assert (tmp_path / "maps.html").stat().st_size > 10_000
-    found = subprocess.run(
-        [installed / "python", "-c", PLUGIN], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
-    assert "AttentionLoader" in found
+    assert "AttentionLoader" in output(installed / "python", "-c", PLUGIN, folder=tmp_path)

@@ -9,24 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity import FAMILIES, VOCAB, D, converted, pair
+from small_models import keep_of
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
-def ragged(*lengths: int, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Random ids and keep [B, T]; the padding holds random tokens too."""
-    steps = torch.arange(max(lengths))
-    keep = (steps.flip(0) if left else steps) < torch.tensor(lengths)[:, None]
-    return torch.randint(0, VOCAB, keep.shape), keep
-
-
 def batch(name: str) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Tensor]:
-    """A padded batch in their words and in ours, and which outputs count."""
-    ids, keep = ragged(45, 4, 21)
+    """A padded batch in their words and in ours, and which outputs count; the padding holds random tokens too."""
+    keep, tgt_keep = keep_of(45, 4, 21), keep_of(8, 12, 11)
+    ids, tgt = (torch.randint(0, VOCAB, part.shape) for part in (keep, tgt_keep))
     theirs = {"input_ids": ids, "attention_mask": keep.long()}
     if FAMILIES[name].ours.architecture != "encoder_decoder":
         return theirs, (ids, keep), keep
-    tgt, tgt_keep = ragged(8, 12, 11)
     theirs |= {"decoder_input_ids": tgt, "decoder_attention_mask": tgt_keep.long()}
     return theirs, (ids, tgt, keep, tgt_keep), tgt_keep
 

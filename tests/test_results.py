@@ -1,5 +1,6 @@
 """docs/results.md has the recorded results, and every config has its row."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -42,11 +43,6 @@ def test_the_table_of_splits_has_every_task() -> None:
         assert sum(row["shares"].values()) == pytest.approx(1.0)
 
 
-def test_every_config_has_a_row() -> None:
-    assert set(CONFIGS) <= {target.stem for target in TARGETS}
-    assert len({target.name for target in TARGETS}) == len(TARGETS)
-
-
 def numbers(text: str) -> list[str]:
     return re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))
 
@@ -73,7 +69,9 @@ def test_the_header_of_a_config_has_its_recorded_figures() -> None:
             assert [*map(int, pair)] == [min(steps), max(steps)], target.name
 
 
-def test_a_row_is_a_config_with_overrides_that_fit() -> None:
+def test_every_config_has_a_row_and_overrides_fit() -> None:
+    assert set(CONFIGS) <= {target.stem for target in TARGETS}
+    assert len({target.name for target in TARGETS}) == len(TARGETS)
     for target in (target for target in TARGETS if target.stem in CONFIGS):
         config = config_from_words(["--config", str(CONFIGS[target.stem]), *target.overrides])
         resolve(TASKS, config.data, "data")
@@ -93,43 +91,16 @@ def test_frequencies_are_those_that_embeddings_and_neurons_are_made_of() -> None
     assert (power / total)[4].tolist() == pytest.approx([0, 0, 0.5 / 3.25], abs=1e-6)
 
 
-def row(seed: int, exact: float) -> dict[str, Any]:
-    return {
-        "seed": seed,
-        "figures": {"exact_match": exact, "loss": 2.0},
-        "by_length": {"1": {"exact_match": 1.0}, "2": {"exact_match": exact}, "3": {"exact_match": 0.0}},
-        "measured": {"diagonal": 0.5},
-        "steps": 7, "seconds": 12.5 * seed, "precision": "32-true", "split": "test", "examples": 100,
-        "parameters": 12345, "flops_per_step": 10, "flops": 7e12,
-        "machine": {"device": "a machine", "torch": "2", "lightning": "2", "python": "3", "date": "2026-01-01"},
-    }  # fmt: skip
+ROW = {**dict.fromkeys(results.KEPT, 0), "measured": {}, "by_length": {"1": {"exact_match": 1.0}}}
 
 
-def test_the_page_has_the_recorded_figures_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    headline = ("exact_match", "exact_match@2-2", "exact_match@4-9", "loss", "diagonal")
-    target = Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=3",), lengths="1:3", headline=headline)
-    gpu = Target("copy-y", "w", "ref", "goal", needs="a GPU")
-    absent = Target("nowhere", "w", "ref", "goal")
-    monkeypatch.setattr(results, "RUNS", tmp_path)
-    monkeypatch.setattr(results, "TARGETS", (target, gpu, absent, Target("copy", "w", "ref", "goal")))
-    record = {"config": "copy", "overrides": ["--data.symbols=3"], "lengths": "1:3", "rows": [row(1, 0.9), row(2, 0.7)]}
-    (tmp_path / "copy-x.json").write_text(json.dumps(record))
-    first, second, third, fourth = [line for line in results.page().splitlines() if line.startswith("| `")][:4]
-    assert "| exact match: 80.00 ± 14.14 %<br>exact match, length 2-2: 80.00 ± 14.14 %<br>" in first
-    assert "<br>exact match, length 4-9: not measured<br>" in first
-    assert "<br>loss: 2.0000 ± 0.0000<br>rows on the diagonal: 50.00 ± 0.00 % |" in first
-    assert first.endswith("| 2 x 18.8 ± 8.8 s; 12,345 parameters; 7e+12 FLOP |")
-    assert "| not run: needs a GPU |" in second
-    assert "| not run: there is no config yet |" in third
-    assert "| not run |" in fourth
-    assert (
-        "| `copy-x` | `configs/copy.yaml --data.symbols=3` | a machine; torch 2; Python 3; 2026-01-01 |"
-        in results.page()
-    )
-
-    monkeypatch.setattr(results, "TARGETS", (Target("copy-x", "w", "ref", "goal", overrides=("--data.symbols=4",)),))
+def test_a_row_without_figures_says_why() -> None:
+    assert results.described([ROW], "exact_match@4-9") == "exact match, length 4-9: not measured"
+    targets = Target("copy-y", "w", "ref", "goal", needs="a GPU"), Target("nowhere", "w", "ref", "goal")
+    assert [*map(results.missing, targets)] == ["not run: needs a GPU", "not run: there is no config yet"]
+    recorded = next(target for target in TARGETS if results.kept(target))
     with pytest.raises(ValueError, match="holds figures of"):
-        results.page()
+        results.kept(dataclasses.replace(recorded, overrides=("--data.symbols=4",)))
 
 
 def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +108,7 @@ def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeyp
         assert [*plan.seeds] == [1, 2]
         assert plan.resolved({}).config.data["symbols"] == 5
         assert plan.lengths == range(1, 4)
-        return [{**row(seed, 0.5), "folder": f"v{seed}", "config": {}} for seed in (1, 2)], []
+        return [{**ROW, "seed": seed, "folder": f"v{seed}", "config": {}} for seed in (1, 2)], []
 
     monkeypatch.setattr(common, "sweep", swept)
     monkeypatch.setattr(results, "RUNS", tmp_path)
@@ -146,5 +117,4 @@ def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeyp
     results.train(target, 2, 1, [])
     kept = results.kept(target)
     assert [(each["seed"], each["measured"]) for each in kept] == [(1, {"diagonal": 0.25}), (2, {"diagonal": 0.75})]
-    assert "folder" not in kept[0]
-    assert "config" not in kept[0], "a path of this machine"
+    assert not {"folder", "config"} & kept[0].keys(), "paths of this machine"

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from minitx.data.tasks import TASKS
 from minitx.data.text.corpora import CORPORA
 from minitx.extensions.python_files import import_files
 from minitx.nn.positions import POSITIONS
+from short_configs import short
 
 OWN = '''
 from dataclasses import dataclass
@@ -52,40 +52,29 @@ class Ramp(positions.NoPositions):
 def rhyme() -> list[Path]:
     return [Path(__file__).with_name("rhyme.txt")]
 '''
-SMALL = [
-    "--model.d_model=16", "--model.n_heads=2", "--model.n_layers=1", "--trainer.max_steps=2",
-    "--trainer.accelerator=cpu", "--trainer.precision=32-true", "--data.test_size=8", "--data.validation_size=8",
-]  # fmt: skip
+SMALL = ["--model.d_model=16", "--model.n_heads=2", "--model.n_layers=1", *short(2)]
 TRAIN = ["train", "--config", "reverse", "--data.name", "same", "--model.position", "ramp", *SMALL]
 
 
-@pytest.fixture
-def forget() -> Iterator[Callable[[], None]]:
-    """forget(): as in a process that has imported no file of the user's own."""
-    registries: list[Any] = [TASKS, POSITIONS, CORPORA]
-    before, path = [dict(getattr(each, "data", each)) for each in registries], [*sys.path]
-
-    def restore() -> None:
-        for registry, entries in zip(registries, before, strict=True):
-            for name in registry.keys() - entries.keys():
-                del registry[name]
-        for name in [name for name in sys.modules if name.startswith("own_") or name == "helper"]:
-            del sys.modules[name]
-        sys.path[:] = path
-
-    yield restore
-    restore()
+def forget() -> None:
+    """As in a process that has imported no file of the user's own."""
+    for registry, name in ((TASKS, "same"), (POSITIONS, "ramp"), (CORPORA, "rhyme")):
+        registry.pop(name, None)
+    for name in [name for name in sys.modules if name.startswith("own_") or name == "helper"]:
+        del sys.modules[name]
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: Callable) -> Path:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """own.py in the working directory; imported.log has a line for each time that it ran."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "helper.py").write_text("def answer(self, source, keep):\n    return source, keep\n")
     (tmp_path / "rhyme.txt").write_text("twinkle twinkle little star\n" * 60)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+    yield tmp_path
+    forget()
 
 
 def times(own: Path) -> int:
@@ -108,23 +97,22 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
 
 
 def test_own_task_and_positions_on_the_command_line(
-    own: Path, forget: Callable, refused: Callable, capsys: pytest.CaptureFixture[str]
+    own: Path, refused: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([*TRAIN, "--import", "own.py"])
     saved = checkpoint.read(own / "runs/reverse/v0/last.ckpt")["minitx"]["config"]["imports"]
     assert saved == import_files(["own.py"])
     forget()
-    for words in (["generate", "runs/reverse", "3 1"], ["evaluate", "runs/reverse"], ["attend", "runs/reverse", "3 1"]):
+    commands = ["generate", "runs/reverse", "3 1"], ["evaluate", "runs/reverse"], ["attend", "runs/reverse", "3 1"]
+    for words in commands:
         assert "which is not minitx's own; if you trust the code, add --import 'own.py'\n" in refused(*words)
     with pytest.raises(ConfigError, match=r"add --import 'own\.py'"):
         minitx.load("runs/reverse")
     assert "add --import 'own.py'" in refused(*TRAIN[:3], "--resume")
     assert times(own) == 1, "no checkpoint imports a file"
     forget()
-    main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
-    main(["evaluate", "runs/reverse", "--import", "own.py"])
-    main(["attend", "runs/reverse", "3 1", "--import", "own.py"])
-    main([*TRAIN, "--import", "own.py", "--trainer.max_steps=3", "--resume"])
+    for words in (*commands, [*TRAIN, "--trainer.max_steps=3", "--resume"]):
+        main([*words, "--import", "own.py"])
     capsys.readouterr()
     main(["list", "--import", "own.py"])
     assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
@@ -134,7 +122,7 @@ def test_own_task_and_positions_on_the_command_line(
     assert capsys.readouterr().err == "minitx: own.py has changed since this model was trained\n"
 
 
-def test_own_corpus_from_the_key_of_a_config(own: Path, forget: Callable, refused: Callable) -> None:
+def test_own_corpus_from_the_key_of_a_config(own: Path, refused: Callable) -> None:
     (own / "own.yaml").write_text("imports: [own.py]\ndata: {path: rhyme, block: 8}\n")
     main(["train", "--config", "shakespeare", "--config", "own.yaml", *SMALL])
     forget()

@@ -8,17 +8,14 @@ from minitx.hardware.devices import best_device, moved, training_device, widest_
 from minitx.hardware.machine import finished_at, machine
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, cuda: bool = False, mps: bool = False) -> None:
-    """A machine with these GPUs."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-
-
-@pytest.mark.parametrize(("there", "best"), [({}, "cpu"), ({"mps": True}, "mps"), ({"cuda": True}, "cuda")])
-def test_auto_is_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch, there: dict[str, bool], best: str) -> None:
-    pretend(monkeypatch, **there)
+@pytest.mark.parametrize(("best", "named"), [("cpu", " cores, "), ("mps", "Apple GPU"), ("cuda", "some GPU")])
+def test_auto_is_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch, best: str, named: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: best == "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: best == "mps")
     assert best_device() == training_device("auto") == training_device("gpu") == best
     assert training_device("cpu") == "cpu"
+    assert named in machine()["device"]
 
 
 def test_only_an_apple_gpu_lacks_float64() -> None:
@@ -43,8 +40,3 @@ def test_what_moves_to_a_cuda_device_is_pinned_and_not_waited_for(monkeypatch: p
     for device in ("cpu", "mps", "cuda"):
         moved(torch.arange(3), device)
     assert asked == [("cpu", False), ("mps", False), "pinned", ("cuda", True)]
-
-
-def test_an_apple_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, mps=True)
-    assert "Apple GPU" in machine()["device"]

@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,9 +14,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor, nn
 
 from minitx.generation.options import GenerationOptions
+from minitx.huggingface.families import FAMILIES
+from minitx.huggingface.families.family import NAMES
 from minitx.inference.predictor import Predictor
 
-D, H, FF, LAYERS, LONGEST = 32, 4, 56, 2, 64
 TEXT = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
     "To be, or not to be: that is the question.",
@@ -27,42 +29,27 @@ TEXT = [
 # ---- tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def trained(backend: Tokenizer, texts: list[str], pre_tokenizer: Any, decoder: Any, trainer: Any) -> Tokenizer:
-    backend.pre_tokenizer, backend.decoder = pre_tokenizer, decoder
-    backend.train_from_iterator(texts, trainer)
-    return backend
-
-
 def byte_level(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """GPT-2, Llama 3, Qwen2, BART."""
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=specials, show_progress=False, initial_alphabet=split.alphabet()
-    )
-    return trained(Tokenizer(models.BPE()), texts, split, decoders.ByteLevel(), trainer)
-
-
-def metaspace(specials: list[str], texts: list[str], size: int) -> Tokenizer:
-    """Llama 2 and Mistral: a character replaces the spaces."""
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
-    backend = Tokenizer(models.BPE(unk_token="<unk>"))
-    return trained(backend, texts, pre_tokenizers.Metaspace(), decoders.Metaspace(), trainer)
+    backend, split = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer, backend.decoder = split, decoders.ByteLevel()
+    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
+    backend.train_from_iterator(texts, trainers.BpeTrainer(initial_alphabet=split.alphabet(), **options))
+    return backend
 
 
 def word_piece(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """BERT."""
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
-    return trained(backend, texts, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), trainer)
-
-
-Trainer = Callable[[list[str], list[str], int], Tokenizer]
-"""Of special tokens, texts and a vocabulary size."""
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}
+    backend.train_from_iterator(texts, trainers.WordPieceTrainer(**options))
+    return backend
 
 
 def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
-    """T5 and Marian. The pieces are counted here, as the library's trainer is not deterministic."""
+    """T5, Marian, Llama 2, Gemma: a character replaces the spaces. The library's own trainer is not deterministic."""
     words = [f"▁{word}" for text in texts for word in text.split()]
     counts = Counter(
         word[start:end] for word in words for start in range(len(word)) for end in range(start + 1, len(word) + 1)
@@ -71,156 +58,118 @@ def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     scores = [(piece, math.log(counts[piece] / counts.total())) for piece in pieces]
     backend = Tokenizer(models.Unigram([*((token, 0.0) for token in specials), *scores], specials.index("<unk>")))
     backend.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     backend.add_special_tokens(specials)
     return backend
 
 
-def tokenizer_of(train: Trainer, specials: str, template: str = "$A") -> Callable[[list[str], int], Tokenizer]:
-    """A function of texts and vocabulary size that trains a tokenizer with special tokens around each text."""
+class Tokens(NamedTuple):
+    train: Callable[[list[str], list[str], int], Tokenizer]  # of special tokens, texts and a vocabulary size
+    named: str  # "name=token" of each special token
+    template: str = "$A"  # special tokens around each text
 
-    def tokenizer(texts: list[str], size: int) -> Tokenizer:
-        backend = train(specials.split(), texts, size)
-        around = [(token, backend.token_to_id(token)) for token in template.split() if token != "$A"]
+    @property
+    def special(self) -> dict[str, str]:
+        return {f"{name}_token": token for name, token in (part.split("=") for part in self.named.split())}
+
+    def trained(self, texts: list[str], size: int) -> Any:
+        """The tokenizer as transformers has it."""
+        backend = self.train([*dict.fromkeys(self.special.values())], texts, size)
+        around = [(token, backend.token_to_id(token)) for token in self.template.split() if token != "$A"]
         if around:
-            backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=around)
-        return backend
+            backend.post_processor = processors.TemplateProcessing(single=self.template, special_tokens=around)
+        return pytest.importorskip("transformers").PreTrainedTokenizerFast(tokenizer_object=backend, **self.special)
 
-    return tokenizer
+
+GPT2_TOKENS = Tokens(byte_level, "bos=<|endoftext|> eos=<|endoftext|> unk=<|endoftext|>")
+LLAMA_TOKENS = Tokens(unigram, "unk=<unk> bos=<s> eos=</s>", "<s> $A")
+LLAMA3_TOKENS = Tokens(byte_level, "bos=<|begin_of_text|> eos=<|end_of_text|>", "<|begin_of_text|> $A")
+GEMMA_TOKENS = Tokens(unigram, "pad=<pad> eos=<eos> bos=<bos> unk=<unk>", "<bos> $A")
+BERT_TOKENS = Tokens(word_piece, "pad=[PAD] unk=[UNK] cls=[CLS] sep=[SEP] mask=[MASK]", "[CLS] $A [SEP]")
+T5_TOKENS = Tokens(unigram, "pad=<pad> eos=</s> unk=<unk>", "$A </s>")
+BART_TOKENS = Tokens(byte_level, "bos=<s> pad=<pad> eos=</s> unk=<unk> mask=<mask> cls=<s> sep=</s>", "<s> $A </s>")
+MARIAN_TOKENS = Tokens(unigram, "eos=</s> unk=<unk> pad=<pad>", "$A </s>")
 
 
 # ---- families --------------------------------------------------------------------------------------------------------
 
 
-class Case(NamedTuple):
-    model: str  # name of the class, with a space after the prefix of its config's class
-    options: dict[str, Any]
-    tokenizer: Callable[[list[str], int], Tokenizer]
-    special: dict[str, str]  # special tokens by name
-    ids: dict[str, str]  # keys of the config, and the name of the token whose id they have
-    untied: bool = False  # a separate head in the file, as of T5 1.1; the constructor of transformers ties it
-
-
-GPT2 = {
-    "n_embd": D, "n_head": H, "n_layer": LAYERS, "n_inner": FF, "n_positions": LONGEST,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
 SIZES = {
-    "hidden_size": D, "num_attention_heads": H, "num_hidden_layers": LAYERS, "intermediate_size": FF,
-    "max_position_embeddings": LONGEST,
+    "d_model": 32, "n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "n_decoder_layers": 2, "d_ff": 56, "norm_eps": 1e-4,
+    "window": 5,
 }  # fmt: skip
-LLAMA = SIZES | {
-    "num_key_value_heads": 2, "rms_norm_eps": 1e-4,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
-}  # fmt: skip
+"""Of every family, where the key of ModelConfig is its own."""
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
-GPT_NEO = {
-    "hidden_size": D, "num_heads": H, "num_layers": 3, "intermediate_size": FF, "window_size": 5,
-    "attention_types": [[["global", "local"], 1], [["global"], 1]], "max_position_embeddings": LONGEST,
+QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
+GEMMA2 = {
+    "head_dim": 12, "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20,
+    "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
 }  # fmt: skip
-GEMMA = {"head_dim": 12, "num_attention_heads": H}
-GEMMA2 = LLAMA | GEMMA | {
-    "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0,
-    "final_logit_softcapping": 3.0,
-}  # fmt: skip
-GEMMA3 = GEMMA2 | {
-    "layer_types": [*2 * ["sliding_attention"], "full_attention", "sliding_attention"], "attn_logit_softcapping": None,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
-    }
-}  # fmt: skip
-T5 = {
-    "d_model": D, "num_heads": H, "d_kv": 12, "d_ff": FF, "num_layers": LAYERS, "num_decoder_layers": LAYERS,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,
-}  # fmt: skip
-BART = {
-    "d_model": D, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": H,
-    "decoder_attention_heads": H, "encoder_ffn_dim": FF, "decoder_ffn_dim": FF, "max_position_embeddings": LONGEST,
-}  # fmt: skip
-GPT2_TOKENS = tokenizer_of(byte_level, "<|endoftext|>")
-LLAMA_TOKENS = tokenizer_of(metaspace, "<unk> <s> </s>", "<s> $A")
-LLAMA3_TOKENS = tokenizer_of(byte_level, "<|begin_of_text|> <|end_of_text|> <|eot_id|>", "<|begin_of_text|> $A")
-BERT_TOKENS = tokenizer_of(word_piece, "[PAD] [UNK] [CLS] [SEP] [MASK]", "[CLS] $A [SEP]")
-T5_TOKENS = tokenizer_of(unigram, "<pad> </s> <unk>", "$A </s>")
-BART_TOKENS = tokenizer_of(byte_level, "<s> <pad> </s> <unk> <mask>", "<s> $A </s>")
-MARIAN_TOKENS = tokenizer_of(unigram, "</s> <unk> <pad>", "$A </s>")
-
-GEMMA_TOKENS = tokenizer_of(metaspace, "<pad> <eos> <bos> <unk>", "<bos> $A")
-
-GEMMA_SPECIAL = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>", "unk_token": "<unk>"}
-GPT2_SPECIAL = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
-LLAMA_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-LLAMA3_SPECIAL = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
-BERT_SPECIAL = {
-    "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
-}  # fmt: skip
-T5_SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-BART_SPECIAL = {**T5_SPECIAL, "bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-
-IDS = {"bos_token_id": "bos_token", "eos_token_id": "eos_token"}
-PAD = {"pad_token_id": "pad_token"}
-PAD_START = PAD | {"eos_token_id": "eos_token", "decoder_start_token_id": "pad_token"}
+T5 = {"d_kv": 12, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
+BART = {"decoder_attention_heads": 4, "decoder_ffn_dim": 56}
+START = {"decoder_start_token_id": "pad_token"}
 FORCED = {"forced_eos_token_id": "eos_token"}
-BART_IDS = PAD | IDS | FORCED | {"decoder_start_token_id": "eos_token"}
+BART_IDS = FORCED | {"decoder_start_token_id": "eos_token"}
+
+
+class Case(NamedTuple):
+    tokens: Tokens
+    options: Mapping[str, Any] = MappingProxyType({})  # settings beside SIZES
+    further: Mapping[str, str] = MappingProxyType({})  # settings that are ids, and the name of their special token
+    model: str | None = None  # name of the class, if not the one that is exported
+    untied: bool = False  # a separate head in the file, as of T5 1.1; the constructor of transformers ties it
+
+    def ids(self, tokenizer: Any) -> dict[str, int]:
+        """The ids of special tokens in the config."""
+        special = self.tokens.special
+        keys = {f"{name}_id": name for name in ("pad_token", "bos_token", "eos_token") if name in special}
+        return {key: tokenizer.convert_tokens_to_ids(special[name]) for key, name in {**keys, **self.further}.items()}
 
 
 CASES = {
-    "gpt2": Case("GPT2 LMHeadModel", GPT2, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gpt2-untied": Case(
-        "GPT2 LMHeadModel", GPT2 | {"tie_word_embeddings": False, "activation_function": "relu"},
-        GPT2_TOKENS, GPT2_SPECIAL, IDS,
-    ),
-    "llama": Case("Llama ForCausalLM", LLAMA, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
-    "llama3": Case(
-        "Llama ForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12},
-        LLAMA3_TOKENS, LLAMA3_SPECIAL, IDS,
-    ),
-    "mistral": Case("Mistral ForCausalLM", LLAMA | {"sliding_window": 5}, LLAMA_TOKENS, LLAMA_SPECIAL, IDS),
-    "qwen2": Case("Qwen2 ForCausalLM", LLAMA, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "qwen2-window": Case(
-        "Qwen2 ForCausalLM", LLAMA | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
-        GPT2_TOKENS, GPT2_SPECIAL, IDS,
-    ),
-    "qwen2-mixed": Case(
-        "Qwen2 ForCausalLM", LLAMA | {
-            "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "num_hidden_layers": 3,
-        }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
-    ),
-    "qwen3": Case("Qwen3 ForCausalLM", LLAMA | {"head_dim": 12}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gpt_neox": Case("GPTNeoX ForCausalLM", SIZES, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gpt_neox-serial": Case(
-        "GPTNeoX ForCausalLM", SIZES | {
-            "use_parallel_residual": False, "tie_word_embeddings": True,
-            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
-        }, GPT2_TOKENS, GPT2_SPECIAL, IDS,
-    ),
-    "gpt_neo": Case("GPTNeo ForCausalLM", GPT_NEO, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "phi": Case("Phi ForCausalLM", SIZES | {"num_key_value_heads": 2}, GPT2_TOKENS, GPT2_SPECIAL, IDS),
-    "gemma": Case("Gemma ForCausalLM", LLAMA | GEMMA, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "gemma2": Case("Gemma2 ForCausalLM", GEMMA2, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "gemma3_text": Case("Gemma3 ForCausalLM", GEMMA3, GEMMA_TOKENS, GEMMA_SPECIAL, PAD | IDS),
-    "bert": Case("Bert ForMaskedLM", SIZES, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "bert-pretraining": Case("Bert ForPreTraining", SIZES | {"hidden_act": "relu"}, BERT_TOKENS, BERT_SPECIAL, PAD),
-    "t5": Case("T5 ForConditionalGeneration", T5, T5_TOKENS, T5_SPECIAL, PAD_START),
+    "gpt2": Case(GPT2_TOKENS),
+    "gpt2-untied": Case(GPT2_TOKENS, {"tie_word_embeddings": False, "activation_function": "relu"}),
+    "llama": Case(LLAMA_TOKENS, {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}),
+    "llama-3": Case(LLAMA3_TOKENS, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 12}),
+    "mistral": Case(LLAMA_TOKENS),
+    "qwen2": Case(GPT2_TOKENS),
+    "qwen2-window": Case(GPT2_TOKENS, QWEN_WINDOW | {"max_window_layers": 0}),
+    "qwen2-mixed": Case(GPT2_TOKENS, QWEN_WINDOW | {"max_window_layers": 1, "num_hidden_layers": 3}),
+    "qwen3": Case(GPT2_TOKENS, {"head_dim": 12}),
+    "gpt_neox": Case(GPT2_TOKENS),
+    "gpt_neox-serial": Case(GPT2_TOKENS, {
+        "use_parallel_residual": False, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+    }),
+    "gpt_neo": Case(GPT2_TOKENS, {
+        "num_layers": 3, "window_size": 5, "attention_types": [[["global", "local"], 1], [["global"], 1]],
+    }),
+    "phi": Case(GPT2_TOKENS),
+    "gemma": Case(GEMMA_TOKENS, {"head_dim": 12}),
+    "gemma2": Case(GEMMA_TOKENS, GEMMA2),
+    "gemma3_text": Case(GEMMA_TOKENS, GEMMA2 | {
+        "layer_types": [*2 * ["sliding_attention"], "full_attention", "sliding_attention"],
+        "attn_logit_softcapping": None, "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
+        },
+    }),
+    "bert": Case(BERT_TOKENS),
+    "bert-pretraining": Case(BERT_TOKENS, {"hidden_act": "relu"}, model="BertForPreTraining"),
+    "t5": Case(T5_TOKENS, T5, START),
     "t5-1.1": Case(
-        "T5 ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-        T5_TOKENS, T5_SPECIAL, PAD_START, untied=True,
+        T5_TOKENS, T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, START, untied=True
     ),
-    "bart": Case("Bart ForConditionalGeneration", BART, BART_TOKENS, BART_SPECIAL, BART_IDS),
+    "bart": Case(BART_TOKENS, BART, BART_IDS),
     "bart-forced": Case(
-        "Bart ForConditionalGeneration", BART | {"scale_embedding": True}, BART_TOKENS, BART_SPECIAL,
-        BART_IDS | {"forced_bos_token_id": "bos_token"},
+        BART_TOKENS, BART | {"scale_embedding": True}, BART_IDS | {"forced_bos_token_id": "bos_token"}
     ),
-    "marian": Case(
-        "Marian MTModel", BART | {"activation_function": "swish", "scale_embedding": True},
-        MARIAN_TOKENS, T5_SPECIAL, PAD_START | FORCED,
-    ),
+    "marian": Case(MARIAN_TOKENS, BART | {"activation_function": "swish", "scale_embedding": True}, START | FORCED),
 }  # fmt: skip
+"""By the model_type, and a variant of it after a hyphen."""
 
 
 class HFModel(NamedTuple):
@@ -232,31 +181,29 @@ class HFModel(NamedTuple):
 
 
 def hf_class(name: str) -> Any:
-    return getattr(pytest.importorskip("transformers"), CASES[name].model.replace(" ", ""))
+    exported = FAMILIES[name.partition("-")[0]].model
+    return getattr(pytest.importorskip("transformers"), CASES[name].model or exported)
 
 
 @cache
 def _built(name: str) -> tuple[Any, Any]:
-    transformers = pytest.importorskip("transformers")
-    case = CASES[name]
-    backend = case.tokenizer(TEXT, 300)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **case.special)
-    ids = {key: backend.token_to_id(case.special[token]) for key, token in case.ids.items()}
+    case, kind, family = CASES[name], hf_class(name), FAMILIES[name.partition("-")[0]]
+    tokenizer = case.tokens.trained(TEXT, 300)
+    ids = case.ids(tokenizer)
     # More rows than tokens, as in many models whose table is padded for the GPU.
-    kind = case.model.split()[0]
-    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")(
-        vocab_size=len(fast) + 3, **{**ids, **case.options}
-    )
+    sizes = {family.length[0]: 64, "vocab_size": len(tokenizer) + 3}
+    sizes |= {key: SIZES[NAMES[key]] for key in family.defaults if NAMES[key] in SIZES}
+    config = kind.config_class(**{**sizes, **ids, **case.options})
     config._attn_implementation = "eager"
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = hf_class(name)(config).eval()
+        model = kind(config).eval()
         _roughen(model)
         if case.untied:
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
     for key in {*ids} - {"bos_token_id"} if model.can_generate() else ():
         setattr(model.generation_config, key, ids[key])  # which constructors do not always copy
-    return model, fast
+    return model, tokenizer
 
 
 @torch.no_grad()
@@ -270,9 +217,8 @@ def _roughen(model: nn.Module) -> None:
 
 def save(name: str, folder: Path) -> None:
     """Write the model and the tokenizer of a case."""
-    model, fast = _built(name)
-    model.save_pretrained(folder)
-    fast.save_pretrained(folder)
+    for part in _built(name):
+        part.save_pretrained(folder)
 
 
 def saved(name: str, folder: Path) -> HFModel:

@@ -25,16 +25,9 @@ def moved(predictor: Predictor) -> Predictor:
     return Predictor(copy.deepcopy(predictor.model).to("meta"), predictor.tokenizer, predictor.config)
 
 
-def test_the_simulation_itself() -> None:
-    with simulated("meta"):
-        x = torch.ones(3, device="meta")
-        assert (x + 1).tolist() == [2.0] * 3
-        LOG.clear()
-        assert int(x.sum()) == 3
-        assert len(x.nonzero()) == len(x[x > 0]) == 3
-        assert len(LOG) == 3
-        with pytest.raises(WrongDevice):
-            x + torch.ones(3)
+def test_tensors_on_different_devices_are_an_error() -> None:
+    with simulated("meta"), pytest.raises(WrongDevice):
+        torch.ones(3, device="meta") + torch.ones(3)
 
 
 def generated(predictor: Predictor, options: dict[str, Any]) -> list[str]:
@@ -58,7 +51,7 @@ def test_a_token_waits_once_and_needs_no_float64(way: str, monkeypatch: pytest.M
             texts = generated(predictor, options)
         waits.append(len(LOG))
     assert texts == generated(on_cpu, options)
-    assert waits[1] - waits[0] <= 8, LOG
+    assert 0 < waits[1] - waits[0] <= 8, LOG
 
 
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder", "encoder_only"])

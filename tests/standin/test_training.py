@@ -61,10 +61,13 @@ QUIET = (1, 2, 4, 5, 7)
 def waits(library: Path, folder: Path, *runs: dict[str, Any], fused: bool = True) -> list[Any]:
     """Synchronizations in the quiet steps of each run; one of the same name resumes. The first may not be fused."""
     asked = [
-        ({**SMALL, "run.folder": str(folder), "run.name": f"run{number}", **run}, fused or number, "run.name" in run)
-        for number, run in enumerate(runs)
+        (
+            {**SMALL, "run.folder": str(folder), "run.name": f"run{n}", **run},
+            fused or n > 0,
+            n > 0 and "run.name" in run,
+        )
+        for n, run in enumerate(runs)
     ]
-    asked[0] = (*asked[0][:2], False)
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(library), json.dumps(asked)]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
@@ -74,19 +77,15 @@ def waits(library: Path, folder: Path, *runs: dict[str, Any], fused: bool = True
     return [[what for what in log if what[2] in QUIET] for log in logs]
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_no_step_waits_whatever_the_scheme(library: Path, tmp_path: Path, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_no_step_waits_whatever_the_scheme_or_with_muon(library: Path, tmp_path: Path, precision: str) -> None:
     numberings = cycle(["consecutive", "coupled", "offset", "randomized"])
     runs = [
         {"model.position.name": name, "model.position_ids.name": ids, "model.architecture": kind}
         for name, ids, kind in zip(POSITIONS, numberings, cycle(ARCHITECTURES))
     ]
-    assert waits(library, tmp_path, *({**run, "trainer.precision": precision} for run in runs)) == [[]] * len(POSITIONS)
-
-
-def test_no_step_waits_with_muon_or_in_fp16(library: Path, tmp_path: Path) -> None:
-    runs = [{"optimizer.name": "muon", "trainer.precision": name} for name in ("32-true", "bf16-mixed", "16-mixed")]
-    assert waits(library, tmp_path, *runs, {"trainer.precision": "16-mixed"}) == [[]] * 4
+    runs = [{**run, "trainer.precision": precision} for run in (*runs, {"optimizer.name": "muon"})]
+    assert waits(library, tmp_path, *runs) == [[]] * len(runs)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

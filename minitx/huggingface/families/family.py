@@ -74,7 +74,6 @@ class Family:
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
-    layer_windows: ClassVar[bool] = False  # whether layers may differ in their window
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
         """The ModelConfig of a config.json; raises ConfigError with the name of an unsupported setting."""
@@ -114,10 +113,10 @@ class Family:
             lacking.append("activation")
         if config.d_ff == 0:
             lacking.append("d_ff")
-        if isinstance(config.window, tuple) and not self.layer_windows:
-            lacking = sorted({*lacking, "window"})
+        if isinstance(config.window, tuple) and "window" not in {*lacking, *self.handled}:  # one for all layers
+            lacking.append("window")
         sentences = [f"model.{name} {_shown(getattr(config, name))}" for name in lacking]
-        if len({*config.windows} - {None}) > 1 and self.layer_windows:
+        if len({*config.windows} - {None}) > 1 and "window" in self.handled:
             sentences.append(f"model.window {_shown(config.window)} with several sizes")
         return sentences + self._unsupported_scheme(config.position)
 

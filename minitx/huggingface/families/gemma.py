@@ -46,7 +46,6 @@ class Gemma2(Gemma):
     }  # fmt: skip
     fixed = Gemma.fixed | {"sandwich_norm": True}
     handled = frozenset({"window"})
-    layer_windows = True
     activations: ClassVar = {"gelu_pytorch_tanh": "geglu_tanh"}
     modules = Gemma.modules | in_layers("decoder.layers", "model.layers", {
         "add_norm_self.output_norm": "post_attention_layernorm", "add_norm_ffn.norm": "pre_feedforward_layernorm",

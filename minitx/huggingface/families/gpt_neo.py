@@ -27,7 +27,6 @@ class GPTNeo(Family):
     fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False, "qkv_bias": False}
     position = "learned"
     handled = frozenset({"window"})
-    layer_windows = True
     modules: ClassVar = {
         "embedding.table": "transformer.wte", "decoder.position.table": "transformer.wpe",
         "decoder.norm": "transformer.ln_f", "head": "lm_head",

@@ -20,7 +20,6 @@ class Qwen2(Llama):
     defaults = Llama.defaults | {"num_key_value_heads": 32, "intermediate_size": 22016}
     fixed = Llama.fixed | {"qkv_bias": True}
     handled = frozenset({"window"})
-    layer_windows = True
     required: ClassVar = {}
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,16 @@ from minitx.huggingface.families.family import Family
 
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 """Scalings of the frequencies, Hugging Face to minitx."""
-SCALING_OPTIONS = {
-    "factor": ("factor", 1.0), "low_freq_factor": ("low_freq_factor", 1.0),
-    "high_freq_factor": ("high_freq_factor", 4.0), "original_max_position_embeddings": ("original_max_len", 8192),
+_FACTOR = {"factor": ("factor", 1.0)}
+OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {
+    "default": {},
+    "linear": _FACTOR,
+    "llama3": _FACTOR | {
+        "low_freq_factor": ("low_freq_factor", 1.0), "high_freq_factor": ("high_freq_factor", 4.0),
+        "original_max_position_embeddings": ("original_max_len", 8192),
+    },
 }  # fmt: skip
-"""Options of a scaling, Hugging Face to minitx, with the defaults of minitx."""
+"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx."""
 
 
 class Rotary(Family):
@@ -44,7 +49,7 @@ class Rotary(Family):
         position |= {} if fraction == 1.0 else {"fraction": fraction}
         if kind == "default":
             return position
-        scaling = {name: options[key] for key, (name, _) in _options_of(kind).items() if options.get(key) is not None}
+        scaling = {name: options[key] for key, (name, _) in OPTIONS[kind].items() if options.get(key) is not None}
         return position | {"scaling": SCALINGS[kind]} | scaling
 
     def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
@@ -58,14 +63,7 @@ class Rotary(Family):
         options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0)}
         if self.partial:
             options["partial_rotary_factor"] = position.get("fraction", 1.0)
-        return options | {key: position.get(name, default) for key, (name, default) in _options_of(kind).items()}
+        return options | {key: position.get(name, default) for key, (name, default) in OPTIONS[kind].items()}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         return {"rope_parameters": self._rope_parameters(config.position)}
-
-
-def _options_of(kind: str) -> dict[str, tuple[str, Any]]:
-    """SCALING_OPTIONS that a scaling has, by its name in Hugging Face."""
-    return {
-        key: pair for key, pair in SCALING_OPTIONS.items() if kind == "llama3" or (kind, key) == ("linear", "factor")
-    }
