@@ -55,8 +55,7 @@ def test_training_samples_every_pair_of_the_file_and_no_other_in_either_directio
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_held_out_examples_are_the_file_in_its_order(folder: Path, split: Any) -> None:
     task = make(folder)
-    names = {"validation": "val", "test": "test"}
-    whole = parallel.read(str(folder), names[split], "de", "en", split)
+    whole = parallel.read(str(folder), getattr(task, split), "de", "en", split)
     assert pairs_of(task, task.examples(split)) == task.sentences(split) == whole
     assert pairs_of(task, task.examples(split, 5)) == task.sentences(split, 5) == whole[:5]
     fewer = make(folder, validation_size=7, test_size=7)
@@ -119,29 +118,22 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(folder: Path) -> None
     ]
 
 
-def test_a_long_sentence_is_not_trained_on_but_measured(folder: Path) -> None:
-    long = " ".join(["acht"] * 70), "eight"
-    write_split(folder, "train", [*made_up(40, seed=1), long, long[::-1]])
+def test_a_sentence_longer_than_allowed_is_not_trained_on_but_measured(folder: Path) -> None:
+    pairs, long = made_up(40, seed=1), (" ".join(["acht"] * 70), "eight")
+    write_split(folder, "train", [*pairs, long, long[::-1]])
     write_split(folder, "test", [("drei elf", "three eleven"), (long[0] + " neun", "nine eleven")])
-    task = make(folder, max_tokens=60)
-    assert sampled(task) == set(made_up(40, seed=1))
-    assert task.notes == ["40 pairs to train on; left out: 2 longer than data.max_tokens 60"]
-    assert task.longest == (60, 60)
+    vocabulary = make(folder).vocabulary
+    most = max(len(vocabulary.encode(text)) for pair in pairs for text in pair)
+    task = make(folder, max_tokens=most)
+    assert sampled(task) == set(pairs)
+    assert task.notes == [f"40 pairs to train on; left out: 2 longer than data.max_tokens {most}"]
+    assert task.longest == (most, most)
     test = task.examples("test")
     assert pairs_of(task, test)[1][0] == long[0] + " neun"
-    assert task.reach == (test.source.size(1), 60)
-    assert task.reach[0] > 60
+    assert task.reach[0] == test.source.size(1) > most
     write_split(folder, "train", [long])
-    with pytest.raises(ValueError, match=r"data\.max_tokens: no training pair has at most 60 tokens"):
-        make(folder, max_tokens=60).batch(generator(1), 2)
-
-
-def test_a_sentence_as_long_as_allowed_is_trained_on(folder: Path) -> None:
-    pairs = parallel.read(str(folder), "train", "de", "en", "training")
-    vocabulary = make(folder).vocabulary
-    longest = max(len(vocabulary.encode(text)) for pair in pairs for text in pair)
-    assert make(folder, max_tokens=longest).notes == [f"{len(pairs)} pairs to train on"]
-    assert "longer than" in make(folder, max_tokens=longest - 1).notes[0]
+    with pytest.raises(ValueError, match=rf"data\.max_tokens: no training pair has at most {most} tokens"):
+        make(folder, max_tokens=most).batch(generator(1), 2)
 
 
 def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
@@ -201,12 +193,9 @@ def test_groups_are_of_equal_longer_sides(folder: Path) -> None:
     pairs = [(" ".join(["drei"] * source), " ".join(["elf"] * target)) for source, target in sizes]
     write_split(folder, "train", pairs * 4)
     task = make(folder, tokenizer={"name": "word", "size": 100}, buckets=2, batch_size=4)
-    widths = {max(part.size(1) for part in task.batch(generator(step), 6)) for step in range(20)}
-    assert widths == {9, 17}, "words and the spaces between them"
-    for step in range(20):
-        pairs = task.batch(generator(step), 6)
-        longer = torch.maximum(pairs.source_keep.sum(dim=1), pairs.target_keep.sum(dim=1))
-        assert len({*longer.tolist()}) == 1
+    batches = [task.batch(generator(step), 6) for step in range(20)]
+    longer = [torch.maximum(pairs.source_keep.sum(dim=1), pairs.target_keep.sum(dim=1)) for pairs in batches]
+    assert {tuple(widths.unique().tolist()) for widths in longer} == {(9,), (17,)}, "words and spaces between them"
 
 
 def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
@@ -247,7 +236,5 @@ def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: 
     vocabulary = task.vocabulary
     elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/removed/after/training"})
     predictor = Predictor(model.eval(), vocabulary, elsewhere)
-    several = predictor.generate(["drei vier", "neun"], num_beams=2)
-    assert len(several) == 2
-    assert all(isinstance(text, str) for text in several)
+    assert [*map(type, predictor.generate(["drei vier", "neun"], num_beams=2))] == [str, str]
     assert len(predictor.generations(["drei"], GenerationOptions(min_new_tokens=101))[0][0].ids) == 101, "no further"
