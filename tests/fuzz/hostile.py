@@ -124,7 +124,7 @@ def _replacement(pattern: str, content: str, kind: str = "String") -> dict[str, 
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-def _split(pattern: str) -> dict[str, Any]:
+def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
@@ -161,7 +161,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
          "lstrip": False, "rstrip": False, "normalized": True} for number in range(10)
     ]},
     "a unigram of nothing": {"model": {"type": "Unigram", "unk_id": 99, "vocab": [["<unk>", 0.0]]}},
-    **{f"a catastrophe {number}": {"pre_tokenizer": _split(pattern)} for number, pattern in enumerate(CATASTROPHES)},
+    **{f"a catastrophe {number}": {"pre_tokenizer": split(pattern)} for number, pattern in enumerate(CATASTROPHES)},
 }  # fmt: skip
 """Rules that take memory or time without end, instead of those of a tokenizer."""
 
