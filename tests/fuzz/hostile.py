@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,6 @@ def _normalizers(*rules: Any) -> dict[str, Any]:
     return {"normalizer": {"type": "Sequence", "normalizers": [*rules]}}
 
 
-def _nested(depth: int) -> dict[str, Any]:
-    inner: Any = {"type": "Lowercase"}
-    for _ in range(depth):
-        inner = _normalizers(inner)["normalizer"]
-    return {"normalizer": inner}
-
-
 CATASTROPHES = (
     "(a|a)*b$", "((a+)+)+x", "(?:a|aa)+$y", "(.*)*(.*)*(.*)*9", "(?=(a+)+b)a", r"(\w+\s?)*\d",
     "a{1,1000}{1,1000}{1,1000}b", "(" * 5000 + "a" + ")" * 5000,
@@ -152,7 +146,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
     "long prefixes": _normalizers(*[{"type": "Prepend", "prepend": "a" * 10**6}] * 20),
     "replacements after it": {"decoder": {"type": "Sequence", "decoders": [_replacement("a", "a" * 9)] * 12}},
     "many rules": _normalizers(*[{"type": "NFKC"}] * 10**5),
-    "nested rules": _nested(200),
+    "nested rules": reduce(lambda inner, _: _normalizers(*inner.values()), range(200), {"normalizer": {"type": "NFC"}}),
     "a map of characters that is too short": {"normalizer": {
         "type": "Precompiled", "precompiled_charsmap": base64.b64encode(struct.pack("<I", 2**31) + b"x" * 7).decode(),
     }},

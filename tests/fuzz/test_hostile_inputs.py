@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import hostile
 import pytest
@@ -120,18 +121,11 @@ def test_values_of_a_training_state_have_limits(
 
 
 def test_a_refusal_prints_few_of_many_values(trained: tuple[ResolvedRun, Path]) -> None:
-    class Printed:
-        times = 0
-
-        def __repr__(self) -> str:
-            Printed.times += 1
-            return "value"
-
-    start: Any = trained[0].start
-    contents = {**start.contents, "optimizer_states": [Printed()] * 1000}
+    start, value = trained[0].start, Mock(__repr__=Mock(return_value="value"))
+    contents = {**start.contents, "optimizer_states": [value] * 1000}
     with pytest.raises(ConfigError, match=r"must be a list of one, got \[value, value"):
         checked(trained[0]._replace(start=replace(start, contents=contents)))
-    assert Printed.times <= 10
+    assert value.__repr__.call_count <= 10
 
 
 # ---- tokenizers and folders ------------------------------------------------------------------------------------------

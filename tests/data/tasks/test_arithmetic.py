@@ -44,9 +44,7 @@ def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad:
     batch = task.batch(generator(1), 100).frame(architecture, special)
     number = CoupledIds(causal=True, after=tuple(task.boundaries)).eval()
     boundaries = {vocabulary.encode("+")[0], special.bos, special.sep}
-    for ids in (batch.src, batch.tgt):
-        if ids is None:
-            continue
+    for ids in (batch.tgt,) if batch.src is None else (batch.src, batch.tgt):
         for row, positions in zip(ids.tolist(), number(ids).tolist(), strict=True):
             significance = 0
             for token, position in zip(row, positions, strict=True):
