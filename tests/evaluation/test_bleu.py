@@ -62,9 +62,6 @@ def folder(tmp_path: Path) -> Path:
     return make_files(tmp_path)
 
 
-# ---- figures of texts ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("processes", "lowercase"), [(1, True), (3, False), (5, False)])
 def test_bleu_of_added_up_shares_is_bleu_of_the_whole(
     processes: int, lowercase: bool, monkeypatch: pytest.MonkeyPatch
@@ -76,9 +73,6 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(
         found = bleu.reduced_bleu(predictor, pairs[rank::processes], lambda counts, reduce_op: sums.add_(counts))
     whole = sacrebleu.corpus_bleu(WRITTEN, [WANTED], lowercase=lowercase).score
     assert found == pytest.approx(whole)
-
-
-# ---- what a model writes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -131,9 +125,6 @@ def test_an_unknown_word_of_a_corpus_is_not_refused(folder: Path) -> None:
         model.generate("acht elf")
 
 
-# ---- the report ------------------------------------------------------------------------------------------------------
-
-
 def test_a_report_holds_texts_and_teacher_forced_figures_of_the_split(folder: Path) -> None:
     model = predictor(folder)
     report = evaluation_report(model, "validation", options=GenerationOptions(num_beams=2))
@@ -165,9 +156,6 @@ def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None
     (elsewhere / "news.tsv").write_text("\n".join(rows[:4]))
     assert evaluation_report(model, path=str(elsewhere / "news.tsv"))["examples"] == 3
     assert evaluation_report(model) == expected  # the model itself keeps its own files
-
-
-# ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
 def config(folder: Path) -> Config:

@@ -56,8 +56,6 @@ class Script:
         return logits
 
 
-# ---- free-running exact match ----------------------------------------------------------------------------------------
-
 A, B, C = 10, 11, 12
 
 
@@ -95,9 +93,6 @@ def test_an_encoder_matches_place_by_place_and_padding_does_not_count(pairs: Pai
     assert exact_matches(model, right, "encoder_only", SPECIAL).equal(torch.arange(len(pairs)) % 2 == 1)
 
 
-# ---- teacher forced --------------------------------------------------------------------------------------------------
-
-
 @every_architecture
 @torch.no_grad()
 def test_loss_and_token_accuracy_are_those_of_all_logits(architecture: str) -> None:
@@ -117,9 +112,6 @@ def test_nothing_to_predict_is_nothing() -> None:
         measured = teacher_forced(random_model("decoder_only"), batch)
     assert measured == Scores(tokens=0, correct=0, loss=0.0)
     assert measured.means()["loss"] == 0.0
-
-
-# ---- many examples ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", ANSWERING)
@@ -151,9 +143,6 @@ def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: st
     model.eval()
     assert evaluate(model, pairs, architecture, SPECIAL) == first
     assert not any(part.training for part in model.modules())
-
-
-# ---- sums and means --------------------------------------------------------------------------------------------------
 
 
 def test_means_are_by_example_or_by_token() -> None:

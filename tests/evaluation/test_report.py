@@ -44,9 +44,6 @@ def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
     return Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("split", ["test", "validation", None])
 def test_figures_are_those_of_the_split(split: str | None) -> None:
     predictor = answering()
@@ -122,8 +119,6 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
     with pytest.raises(ValueError, match=r"--stride is for language models of text; .* was trained on reverse"):
         evaluation_report(answering(), stride=2)
 
-
-# ---- the table -------------------------------------------------------------------------------------------------------
 
 FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
 

@@ -41,9 +41,6 @@ def sampled(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[s
     return {pair for step in range(batches) for pair in pairs_of(task, task.batch(generator(1, step, 0), size))}
 
 
-# ---- what is trained on, and what is held out ------------------------------------------------------------------------
-
-
 def test_training_samples_every_pair_of_the_file_and_no_other_in_either_direction(folder: Path) -> None:
     pairs = {*made_up(100, seed=5)}
     assert sampled(make(folder)) == pairs
@@ -150,9 +147,6 @@ def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
         make(folder).batch(generator(1), 2)
 
 
-# ---- tokens ----------------------------------------------------------------------------------------------------------
-
-
 def test_one_tokenizer_for_both_languages_is_trained_on_training_pairs_only(folder: Path) -> None:
     write_split(folder, "val", [("zzqq zzqq zzqq", "xxjj xxjj xxjj")] * 50)
     tokens = set(make(folder, tokenizer={"name": "word", "size": 1000}).vocabulary.alphabet)
@@ -172,9 +166,6 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     assert all(token == token.lower() for token in merged)
     again = type(task.vocabulary).from_dict(task.vocabulary.to_dict())
     assert again.decode(again.encode("DREI vier")) == "drei vier", "also from a checkpoint"
-
-
-# ---- batches ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(folder: Path) -> None:
@@ -203,9 +194,6 @@ def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
     assert min(several) > 64 / 3, "few pairs in many groups would repeat the same sentences"
     few = make(folder, batch_size=4)
     assert len({*pairs_of(few, few.batch(generator(1), 64))}) <= 5
-
-
-# ---- numbers and models ----------------------------------------------------------------------------------------------
 
 
 def config(folder: Path, architecture: Any, **model: Any) -> Config:

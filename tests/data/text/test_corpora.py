@@ -41,9 +41,6 @@ def trained(corpus: Corpus) -> Tokenizer:
     return CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
 
 
-# ---- corpora ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -106,9 +103,6 @@ def test_the_standard_library_is_ascii_files_in_a_stable_order() -> None:
     assert len(files) > 100
     assert not any({"tests", "test", "site-packages"} & set(path.parts) for path in files)
     assert all(path.read_bytes().isascii() and path.stat().st_size > 0 for path in files[::20])
-
-
-# ---- the cache -------------------------------------------------------------------------------------------------------
 
 
 def test_a_corpus_is_encoded_once(file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:

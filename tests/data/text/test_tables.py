@@ -60,9 +60,6 @@ def documents(corpus: Corpus) -> list[str]:
     return [text for chunk in chunks for text in chunk.texts]
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
 @every_format
 def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
     corpus = corpora.load(table(tmp_path, suffix, ["", *TEXTS, "  \n", "b", ""]))
@@ -96,9 +93,6 @@ def test_a_key_depends_on_content_column_and_documents(tmp_path: Path) -> None:
     assert rows == corpora.load(path, documents="row").key
     other = corpora.load(table(tmp_path, ".jsonl", ["a", "c"]))
     assert len({rows, corpora.load(path, "number").key, whole.key, other.key}) == 4
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 def refused(path: str, sentence: str, **options: Any) -> None:
@@ -148,9 +142,6 @@ def test_a_column_of_numbers_or_divisions_that_a_file_does_not_have(tmp_path: Pa
     refused(table(tmp_path, ".csv", ["a"]), r"data\.documents: paragraph is for text files", documents="paragraph")
     (tmp_path / "x.txt").write_text("text")
     refused(str(tmp_path / "x.txt"), r"data\.documents: row is for tables", documents="row")
-
-
-# ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
