@@ -36,14 +36,6 @@ def test_ranks_seeds_and_numbers_all_sample_their_own() -> None:
         assert not same(one, other)
 
 
-def test_the_first_batch_is_asked_for_when_iteration_starts() -> None:
-    step = 0
-    loader = TrainingBatches(TASK, "decoder_only", 1, 0, lambda: step, 6)
-    assert len(loader) == 6
-    step = 4  # a run is resumed after its loader is made
-    assert len(list(loader)) == 2
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("first", range(5))
 def test_each_stage_has_its_own_options_wherever_a_run_starts(first: int, accumulate: int) -> None:

@@ -13,16 +13,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, config_from_dict
-from minitx.data.tasks import Translation
 from minitx.evaluation import bleu
 from minitx.evaluation.bleu import text_scores, translated
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor, load
-from minitx.models.builder import build_model
 from minitx.training.api import train_config as train
+from minitx.training.resolve import resolve
 from parallel_files import HELD_OUT, make_files, write_split
-from predictors import built
 
 WRITTEN = ["A man in a hat.", "Two dogs run over the grass .", "a Cat", ""]
 WANTED = ["A man with a hat.", "Two dogs are running over the grass.", "A cat", "Nothing"]
@@ -31,17 +29,11 @@ WANTED = ["A man with a hat.", "Two dogs are running over the grass.", "A cat", 
 def predictor(folder: Path, architecture: Any = "encoder_decoder", **data: Any) -> Predictor:
     """A random model, which writes something of several lengths."""
     options = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}, **data}
-    config = Config(
-        data={**options, "max_tokens": 12},
-        model=ModelConfig(architecture=architecture, d_model=16, n_heads=2, n_layers=1, tie_embeddings=False),
-    )
-    vocabulary = Translation(**{key: value for key, value in config.data.items() if key != "name"}).vocabulary
-    torch.manual_seed(1)
-    model = build_model(config.model, vocabulary.vocab_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    return Predictor(model.eval(), vocabulary, config)
+    sizes = ModelConfig(architecture=architecture, d_model=16, n_heads=2, n_layers=1, tie_embeddings=False)
+    config, task, model, *_ = resolve(Config(data={**options, "max_tokens": 12}, model=sizes))
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    return Predictor(model.eval(), task.vocabulary, config)
 
 
 class Perfect(Predictor):
@@ -138,11 +130,6 @@ def test_a_report_holds_texts_and_teacher_forced_figures_of_the_split(folder: Pa
         assert re.search(rf"^  {name} \(.* {report[name]:.2f}$", text, re.MULTILINE)
         assert re.search(rf"^    {name} +{re.escape(report['signatures'][name])}$", text, re.MULTILINE)
     assert "2 beams, length penalty 1;" in text
-
-
-def test_beams_are_for_answers_that_are_scored_as_texts() -> None:
-    with pytest.raises(ValueError, match="--num_beams is for answers that are scored as texts"):
-        evaluation_report(built(), options=GenerationOptions(num_beams=2))
 
 
 def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None:

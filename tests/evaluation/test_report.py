@@ -14,6 +14,7 @@ from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.evaluation import report
 from minitx.evaluation.metrics import evaluate
 from minitx.evaluation.report import evaluation_report, table
+from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 
@@ -118,6 +119,8 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
         evaluation_report(answering(), path="some.txt")
     with pytest.raises(ValueError, match=r"--stride is for language models of text; .* was trained on reverse"):
         evaluation_report(answering(), stride=2)
+    with pytest.raises(ValueError, match="--num_beams is for answers that are scored as texts"):
+        evaluation_report(answering(), options=GenerationOptions(num_beams=2))
 
 
 FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
