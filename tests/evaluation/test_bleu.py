@@ -19,8 +19,8 @@ from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor, load
 from minitx.training.api import train_config as train
-from minitx.training.resolve import resolve
 from parallel_files import HELD_OUT, make_files, write_split
+from predictors import untrained
 
 WRITTEN = ["A man in a hat.", "Two dogs run over the grass .", "a Cat", ""]
 WANTED = ["A man with a hat.", "Two dogs are running over the grass.", "A cat", "Nothing"]
@@ -30,10 +30,10 @@ def predictor(folder: Path, architecture: Any = "encoder_decoder", **data: Any) 
     """A random model, which writes something of several lengths."""
     options = {"name": "translation", "path": str(folder), "tokenizer": {"name": "bpe", "size": 300}, **data}
     sizes = ModelConfig(architecture=architecture, d_model=16, n_heads=2, n_layers=1, tie_embeddings=False)
-    config, task, model, *_ = resolve(Config(data={**options, "max_tokens": 12}, model=sizes))
-    for parameter in model.parameters():
+    random = untrained(Config(data={**options, "max_tokens": 12}, model=sizes))
+    for parameter in random.model.parameters():
         parameter.data.mul_(3)
-    return Predictor(model.eval(), task.vocabulary, config)
+    return random
 
 
 class Perfect(Predictor):

@@ -4,19 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
-from minitx.data import tokenizers
 from minitx.data.tasks import SequenceTask
-from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.evaluation import report
 from minitx.evaluation.metrics import evaluate
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.models.builder import build_model
+from predictors import untrained
 
 TINY: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}
@@ -24,25 +21,16 @@ SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size
 
 def answering(**model: Any) -> Predictor:
     """A random model for reversal."""
-    torch.manual_seed(1)
-    config = Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model))
-    tokenizer = tokenizers.symbols(["0", "1", "2", "3"])
-    return Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
+    return untrained(Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model)))
 
 
 @pytest.fixture
 def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """A random language model and its text."""
-    datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    text = "to be or not to be\n" * 20
-    (tmp_path / "own.txt").write_text(text)
-    torch.manual_seed(1)
+    (tmp_path / "own.txt").write_text("to be or not to be\n" * 20)
     data = {"name": "text", "path": str(tmp_path / "own.txt"), "block": 16, "test_size": 40}
-    config = Config(data=data, model=ModelConfig(architecture="decoder_only", **TINY))
-    tokenizer = CharTokenizer().train([[text]])
-    return Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
+    return untrained(Config(data=data, model=ModelConfig(architecture="decoder_only", **TINY)))
 
 
 @pytest.mark.parametrize("split", ["test", "validation", None])
