@@ -73,51 +73,44 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
     asked.check()
 
 
-STEP, SAMPLING = "its global_step must be a number of steps, got", "its sampling must be 1 or 2, got"
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "within", "beyond", "message"),
     [
-        *(("global_step", value, STEP) for value in (-5, 2.0, True, None, 10**40, torch.tensor(2))),
-        *(("sampling", value, SAMPLING) for value in (0, 3, 2.0, True, None, "2", torch.zeros(2))),
-    ],
-    ids=repr,
-)
-def test_numbers_that_a_run_is_resumed_by_are_checked_first(
-    trained: tuple[ResolvedRun, Path], key: str, value: Any, message: str, tmp_path: Path
-) -> None:
-    contents = checkpoint.read(trained[1]) | {key: value}
-    folder = tmp_path / "run/v0"
-    folder.mkdir(parents=True)
-    torch.save(contents, folder / "last.ckpt")
-    with pytest.raises(ConfigError, match=message):
-        resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("key", "within", "beyond"),
-    [
-        ("skipped_steps", (0, 2), (-1, 3)),
-        ("seconds", (0, 1e9), (-0.1, float("inf"))),
-        ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"])),
-        ("step", (0.0, 2.0), (-1.0, 3.0)),
-        ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan"))),
+        (
+            "global_step",
+            (2,),
+            (-5, 2.0, True, None, 10**40, torch.tensor(2)),
+            "its global_step must be a number of steps",
+        ),
+        ("sampling", (2,), (0, 3, 2.0, True, None, "2", torch.zeros(2)), "its sampling must be 1 or 2, got"),
+        ("skipped_steps", (0, 2), (-1, 3), "is damaged: skipped_steps"),
+        ("seconds", (0, 1e9), (-0.1, float("inf")), "is damaged: seconds"),
+        (
+            "precision",
+            ("64-true", "bf16-mixed"),
+            (None, 32, "transformer-engine", ["32-true"]),
+            "is damaged: precision",
+        ),
+        ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
+        ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),
     ],
 )
 def test_values_of_a_training_state_have_limits(
-    trained: tuple[ResolvedRun, Path], key: str, within: tuple[Any, ...], beyond: tuple[Any, ...]
+    trained: tuple[ResolvedRun, Path], tmp_path: Path, key: str, within: tuple, beyond: tuple, message: str
 ) -> None:
-    """Of the whole run of two steps, or of the optimizer."""
-    start: Any = trained[0].start
-    for value in (*within, *beyond):
-        contents = copy.deepcopy(start.contents)
+    """Those that a run is resumed by, of the whole run of two steps, and of the optimizer."""
+    (tmp_path / "run/v0").mkdir(parents=True)
+    expected = [(value, nullcontext()) for value in within]
+    expected += [(value, pytest.raises(ConfigError, match=message)) for value in beyond]
+    for value, outcome in expected:
+        contents = checkpoint.read(trained[1])
         if key in contents:
             contents[key] = value
         else:
             contents["optimizer_states"][0]["state"][0][key].fill_(value)
-        with pytest.raises(ConfigError, match=f"is damaged: {key}") if value in beyond else nullcontext():
-            checked(trained[0]._replace(start=replace(start, contents=contents)))
+        torch.save(contents, tmp_path / "run/v0/last.ckpt")
+        with outcome:
+            checked(resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True))
 
 
 def test_a_refusal_prints_few_of_many_values(trained: tuple[ResolvedRun, Path]) -> None:
