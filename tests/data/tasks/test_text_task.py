@@ -1,7 +1,6 @@
 """Running text, and masked language modelling: the choice of tokens, their replacement, texts with <mask>."""
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,45 +180,30 @@ def test_special_tokens_and_unknown_characters_beside_a_mask() -> None:
 # ---- documents in one stream, separated by <eos>, isolated if requested ---------------------------------------------
 
 DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
+LINES: dict[str, Any] = {"content": "\n".join(DOCUMENTS), "documents": "line", "block": 12, "validation_share": 0.3}
 
 
-@pytest.fixture
-def packed(tmp_path: Path) -> Callable[..., Any]:
-    """packed(**options): the task on a table of DOCUMENTS."""
-
-    def task(**options: bool) -> Any:
-        path = tmp_path / "table.jsonl"
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
-        return Text(path=str(path), block=12, validation_share=0.3, **options)
-
-    return task
+def test_an_end_token_stands_between_two_documents(make: Writer) -> None:
+    task = make(**LINES)
+    stream = [int(token) for part in ("training", "validation") for token in task._parts[part]]
+    assert "".join(task.vocabulary.tokens(stream)) == "<eos>".join(DOCUMENTS)
 
 
-def test_an_end_token_stands_between_two_documents(packed: Callable) -> None:
-    task = packed()
-    stream = torch.cat([torch.from_numpy(task._parts[part].astype("int64")) for part in ("training", "validation")])
-    assert "".join(task.vocabulary.tokens(stream.tolist())) == "<eos>".join(DOCUMENTS)
-
-
-def test_with_isolation_nothing_is_predicted_across_a_border(packed: Callable) -> None:
-    task = packed(isolate=True)
+def test_with_isolation_nothing_is_predicted_across_a_border(make: Writer) -> None:
+    task = make(**LINES, isolate=True)
     stream = task.batch(generator(1), 50)
-    assert stream.documents is not None
-    assert torch.equal(stream.ids, packed().batch(generator(1), 50).ids)
+    assert torch.equal(stream.ids, make(**LINES).batch(generator(1), 50).ids)
     batch = stream.frame("decoder_only", task.vocabulary.special)
     end = task.vocabulary.special.eos
     assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "the token after an end belongs to another document"
     assert torch.equal(batch.labels[batch.labels != IGNORE], stream.ids[:, 1:][batch.tgt != end])
     assert (batch.labels == end).any(), "that a document ends is predicted"
     assert torch.equal(batch.model_inputs()["documents"], stream.documents[:, :-1])
-    for row, numbers in zip(batch.tgt.tolist(), batch.documents.tolist(), strict=True):
-        for place in range(1, len(row)):
-            assert numbers[place] == numbers[place - 1] + (row[place - 1] == end)
+    assert torch.equal(batch.documents.diff(dim=1), (batch.tgt[:, :-1] == end).long())
 
 
-def test_nothing_to_isolate_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("some text\n\nand more\n\n" * 20)
-    task = Text(path=str(tmp_path / "x.txt"), isolate=True, block=4)
-    with pytest.raises(ValueError, match=r"data\.isolate: .*x\.txt is read as one running text; set data\.documents"):
-        _ = task.vocabulary
-    assert Text(path=str(tmp_path / "x.txt"), isolate=True, block=4, documents="paragraph").batch(generator(1), 2)
+def test_nothing_to_isolate_is_refused(make: Writer) -> None:
+    text: dict[str, Any] = {"content": "some text\n\nand more\n\n" * 20, "isolate": True, "block": 4}
+    with pytest.raises(ValueError, match=r"data\.isolate: .*some.txt is read as one running text; set data\.documents"):
+        _ = make(**text).vocabulary
+    assert make(**text, documents="paragraph").batch(generator(1), 2)
