@@ -148,11 +148,10 @@ def test_a_sample_is_spread_evenly_or_the_beginning_of_a_text_of_unknown_size() 
 
 
 def test_a_tokenizer_is_trained_on_its_share() -> None:
-    first, last = (Chunk([word * 30], True, 900_000) for word in ("ab ", "qz "))
-    few, more = (
-        Corpus(f"{len(chunks)}", lambda chunks=chunks: iter(chunks)) for chunks in ([first, last], [first, first, last])
-    )
-    words = {"name": "word", "sample": 1}
+    def corpus(*texts: str) -> Corpus:
+        return Corpus(f"{texts}", lambda: iter([Chunk([text * 30], True, 900_000) for text in texts]))
+
+    few, more, words = corpus("ab ", "qz "), corpus("ab ", "ab ", "qz "), {"name": "word", "sample": 1}
     assert "qz" in encoded.train_tokenizer(few, words).alphabet, "begins below the limit"
     assert "qz" not in encoded.train_tokenizer(more, words).alphabet
     assert "q" in encoded.train_tokenizer(more, {"name": "char"}).alphabet, "every character is seen"
