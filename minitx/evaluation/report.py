@@ -2,7 +2,6 @@
 
 import copy
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,11 @@ def evaluation_report(
     running_text = examples if isinstance(examples, Stream) and examples.documents is None else None
     how = predictor.architecture, predictor.tokenizer.special
     if stride is None:
-        show = partial(progress, label="evaluating", size=len, total=len(examples), unit=" examples")
-        scores = evaluate(predictor.model, examples, *how, not task.metrics, show)  # text_scores generates its own
+        free = not task.metrics  # text_scores generates its own
+        count = len(examples)
+        scores = evaluate(
+            predictor.model, examples, *how, free, lambda parts: progress(parts, "evaluating", len, count, " examples")
+        )
     elif running_text is not None:
         scores = strided(predictor.model, running_text, stride, *how)
     else:
