@@ -16,6 +16,7 @@ from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
+from minitx.training.resolve import resolve
 from small_models import ARCHITECTURES
 
 LONGEST, BLOCK = 6, 8
@@ -76,6 +77,12 @@ def trained(architecture: str, *options: Any, **model: Any) -> dict[str, Any]:
     weights = {f"model.{name}": tensor for name, tensor in predictor.model.state_dict().items()}
     header = checkpoint.header(predictor.config.to_dict(), predictor.tokenizer.to_dict())
     return copy.deepcopy({"minitx": header, "state_dict": weights})
+
+
+def untrained(config: Config) -> Predictor:
+    """The model of a config, as it is before training."""
+    resolved, task, model, *_ = resolve(config)
+    return Predictor(model.eval(), task.vocabulary, resolved)
 
 
 def masked() -> Predictor:

@@ -4,7 +4,8 @@ import calendar
 import datetime
 import itertools
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
 from typing import Any
 
@@ -63,6 +64,14 @@ def check_answers(name: str, task: Task, pairs: Pairs) -> None:
     answers = spelt(task, pairs.target, pairs.target_keep)
     for question, answer in zip(spelt(task, pairs.source, pairs.source_keep), answers, strict=True):
         assert answer == ANSWERS[name](task, question), f"{name} of {' '.join(question)}"
+
+
+def check_even(found: Iterable[Hashable], possible: Iterable[Hashable]) -> None:
+    """All possible outcomes occur and no others, about equally often: within five standard deviations."""
+    counts = Counter(found)
+    mean = counts.total() / len(counts)
+    assert {*counts} == {*possible}
+    assert max(abs(count - mean) for count in counts.values()) < 5 * mean**0.5, counts
 
 
 def same(one: TensorRecord, other: TensorRecord) -> bool:

@@ -2,12 +2,11 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Examples, Stream, positions
+from minitx.data.examples import Stream, positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
@@ -48,10 +47,15 @@ def evaluation_report(
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
     running_text = examples if isinstance(examples, Stream) and examples.documents is None else None
+    how = predictor.architecture, predictor.tokenizer.special
     if stride is None:
-        scores = _scores(predictor, examples)
+        free = not task.metrics  # text_scores generates its own
+        count = len(examples)
+        scores = evaluate(
+            predictor.model, examples, *how, free, lambda parts: progress(parts, "evaluating", len, count, " examples")
+        )
     elif running_text is not None:
-        scores = strided(predictor.model, running_text, stride, predictor.architecture, predictor.tokenizer.special)
+        scores = strided(predictor.model, running_text, stride, *how)
     else:
         raise _unsuitable(task, "--stride is for language models of text")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
@@ -122,15 +126,6 @@ def _unsuitable(task: Task, sentence: str) -> ConfigError:
     """An option that does not apply to the task."""
     name = next(name for name, kind in TASKS.items() if kind is type(task))
     return ConfigError(f"{sentence}; this model was trained on {name}")
-
-
-def _scores(predictor: Predictor, examples: Examples) -> Scores:
-    special, free = predictor.tokenizer.special, not predictor.task.metrics  # text_scores generates its own
-
-    def show(parts: Iterable[Examples]) -> Iterator[Examples]:
-        return progress(parts, "evaluating", len, len(examples), " examples")
-
-    return evaluate(predictor.model, examples, predictor.architecture, special, free, show)
 
 
 def _figures(scores: Scores) -> dict[str, Any]:

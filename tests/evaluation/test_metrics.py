@@ -1,10 +1,11 @@
+import dataclasses
 import math
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitx.config.schema import ModelConfig
 from minitx.data import prompts
@@ -32,6 +33,11 @@ def random_model(architecture: str, **options: Any) -> Transformer:
     return build_model(ModelConfig(architecture=architecture, tie_embeddings=False, **sizes, **options))
 
 
+@pytest.fixture
+def pairs() -> Pairs:
+    return TASK.examples("validation", 50)
+
+
 class Script:
     """A replacement for a model: row n of the batch generates script[n], whatever the input."""
 
@@ -49,8 +55,6 @@ class Script:
         self.written += 1
         return logits
 
-
-# ---- free-running exact match ----------------------------------------------------------------------------------------
 
 A, B, C = 10, 11, 12
 
@@ -78,46 +82,28 @@ def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: 
     assert exact_matches(Script(script), pairs, architecture, SPECIAL).tolist() == right  # type: ignore[arg-type]
 
 
-class Echo(nn.Module):
-    """An encoder that returns the given answers."""
-
-    def __init__(self, answers: Tensor) -> None:
-        super().__init__()
-        self.answers = nn.Parameter(nn.functional.one_hot(answers, VOCABULARY).float())
-
-    def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
-        return self.answers
-
-
-def test_an_encoder_matches_place_by_place_and_padding_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "EncoderOnly", Echo)
-    pairs = Pairs(*padded([[7, 8, 9], [7], [7, 8]]), *padded([[A, B, C], [A], [A, B]]))
-    model = Echo(torch.tensor([[A, B, C], [A, C, C], [A, A, PAD]]))
-    assert exact_matches(model, pairs, "encoder_only", SPECIAL).tolist() == [True, True, False]  # type: ignore[arg-type]
-
-
-# ---- teacher forced --------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def test_an_encoder_matches_place_by_place_and_padding_does_not_count(pairs: Pairs) -> None:
+    model = random_model("encoder_only").eval()
+    target = model(pairs.source, pairs.source_keep).argmax(dim=-1)
+    assert (target[~pairs.source_keep] != PAD).any()
+    right = dataclasses.replace(pairs, target=target.masked_fill(~pairs.source_keep, PAD))
+    assert exact_matches(model, right, "encoder_only", SPECIAL).all()
+    right.target[::2, 0] += 1
+    assert exact_matches(model, right, "encoder_only", SPECIAL).equal(torch.arange(len(pairs)) % 2 == 1)
 
 
 @every_architecture
-def test_loss_and_token_accuracy_are_those_of_a_loop(architecture: str) -> None:
+@torch.no_grad()
+def test_loss_and_token_accuracy_are_those_of_all_logits(architecture: str) -> None:
     model = random_model(architecture).eval()
     batch = TASK.batch(generator(1), 12).frame(architecture, SPECIAL)
-    with torch.no_grad():
-        measured = teacher_forced(model, batch)
-        logits = model(**batch.model_inputs()).tolist()
-    tokens = correct = 0
-    loss = 0.0
-    for row, labels in zip(logits, batch.labels.tolist(), strict=True):
-        for place, label in zip(row, labels, strict=True):
-            if label == IGNORE:
-                continue
-            tokens += 1
-            correct += label == place.index(max(place))
-            loss += math.log(sum(map(math.exp, place))) - place[label]
-    assert (measured.tokens, measured.correct) == (tokens, correct)
-    assert measured.loss == pytest.approx(loss, rel=1e-4)
-    assert 0 < correct < tokens, "a random model is sometimes right"
+    measured = teacher_forced(model, batch)
+    rows, labels = model(**batch.model_inputs()).flatten(0, 1), batch.labels.flatten()
+    losses = [-float(row.log_softmax(dim=0)[label]) for row, label in zip(rows, labels, strict=True) if label >= 0]
+    assert (measured.tokens, measured.correct) == (len(losses), int((rows.argmax(dim=1) == labels).sum()))
+    assert measured.loss == pytest.approx(sum(losses), rel=1e-4)
+    assert 0 < measured.correct < measured.tokens, "a random model is sometimes right"
 
 
 def test_nothing_to_predict_is_nothing() -> None:
@@ -126,14 +112,6 @@ def test_nothing_to_predict_is_nothing() -> None:
         measured = teacher_forced(random_model("decoder_only"), batch)
     assert measured == Scores(tokens=0, correct=0, loss=0.0)
     assert measured.means()["loss"] == 0.0
-
-
-# ---- many examples ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pairs() -> Pairs:
-    return TASK.examples("validation", 50)
 
 
 @pytest.mark.parametrize("architecture", ANSWERING)
@@ -165,9 +143,6 @@ def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: st
     model.eval()
     assert evaluate(model, pairs, architecture, SPECIAL) == first
     assert not any(part.training for part in model.modules())
-
-
-# ---- sums and means --------------------------------------------------------------------------------------------------
 
 
 def test_means_are_by_example_or_by_token() -> None:

@@ -20,9 +20,9 @@ SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
 VOCABULARY = 12
 
 
+SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
 with torch.random.fork_rng():
     torch.manual_seed(1)
-    SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
     MODEL = build_model(ModelConfig(architecture="decoder_only", vocab_size=VOCABULARY, **SIZES)).train()
 
 
@@ -68,43 +68,28 @@ def test_a_stride_of_the_block_is_evaluation_in_blocks(monkeypatch: pytest.Monke
     assert strided(MODEL, stream, 2, "decoder_only", SPECIAL).examples == 1 + math.ceil((49 - 5) / 2)
 
 
-@pytest.mark.parametrize("stride", [0, -1, 6])
-def test_a_stride_beyond_the_block_is_refused(stride: int) -> None:
-    with pytest.raises(ValueError, match=f"--stride must lie between 1 and data.block, which is 5; got {stride}"):
-        strided(MODEL, blocks([*range(6, 12)] * 3, 5), stride, "decoder_only", SPECIAL)
-
-
-def test_blocks_that_are_not_consecutive_are_refused() -> None:
+def test_a_stride_beyond_the_block_or_blocks_that_are_not_consecutive_are_refused() -> None:
+    stream = blocks([*range(6, 12)] * 3, 5)
+    for stride in (0, -1, 6):
+        with pytest.raises(ValueError, match=f"--stride must lie between 1 and data.block, which is 5; got {stride}"):
+            strided(MODEL, stream, stride, "decoder_only", SPECIAL)
     with pytest.raises(ValueError, match=r"data\.test_size, 2, is smaller"):
-        strided(MODEL, Stream(blocks([*range(6, 12)] * 3, 5).ids[::2]), 2, "decoder_only", SPECIAL)
+        strided(MODEL, Stream(stream.ids[::2]), 2, "decoder_only", SPECIAL)
 
 
 def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
+    """An unknown token is one character; and an endless loss is still a number."""
     text = "añañ añañ 日本 añañ\n" * 8
     tokenizer = BPETokenizer(size=280).train([[text]])
     ids = tokenizer.encode(text)
-    first = tokenizer.decode(ids[:1])
     assert len(ids) < len(text.encode()), "some tokens are longer than a byte"
-    stream = blocks(ids, 7)
-    loss = 3.0 * (len(ids) - 1)
-    figures = text_figures(Scores(tokens=len(ids) - 1, loss=loss), stream, tokenizer)
-    rest = text.removeprefix(first)
-    assert figures["perplexity"] == pytest.approx(math.exp(3.0))
-    assert figures["bits_per_character"] == pytest.approx(loss / math.log(2) / len(rest))
-    assert figures["bits_per_byte"] == pytest.approx(loss / math.log(2) / len(rest.encode()))
-
-
-def test_an_unknown_character_is_one_character() -> None:
-    tokenizer = BPETokenizer(size=280).train([["abab"]])
-    known = tokenizer.encode("ab")
-    stream = Stream(torch.tensor([[known[0], *known, tokenizer.special.unk, tokenizer.special.pad]]))
-    figures = text_figures(Scores(tokens=3, loss=math.log(2) * 6), stream, tokenizer)
-    assert figures["bits_per_character"] == pytest.approx(6 / 3)
-    assert figures["bits_per_byte"] == pytest.approx(6 / 3)
-
-
-def test_an_endless_loss_is_still_a_number() -> None:
-    stream = blocks([6, 7], 3)
-    assert math.isfinite(
-        text_figures(Scores(tokens=1, loss=1e9), stream, BPETokenizer(size=280).train([["ab"]]))["perplexity"]
-    )
+    rest = text.removeprefix(tokenizer.decode(ids[:1]))
+    for unknown in (0, 1):
+        stream = blocks([*ids, *[tokenizer.special.unk] * unknown], 7)
+        count = len(ids) - 1 + unknown
+        figures = text_figures(Scores(tokens=count, loss=3.0 * count), stream, tokenizer)
+        assert figures["perplexity"] == pytest.approx(math.exp(3.0))
+        bits = 3.0 * count / math.log(2)
+        assert figures["bits_per_character"] == pytest.approx(bits / (len(rest) + unknown))
+        assert figures["bits_per_byte"] == pytest.approx(bits / (len(rest.encode()) + unknown))
+    assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer)["perplexity"])

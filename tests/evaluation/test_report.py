@@ -1,20 +1,19 @@
-import contextlib
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
-from minitx.data import tokenizers
 from minitx.data.tasks import SequenceTask
-from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.evaluation import report
 from minitx.evaluation.metrics import evaluate
 from minitx.evaluation.report import evaluation_report, table
+from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.models.builder import build_model
+from predictors import untrained
 
 TINY: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}
@@ -22,28 +21,16 @@ SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size
 
 def answering(**model: Any) -> Predictor:
     """A random model for reversal."""
-    torch.manual_seed(1)
-    config = Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model))
-    tokenizer = tokenizers.symbols(["0", "1", "2", "3"])
-    return Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
+    return untrained(Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model)))
 
 
 @pytest.fixture
 def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """A random language model and its text."""
-    datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    text = "to be or not to be\n" * 20
-    (tmp_path / "own.txt").write_text(text)
-    torch.manual_seed(1)
+    (tmp_path / "own.txt").write_text("to be or not to be\n" * 20)
     data = {"name": "text", "path": str(tmp_path / "own.txt"), "block": 16, "test_size": 40}
-    config = Config(data=data, model=ModelConfig(architecture="decoder_only", **TINY))
-    tokenizer = CharTokenizer().train([[text]])
-    return Predictor(build_model(config.model, tokenizer.vocab_size).eval(), tokenizer, config)
-
-
-# ---- figures ---------------------------------------------------------------------------------------------------------
+    return untrained(Config(data=data, model=ModelConfig(architecture="decoder_only", **TINY)))
 
 
 @pytest.mark.parametrize("split", ["test", "validation", None])
@@ -73,13 +60,13 @@ def test_figures_by_length_are_those_of_each_length(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_length_without_held_out_examples_is_left_out() -> None:
-    available = []
-    for length in (1, 2, 3):
-        with contextlib.suppress(ValueError):
+    """Of four sequences of one symbol hardly any is held out."""
+    by_length = evaluation_report(answering(), lengths="1:4")["by_length"]
+    assert 0 < len(by_length) < 4
+    for length in range(1, 5):
+        available = nullcontext() if length in by_length else pytest.raises(ConfigError, match="too few different")
+        with available:
             answering().task.of_length(length).examples("test")  # type: ignore[attr-defined]
-            available.append(length)
-    assert available != [1, 2, 3], "of four sequences of one symbol hardly any is held out"
-    assert list(evaluation_report(answering(), lengths="1:3")["by_length"]) == available
 
 
 def test_lengths_that_learned_positions_do_not_reach_are_left_out() -> None:
@@ -120,9 +107,9 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
         evaluation_report(answering(), path="some.txt")
     with pytest.raises(ValueError, match=r"--stride is for language models of text; .* was trained on reverse"):
         evaluation_report(answering(), stride=2)
+    with pytest.raises(ValueError, match="--num_beams is for answers that are scored as texts"):
+        evaluation_report(answering(), options=GenerationOptions(num_beams=2))
 
-
-# ---- the table -------------------------------------------------------------------------------------------------------
 
 FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
 

@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +125,12 @@ def _replacement(pattern: str, content: str, kind: str = "String") -> dict[str, 
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-def _split(pattern: str) -> dict[str, Any]:
+def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def _normalizers(*rules: Any) -> dict[str, Any]:
     return {"normalizer": {"type": "Sequence", "normalizers": [*rules]}}
-
-
-def _nested(depth: int) -> dict[str, Any]:
-    inner: Any = {"type": "Lowercase"}
-    for _ in range(depth):
-        inner = _normalizers(inner)["normalizer"]
-    return {"normalizer": inner}
 
 
 CATASTROPHES = (
@@ -152,7 +146,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
     "long prefixes": _normalizers(*[{"type": "Prepend", "prepend": "a" * 10**6}] * 20),
     "replacements after it": {"decoder": {"type": "Sequence", "decoders": [_replacement("a", "a" * 9)] * 12}},
     "many rules": _normalizers(*[{"type": "NFKC"}] * 10**5),
-    "nested rules": _nested(200),
+    "nested rules": reduce(lambda inner, _: _normalizers(*inner.values()), range(200), {"normalizer": {"type": "NFC"}}),
     "a map of characters that is too short": {"normalizer": {
         "type": "Precompiled", "precompiled_charsmap": base64.b64encode(struct.pack("<I", 2**31) + b"x" * 7).decode(),
     }},
@@ -161,7 +155,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
          "lstrip": False, "rstrip": False, "normalized": True} for number in range(10)
     ]},
     "a unigram of nothing": {"model": {"type": "Unigram", "unk_id": 99, "vocab": [["<unk>", 0.0]]}},
-    **{f"a catastrophe {number}": {"pre_tokenizer": _split(pattern)} for number, pattern in enumerate(CATASTROPHES)},
+    **{f"a catastrophe {number}": {"pre_tokenizer": split(pattern)} for number, pattern in enumerate(CATASTROPHES)},
 }  # fmt: skip
 """Rules that take memory or time without end, instead of those of a tokenizer."""
 

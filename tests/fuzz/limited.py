@@ -6,7 +6,6 @@ import resource
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -40,14 +39,9 @@ class Outcome(NamedTuple):
 def run(words: Sequence[str]) -> Outcome:
     """Call `minitx` with these words in a fork of this process, which has imported it already."""
     with tempfile.TemporaryFile() as output:
-        started, child = time.monotonic(), os.fork()
-        if not child:
+        if not (child := os.fork()):
             _call(words, output.fileno())
-        while not (ended := os.wait4(child, os.WNOHANG))[0]:
-            time.sleep(0.02)
-            if time.monotonic() - started > 20 * MAX_SECONDS:  # asleep: its processor time is limited below
-                os.kill(child, signal.SIGKILL)
-        _, status, usage = ended
+        _, status, usage = os.wait4(child, 0)
         output.seek(0)
         text = output.read().decode(errors="replace")
     seconds = usage.ru_utime + usage.ru_stime
@@ -60,6 +54,7 @@ def _call(words: Sequence[str], output: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(20 * MAX_SECONDS)  # ends it asleep
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

@@ -1,12 +1,14 @@
 """Damaged and hostile checkpoints: each loads or is refused with a sentence, and none runs code."""
 
 import builtins
+import itertools
 import os
 import pickle
 import random
 import resource
 import zipfile
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -211,16 +213,11 @@ def test_lists_that_hold_themselves_or_unfold_without_end(tmp_path: Path) -> Non
     path, asked = tmp_path / "endless.ckpt", Asked()
     itself: list[Any] = []
     itself.append(itself)
-    unfolding: list[Any] = ["x"] * 10
-    for _ in range(30):
-        unfolding = [unfolding] * 10
-    deep: list[Any] = []
-    for _ in range(400):
-        deep = [deep]
-    for what in (itself, unfolding, deep):
-        for part in ("config", "tokenizer"):
-            contents = trained("decoder_only", n_layers=1)
-            contents["minitx"][part]["more"] = what
-            torch.save(contents, path)
-            asked.call(lambda: use(path), part)
+    unfolding = reduce(lambda inner, _: [inner] * 10, range(30), ["x"] * 10)
+    deep = reduce(lambda inner, _: [inner], range(400), [])
+    for what, part in itertools.product((itself, unfolding, deep), ("config", "tokenizer")):
+        contents = trained("decoder_only", n_layers=1)
+        contents["minitx"][part]["more"] = what
+        torch.save(contents, path)
+        asked.call(lambda: use(path), part)
     asked.check(fine=False)

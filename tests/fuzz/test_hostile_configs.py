@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from asking import FINE, REFUSED, Asked, few_and_many
 from hostile import alter, places, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+import predictors
+from minitx.checkpoints import format as checkpoint
+from minitx.cli.main import COMMANDS
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
 from minitx.config.schema import Config, ModelConfig, config_from_dict
@@ -38,10 +40,7 @@ CALL = "{class_path: os.system, init_args: {command: touch canary}}"
 
 def laughing(section: str) -> str:
     """A billion laughs."""
-    rows = [
-        f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]"
-        for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-    ]
+    rows = [f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]" for before, name in itertools.pairwise("abcdefghi")]
     return f"{section}:\n  name: reverse\n  a: &a [{','.join('x' * 10)}]\n  " + "\n  ".join(rows)
 
 
@@ -199,10 +198,7 @@ WORDS = [
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    from minitx.checkpoints import format as checkpoint
-    from predictors import trained as contents_of
-
-    contents = contents_of("decoder_only", n_layers=1)
+    contents = predictors.trained("decoder_only", n_layers=1)
     contents["minitx"]["config"]["data"] |= {"test_size": 5, "validation_size": 5}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115 (closed with the process)
@@ -213,27 +209,18 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @few_and_many(20, 1000, 3)
 def test_any_words_get_an_answer(trained: str, count: int, seed: int) -> None:
     """Random words after commands that do not train, with existing keys."""
-    from minitx.cli.main import COMMANDS
-
     chance, asked = random.Random(seed), Asked()
     known = {}
     for name, command in COMMANDS.items():
         options = [option for action in command.parser(name)._actions for option in action.option_strings]
         known[name] = [option.lstrip("-") for option in options if option not in ("--print_shtab", "--device")]
-    starts = {
-        "describe": [TINY, []],
-        "generate": [[trained, "3 1", "--max_new_tokens=2"], [trained, "x"]],
-        "evaluate": [[trained, "--split=test"]],
-        "attend": [[trained, "3 1"]],
-        "ablate": [[trained, "--examples=2"]],
-        "train": [["--data.name=nothing"]],
-        "sweep": [["--data.name=nothing"]],
-        "list": [[]],
-        "nonsense": [[]],
-    }
+    starts = [
+        ["describe", *TINY], ["describe"], ["generate", trained, "3 1", "--max_new_tokens=2"], ["list"], ["nonsense"],
+        ["evaluate", trained, "--split=test"], ["attend", trained, "3 1"], ["ablate", trained, "--examples=2"],
+        ["train", "--data.name=nothing"], ["sweep", "--data.name=nothing"], ["generate", trained, "x"],
+    ]  # fmt: skip
     for number in range(count):
-        name = chance.choice([*starts])
-        words = [*chance.choice(starts[name])]
+        name, *words = chance.choice(starts)
         for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
             key, value = chance.choice(known.get(name) or ["x"]), chance.choice(WORDS)
             if chance.random() < 0.1:
@@ -241,12 +228,3 @@ def test_any_words_get_an_answer(trained: str, count: int, seed: int) -> None:
             words += chance.choice(([f"--{key}={value}"], [f"--{key}", value], [f"--{key}"], [value]))
         asked.line(name, *words, what=f"{number} of seed {seed}: {name} {words!r}"[:300])
     asked.check()
-
-
-def test_a_step_is_that_of_its_config() -> None:
-    """Otherwise the tests above would prove nothing."""
-    step({"data": {"name": "copy", "batch_size": 2}, "model": {"d_model": 8, "n_heads": 2, "n_layers": 1}})
-    with pytest.raises(ValueError, match=r"model\.d_model: expected an integer of at least 1, got 0"):
-        step({"data": {"name": "copy"}, "model": {"d_model": 0}})
-    assert config_from_dict({}) == Config()
-    assert torch.is_grad_enabled()

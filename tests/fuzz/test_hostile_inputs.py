@@ -9,23 +9,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import hostile
 import pytest
 import torch
 from asking import Asked, few_and_many
-from hostile import (
-    CATASTROPHES,
-    FOLDERS,
-    TOKENIZERS,
-    VOCAB,
-    WORDS,
-    Chance,
-    alter,
-    hostile_folder,
-    hostile_tokenizer,
-    tokenizer,
-    write_folder,
-)  # fmt: skip
+from hostile import Chance, alter, hostile_folder, hostile_tokenizer, tokenizer
 from limited import run
 
 from minitx.checkpoints import format as checkpoint
@@ -83,67 +73,52 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
     asked.check()
 
 
-STEP, SAMPLING = "its global_step must be a number of steps, got", "its sampling must be 1 or 2, got"
-
-
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "within", "beyond", "message"),
     [
-        *(("global_step", value, STEP) for value in (-5, 2.0, True, None, 10**40, torch.tensor(2))),
-        *(("sampling", value, SAMPLING) for value in (0, 3, 2.0, True, None, "2", torch.zeros(2))),
-    ],
-    ids=repr,
-)
-def test_numbers_that_a_run_is_resumed_by_are_checked_first(
-    trained: tuple[ResolvedRun, Path], key: str, value: Any, message: str, tmp_path: Path
-) -> None:
-    contents = checkpoint.read(trained[1]) | {key: value}
-    folder = tmp_path / "run/v0"
-    folder.mkdir(parents=True)
-    torch.save(contents, folder / "last.ckpt")
-    with pytest.raises(ConfigError, match=message):
-        resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("key", "within", "beyond"),
-    [
-        ("skipped_steps", (0, 2), (-1, 3)),
-        ("seconds", (0, 1e9), (-0.1, float("inf"))),
-        ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"])),
-        ("step", (0.0, 2.0), (-1.0, 3.0)),
-        ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan"))),
+        (
+            "global_step",
+            (2,),
+            (-5, 2.0, True, None, 10**40, torch.tensor(2)),
+            "its global_step must be a number of steps",
+        ),
+        ("sampling", (2,), (0, 3, 2.0, True, None, "2", torch.zeros(2)), "its sampling must be 1 or 2, got"),
+        ("skipped_steps", (0, 2), (-1, 3), "is damaged: skipped_steps"),
+        ("seconds", (0, 1e9), (-0.1, float("inf")), "is damaged: seconds"),
+        (
+            "precision",
+            ("64-true", "bf16-mixed"),
+            (None, 32, "transformer-engine", ["32-true"]),
+            "is damaged: precision",
+        ),
+        ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
+        ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),
     ],
 )
 def test_values_of_a_training_state_have_limits(
-    trained: tuple[ResolvedRun, Path], key: str, within: tuple[Any, ...], beyond: tuple[Any, ...]
+    trained: tuple[ResolvedRun, Path], tmp_path: Path, key: str, within: tuple, beyond: tuple, message: str
 ) -> None:
-    """Of the whole run of two steps, or of the optimizer."""
-    start: Any = trained[0].start
-    for value in (*within, *beyond):
-        contents = copy.deepcopy(start.contents)
+    """Those that a run is resumed by, of the whole run of two steps, and of the optimizer."""
+    (tmp_path / "run/v0").mkdir(parents=True)
+    expected = [(value, nullcontext()) for value in within]
+    expected += [(value, pytest.raises(ConfigError, match=message)) for value in beyond]
+    for value, outcome in expected:
+        contents = checkpoint.read(trained[1])
         if key in contents:
             contents[key] = value
         else:
             contents["optimizer_states"][0]["state"][0][key].fill_(value)
-        refused = pytest.raises(ConfigError, match=f"is damaged: {key}") if value in beyond else nullcontext()
-        with refused:
-            checked(trained[0]._replace(start=replace(start, contents=contents)))
+        torch.save(contents, tmp_path / "run/v0/last.ckpt")
+        with outcome:
+            checked(resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True))
 
 
 def test_a_refusal_prints_few_of_many_values(trained: tuple[ResolvedRun, Path]) -> None:
-    class Printed:
-        times = 0
-
-        def __repr__(self) -> str:
-            Printed.times += 1
-            return "value"
-
-    start: Any = trained[0].start
-    contents = {**start.contents, "optimizer_states": [Printed()] * 1000}
+    start, value = trained[0].start, Mock(__repr__=Mock(return_value="value"))
+    contents = {**start.contents, "optimizer_states": [value] * 1000}
     with pytest.raises(ConfigError, match=r"must be a list of one, got \[value, value"):
         checked(trained[0]._replace(start=replace(start, contents=contents)))
-    assert Printed.times <= 10
+    assert value.__repr__.call_count <= 10
 
 
 # ---- tokenizers and folders ------------------------------------------------------------------------------------------
@@ -151,9 +126,9 @@ def test_a_refusal_prints_few_of_many_values(trained: tuple[ResolvedRun, Path]) 
 
 def use(backend: dict[str, Any]) -> None:
     found = Tokenizer.from_dict(backend)
-    for text in WORDS:
+    for text in hostile.WORDS:
         found.decode(found.encode(text))
-    found.check_fits(2 * VOCAB)
+    found.check_fits(2 * hostile.VOCAB)
 
 
 @few_and_many(20, 1000, 2)
@@ -166,20 +141,18 @@ def test_an_altered_tokenizer_is_used_or_refused(count: int, seed: int) -> None:
     asked.check()
 
 
-@pytest.mark.parametrize("what", [name for name in TOKENIZERS if "catastrophe" not in name])
+@pytest.mark.parametrize("what", [name for name in hostile.TOKENIZERS if "catastrophe" not in name])
 def test_rules_without_end_are_refused(what: str) -> None:
     with pytest.raises(ConfigError):
-        use(tokenizer() | TOKENIZERS[what])
+        use(tokenizer() | hostile.TOKENIZERS[what])
 
 
-@pytest.mark.parametrize(("pattern", "fits"), [(r"\d{1,2}|\w+", True), (r"(x+x+)+y", False), (CATASTROPHES[1], False)])
+@pytest.mark.parametrize(
+    ("pattern", "fits"), [(r"\d{1,2}|\w+", True), (r"(x+x+)+y", False), (hostile.CATASTROPHES[1], False)]
+)
 def test_a_regular_expression_is_tried_out(pattern: str, fits: bool) -> None:
-    rule = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    if fits:
-        assert Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": rule}).encode("ab 12")
-        return
-    with pytest.raises(ConfigError, match=r"the regular expression .* failed"):
-        Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": rule})
+    with nullcontext() if fits else pytest.raises(ConfigError, match=r"the regular expression .* failed"):
+        assert Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": hostile.split(pattern)}).encode("ab 12")
 
 
 @few_and_many(20, 1000, 2)
@@ -188,14 +161,14 @@ def test_model_folders_are_imported_or_refused(tmp_path: Path, count: int, seed:
     for number in range(count):
         folder = tmp_path / str(number)
         what = hostile_folder(chance, folder)
-        if what not in FOLDERS:  # those are in the slow test
+        if what not in hostile.FOLDERS:  # those are in the slow test
             asked.call(lambda: import_model(str(folder), folder / "out.ckpt"), what)  # noqa: B023
     asked.check()
 
 
-@pytest.mark.parametrize("what", FOLDERS)
+@pytest.mark.parametrize("what", hostile.FOLDERS)
 def test_folders_made_to_harm_are_refused(tmp_path: Path, what: str) -> None:
-    write_folder(tmp_path / "model", dict([FOLDERS[what]]))
+    hostile.write_folder(tmp_path / "model", dict([hostile.FOLDERS[what]]))
     with pytest.raises(ConfigError):
         import_model(str(tmp_path / "model"), tmp_path / "out.ckpt")
 
@@ -233,7 +206,7 @@ def tokenizers(chance: Chance, folder: Path) -> Iterator[Case]:
     folder.mkdir(parents=True)
     config = Config(
         data={"name": "imported_text", "block": 64},
-        model=ModelConfig(architecture="decoder_only", d_model=8, n_heads=2, n_layers=1, vocab_size=VOCAB + 1),
+        model=ModelConfig(architecture="decoder_only", d_model=8, n_heads=2, n_layers=1, vocab_size=hostile.VOCAB + 1),
     )
     weights = {f"model.{name}": tensor for name, tensor in build_model(config.model).state_dict().items()}
     special = SpecialTokens(SpecialIds(*range(6))).to_dict()
@@ -242,13 +215,13 @@ def tokenizers(chance: Chance, folder: Path) -> Iterator[Case]:
         stored = backend if chance.random() < 0.3 else {"backend": backend, "conventions": special}
         path = folder / f"{number}.ckpt"
         torch.save({"minitx": checkpoint.header(config.to_dict(), stored), "state_dict": weights}, path)
-        yield what, ["generate", str(path), *WORDS, "--max_new_tokens", "4"]
+        yield what, ["generate", str(path), *hostile.WORDS, "--max_new_tokens", "4"]
 
 
 def folders(chance: Chance, folder: Path) -> Iterator[Case]:
     for number in itertools.count():
         own = folder / str(number)
-        what = hostile_folder(chance, own) if number else str(write_folder(own))
+        what = hostile_folder(chance, own) if number else str(hostile.write_folder(own))
         yield what, ["import", str(own), "--out", str(own / "out.ckpt")]
 
 

@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 import minitx
+from minitx.checkpoints import safe_load
 from minitx.config import yaml_files
+from minitx.training.checkpointing import AtomicCheckpointIO
+from minitx.training.resilience.disk import TolerantFiles
 
 ROOT = Path(minitx.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -47,11 +50,9 @@ def test_the_yaml_loader_is_a_safe_one() -> None:
 
 
 def test_torch_loads_in_one_place_and_weights_only() -> None:
-    loads = [
-        (file.name, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")
-    ]
-    ((file, call),) = loads
-    assert file == "safe_load.py"
+    found = [(file, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")]
+    ((file, call),) = found
+    assert file.name == "safe_load.py"
     options = {word.arg: ast.literal_eval(word.value) for word in call.keywords if isinstance(word.value, ast.Constant)}
     assert options["weights_only"] is True
     assert options["mmap"] is True, "an unmapped tensor is read to the size that it declares"
@@ -64,12 +65,8 @@ def test_files_are_imported_in_one_place_that_the_core_does_not_import() -> None
 
 
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from minitx.checkpoints import safe_load as archive
-    from minitx.training.checkpointing import AtomicCheckpointIO
-    from minitx.training.resilience.disk import TolerantFiles
-
     asked = []
-    monkeypatch.setattr(archive, "load", lambda path, where: asked.append(path) or {})
+    monkeypatch.setattr(safe_load, "load", lambda path, where: asked.append(path) or {})
     (tmp_path / "x.ckpt").touch()
     with pytest.raises(ValueError, match="no minitx section"):
         AtomicCheckpointIO(TolerantFiles(tmp_path), None).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)
@@ -79,10 +76,8 @@ def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pyt
 def test_the_page_takes_no_text_for_markup() -> None:
     pages = sorted(ROOT.rglob("static/*.*"))
     assert pages
-    for page in pages:
-        found = re.search(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setHTML|"
-            r"createContextualFragment|setTimeout\(\s*[\"'`]",
-            page.read_text(),
-        )
-        assert not found, f"{page.name}: {found}"
+    markup = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setHTML|"
+        r"createContextualFragment|setTimeout\(\s*[\"'`]"
+    )
+    assert not [(page.name, found) for page in pages if (found := re.search(markup, page.read_text()))]

@@ -170,12 +170,6 @@ class LengthTask(QuestionTask):
         shortest, longest = self.length
         return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
 
-    def sample_strings(self, generator: torch.Generator, rows: int, symbols: int) -> tuple[Tensor, Tensor]:
-        """Sample strings of random symbols: ids and keep, each [N, L]."""
-        lengths = self.sample_lengths(generator, rows)
-        ids = torch.randint(symbols, (rows, self.length[1]), generator=generator)
-        return self.padded(FIRST_SYMBOL_ID + ids, lengths)
-
 
 @dataclass(kw_only=True)
 class SequenceTask(LengthTask):
@@ -193,10 +187,11 @@ class SequenceTask(LengthTask):
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Strings of one length are equally likely."""
-        if not self.distinct:
-            return self.sample_strings(generator, rows, self.symbols)
         lengths = self.sample_lengths(generator, rows)
-        parts = torch.arange(rows).split(max(1, MAX_SHUFFLED // self.symbols))
-        shuffled = (torch.rand(len(part), self.symbols, generator=generator).argsort(dim=1) for part in parts)
-        ids = torch.cat([part[:, : self.length[1]] for part in shuffled])
+        if self.distinct:
+            parts = torch.arange(rows).split(max(1, MAX_SHUFFLED // self.symbols))
+            shuffled = (torch.rand(len(part), self.symbols, generator=generator).argsort(dim=1) for part in parts)
+            ids = torch.cat([part[:, : self.length[1]] for part in shuffled])
+        else:
+            ids = torch.randint(self.symbols, (rows, self.length[1]), generator=generator)
         return self.padded(FIRST_SYMBOL_ID + ids, lengths)

@@ -68,9 +68,8 @@ class WordTokenizer(_Sampled):
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
         pattern = r"\s|\w+|[^\w\s]+"
-        backend = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-        learned = _learned(backend, trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False), texts)
+        trainer = trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False)
+        learned = _learned(_cut_by(pattern, []).backend, trainer, texts)
         words = sorted(learned["vocab"], key=learned["vocab"].get)
         return _cut_by(pattern, [word for word in words if word not in SPECIAL_TOKENS])
 

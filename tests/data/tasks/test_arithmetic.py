@@ -6,18 +6,17 @@ from hypothesis import strategies as st
 
 from minitx.data.tasks import generator
 from minitx.nn.position_ids import CoupledIds
-from toy import check_answers, make, questions, spelt
+from toy import check_answers, make, questions
 
-NOTATIONS = [
-    dict(zip(("reverse", "reverse_operands", "pad"), on, strict=True)) for on in itertools.product([0, 1], repeat=3)
-]
+OPTIONS = ("reverse", "reverse_operands", "pad")
+NOTATIONS = [dict(zip(OPTIONS, on, strict=True)) for on in itertools.product([False, True], repeat=3)]
 
 
 @pytest.mark.parametrize("options", NOTATIONS, ids=str)
 @given(fewest=st.integers(1, 25), more=st.integers(0, 4), seed=st.integers(0, 99))
 @settings(max_examples=5, deadline=None)
 def test_sums_are_right_in_every_notation(options: dict, fewest: int, more: int, seed: int) -> None:
-    task = make("addition", digits=(fewest, fewest + more), **{key: bool(on) for key, on in options.items()})
+    task = make("addition", digits=(fewest, fewest + more), **options)
     pairs = task.batch(generator(seed), 40)
     check_answers("addition", task, pairs)
     assert (pairs.source.size(1), pairs.target.size(1)) == task.longest
@@ -34,19 +33,7 @@ def test_the_operands_alone_decide_the_split(split: str) -> None:
     plain = operands()
     assert len(plain) > 300
     for options in NOTATIONS:
-        assert operands(**{key: bool(on) for key, on in options.items()}) == plain
-
-
-def test_numbers_of_digits_are_equally_likely_for_either_operand() -> None:
-    task = make("addition", digits=(2, 4))
-    rows = ["".join(row).split("+") for row in spelt(task, *task.question(generator(1), 4500))]
-    counts = dict.fromkeys(itertools.product((2, 3, 4), repeat=2), 0)
-    for one, other in rows:
-        counts[len(one), len(other)] += 1
-    assert min(counts.values()) > 400
-    assert {int(one) for one, _ in rows if len(one) == 2} == {*range(10, 100)}
-    single = make("addition", digits=(1, 1))
-    assert len({*map(tuple, spelt(single, *single.question(generator(1), 3000)))}) == 100, "zero is a number"
+        assert operands(**options) == plain
 
 
 @pytest.mark.parametrize("pad", [False, True])
@@ -57,9 +44,7 @@ def test_digits_of_equal_significance_bear_equal_numbers(architecture: str, pad:
     batch = task.batch(generator(1), 100).frame(architecture, special)
     number = CoupledIds(causal=True, after=tuple(task.boundaries)).eval()
     boundaries = {vocabulary.encode("+")[0], special.bos, special.sep}
-    for ids in (batch.src, batch.tgt):
-        if ids is None:
-            continue
+    for ids in (batch.tgt,) if batch.src is None else (batch.src, batch.tgt):
         for row, positions in zip(ids.tolist(), number(ids).tolist(), strict=True):
             significance = 0
             for token, position in zip(row, positions, strict=True):

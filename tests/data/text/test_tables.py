@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import datasets
 import pytest
@@ -59,9 +60,6 @@ def documents(corpus: Corpus) -> list[str]:
     return [text for chunk in chunks for text in chunk.texts]
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
 @every_format
 def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
     corpus = corpora.load(table(tmp_path, suffix, ["", *TEXTS, "  \n", "b", ""]))
@@ -70,10 +68,12 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
-    for name, content in (("folder/deeper", "c"), ("folder/deep/b", "b"), ("folder/a", "a")):
-        table(tmp_path, ".jsonl", [content], name=name)
+    for name in ("deeper", "deep/b", "a"):
+        table(tmp_path / "folder", ".jsonl", [name], name=name)
     (tmp_path / "folder" / "README.md").write_text("not part of it")
-    assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "b", "c"]
+    assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "deep/b", "deeper"]
+    (tmp_path / "folder" / "c.txt").write_text("text")
+    refused(str(tmp_path / "folder"), r"data\.path: .*several kinds \(3 \.jsonl, 1 \.txt\)")
 
 
 def test_no_copy_is_made_of_a_table_and_rows_without_text_are_skipped(tmp_path: Path) -> None:
@@ -89,13 +89,10 @@ def test_a_key_depends_on_content_column_and_documents(tmp_path: Path) -> None:
     whole = corpora.load(path, documents="whole")
     assert not whole.packed
     assert "".join(text for chunk in whole.chunks() for text in chunk.texts if chunk.unfinished) == "ab"
-    keys = {corpora.load(path).key, corpora.load(path, "number").key, whole.key}
-    assert corpora.load(path).key == corpora.load(path, documents="row").key
-    keys.add(corpora.load(table(tmp_path, ".jsonl", ["a", "c"])).key)
-    assert len(keys) == 4
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
+    rows = corpora.load(path).key
+    assert rows == corpora.load(path, documents="row").key
+    other = corpora.load(table(tmp_path, ".jsonl", ["a", "c"]))
+    assert len({rows, corpora.load(path, "number").key, whole.key, other.key}) == 4
 
 
 def refused(path: str, sentence: str, **options: Any) -> None:
@@ -134,28 +131,17 @@ def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str
 @pytest.mark.slow
 def test_the_message_about_a_broken_table_is_the_only_output(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    data = ["--data.name", "text", "--data.path", str(tmp_path / "x.jsonl"), "--model.architecture", "decoder_only"]
-    command = [sys.executable, "-c", "from minitx.cli.main import main; main()", "describe", *data]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    data = [f"--data.path={tmp_path / 'x.jsonl'}", "--data.name=text", "--model.architecture=decoder_only"]
+    ran = subprocess.run([sys.executable, "-m", "minitx", "describe", *data], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", ran.stderr)
 
 
-def test_a_column_of_numbers_or_a_folder_of_several_kinds(tmp_path: Path) -> None:
+def test_a_column_of_numbers_or_divisions_that_a_file_does_not_have(tmp_path: Path) -> None:
     refused(table(tmp_path, ".parquet", TEXTS), r"data\.column: .*column 'number' holds int, not text", column="number")
-    table(tmp_path, ".jsonl", ["a"], name="folder/a")
-    table(tmp_path, ".jsonl", ["a"], name="folder/b")
-    (tmp_path / "folder" / "c.txt").write_text("text")
-    refused(str(tmp_path / "folder"), r"data\.path: .*several kinds \(2 \.jsonl, 1 \.txt\)")
-
-
-def test_divisions_that_the_file_does_not_have(tmp_path: Path) -> None:
     refused(table(tmp_path, ".csv", ["a"]), r"data\.documents: paragraph is for text files", documents="paragraph")
     (tmp_path / "x.txt").write_text("text")
     refused(str(tmp_path / "x.txt"), r"data\.documents: row is for tables", documents="row")
-
-
-# ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -189,18 +175,11 @@ def test_a_data_set_on_the_hub_is_streamed(hub: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_data_set_on_the_hub_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns: dict[str, list[Any]] = {"number": [1, 2]}
-    asked = []
-
-    def load(*args: Any, **options: Any) -> Any:
-        asked.append((*args, options))
-        return datasets.Dataset.from_dict(columns)
-
+    load = Mock(return_value=datasets.Dataset.from_dict({"number": [1, 2], "text": ["a", "b"]}))
     monkeypatch.setattr(datasets, "load_dataset", load)
-    refused("some/data", r"data\.column: some/data has no column 'text'; known are: number")
-    columns["text"] = ["a", "b"]
+    refused("some/data", r"data\.column: some/data has no column 'body'; known are: number, text", column="body")
     corpus = corpora.load("some/data", subset="small")
-    assert asked[-1] == ("some/data", "small", {"split": "train"})
+    load.assert_called_with("some/data", "small", split="train")
     assert documents(corpus) == ["a", "b"]
     assert corpus.size > 0
     assert corpora.load("some/data").key == corpus.key != corpora.load("some/data", "number").key
@@ -208,9 +187,6 @@ def test_a_data_set_on_the_hub_is_stored(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_failing_hub_is_one_sentence(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any, **options: Any) -> Any:
-        raise RuntimeError("Config name is missing.\nPlease pick one")
-
-    monkeypatch.setattr(datasets, "load_dataset", fail)
-    monkeypatch.setattr(datasets, "load_dataset_builder", fail)
+    fail = Mock(side_effect=RuntimeError("Config name is missing.\nPlease pick one"))
+    monkeypatch.setattr(datasets, "load_dataset_builder" if streaming else "load_dataset", fail)
     refused("some/data", r"data\.path: some/data .*\(RuntimeError: Config name is missing\.\)", streaming=streaming)
