@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +20,7 @@ from minitx.inference.predictor import Predictor
 from minitx.playground.server import serve
 from minitx.playground.written_steps import written
 from predictors import built, masked
+from web_pages import watched
 
 ROOT = Path(__file__).parents[2]
 WIDTHS = (1300, 800, 390)
@@ -83,26 +85,17 @@ class PlayPage:
 @pytest.fixture
 def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
     """play(predictor): its page; errors and requests elsewhere fail the test."""
-    servers, troubles = [], []
-    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+    with ExitStack() as stack:
 
-    def opened(predictor: Predictor) -> PlayPage:
-        server, address = serve(predictor)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        servers.append((server, thread))
-        page = context.new_page()
-        page.on("request", lambda one: one.url.startswith((address, "data:")) or troubles.append(one.url))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
-        return PlayPage(page, address)
+        def opened(predictor: Predictor) -> PlayPage:
+            server, address = serve(predictor)
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return PlayPage(stack.enter_context(watched(browser, address, "data:")), address)
 
-    yield opened
-    context.close()
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-    assert not troubles
+        yield opened
 
 
 def probabilities(predictor: Predictor, prompt: str, forced: dict[int, int], step: int) -> torch.Tensor:

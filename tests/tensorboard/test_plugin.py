@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -64,33 +64,20 @@ def board(tmp_path: Path) -> Board:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_index_names_runs_tags_and_steps(tmp_path: Path) -> None:
-    def some(writer: SummaryWriter) -> None:
-        for step in (200, 1000, 1100):  # in the order of numbers, not of digits
-            add_maps(writer, "encoder/example_1", items(), step)
-        add_maps(writer, "cross/example_1", items(), 200)
-        writer.add_scalar("loss", 1.0, 5)
-
-    write(tmp_path / "one", some)
-    write(tmp_path / "a/b", lambda writer: add_maps(writer, "cross/x", items(), 0))
-    write(tmp_path / "without", lambda writer: writer.add_scalar("loss", 1.0, 5))
-    assert Board(tmp_path).runs == {
-        "a/b": {"cross/x": [0]},
-        "one": {"cross/example_1": [200], "encoder/example_1": [200, 1000, 1100]},
-    }
-
-
 def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
-    places = [(run, tag, step) for run in ("a", "b") for tag in ("cross/1", "cross/2") for step in (0, 5)]
-    for run in ("a", "b"):
+    places = [(run, tag, step) for run in ("a", "b/c") for tag in ("cross/1", "cross/2") for step in (200, 1000)]
+    for run in ("a", "b/c", "without"):
 
         def use(writer: SummaryWriter, run: str = run) -> None:
+            writer.add_scalar("loss", 1.0, 5)
             for number, (other, tag, step) in enumerate(places):
                 if run == other:
                     add_maps(writer, tag, items(number), step)
 
         write(tmp_path / run, use)
     board = Board(tmp_path)
+    tags = {"cross/1": [200, 1000], "cross/2": [200, 1000]}  # in the order of numbers, not of digits
+    assert board.runs == {"a": tags, "b/c": tags}
     for _ in range(2):  # from the files, then from the cache
         for number, (run, tag, step) in enumerate(places):
             assert board.json("/header", run=run, tag=tag, step=step) == json.loads(items(number)[0])
@@ -124,18 +111,6 @@ def test_odd_labels_and_names_arrive(tmp_path: Path) -> None:
         assert json.loads(answer.data)["queries"][0] == text
 
 
-def test_new_steps_appear_during_training(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path / "one")) as writer:
-        board = Board(tmp_path)
-        for step in range(3):
-            add_maps(writer, "cross/example_1", items(step), step)
-            writer.flush()
-            board.reload()
-            assert board.runs == {"one": {"cross/example_1": [*range(step + 1)]}}
-            _, maps = board.maps(run="one", tag="cross/example_1", step=step)
-            assert np.abs(maps[0] - layers(step)[0]).max() <= 1 / 255
-
-
 def test_a_step_logged_twice_is_listed_once(tmp_path: Path) -> None:
     for part, steps in enumerate(((0, 10, 20), (20, 30))):
         with SummaryWriter(str(tmp_path), filename_suffix=f".{part}") as writer:
@@ -159,19 +134,20 @@ def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.Monkey
     board.maps(**PLACE)
     read: list[str] = []
     real = plugin.AttentionPlugin._read
-    monkeypatch.setattr(
-        plugin.AttentionPlugin,
-        "_read",
-        lambda self, request, run, tag: read.append(tag) or real(self, request, run, tag),
-    )
+    monkeypatch.setattr(plugin.AttentionPlugin, "_read", lambda *given: read.append(given[-1]) or real(*given))
     assert board.runs
     board.maps(**PLACE)
     assert read == []
     with SummaryWriter(str(board.folder / "one"), filename_suffix=".2") as writer:
         add_maps(writer, "cross/example_2", items(), 3)
+        writer.flush()
+        board.reload()
+        assert len(board.runs["one"]) == 2
+        assert read == ["cross/example_2"]
+        add_maps(writer, "cross/example_1", items(), 4)
     board.reload()
-    assert len(board.runs["one"]) == 2
-    assert read == ["cross/example_2"]
+    board.maps(**{**PLACE, "step": 4})
+    assert read == ["cross/example_2", "cross/example_1"]
 
 
 # ---- bad requests ----------------------------------------------------------------------------------------------------
@@ -306,49 +282,38 @@ def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
             assert board.get("/map", **place, item=0).data == items()[1], "the others are shown"
 
 
-def test_concurrent_requests_check_a_header_once_and_unpack_a_large_map_once_in_pieces(
+def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, checks, headers = 4096, [], []
+    size, checked, sent = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
     parts = [*with_header(heads=[1, 1], statistics=[], extras=[], **labels)[:1], content, content]
     write(tmp_path, lambda writer: add_maps(writer, "cross/x", parts, 1))
     board = Board(tmp_path)
-
-    def counted(*arguments: Any) -> Iterator[bytes]:
-        checks.append(arguments)
-        return unpacked_pieces(*arguments)
-
-    monkeypatch.setattr(plugin, "unpacked_pieces", counted)
-    monkeypatch.setattr(plugin, "read_header", lambda blob: headers.append(blob) or read_header(blob))
+    packed = plugin.AttentionPlugin._packed
+    monkeypatch.setattr(plugin.AttentionPlugin, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])
+    for name, check in (("unpacked_pieces", unpacked_pieces), ("read_header", read_header)):
+        monkeypatch.setattr(plugin, name, lambda *given, check=check: checked.append(check) or check(*given))
     tracemalloc.start()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(board.get, "/map", run=".", tag="cross/x", step=1, item=n % 2) for n in range(8)]
-        assert all(one.result().data == parts[1] for one in asked)
+        assert all(one.result().data == content for one in asked)
     assert tracemalloc.get_traced_memory()[1] < size**2, "less than one unpacked map"
     tracemalloc.stop()
-    assert (len(checks), len(headers)) == (1, 1)
+    assert checked == [read_header, unpacked_pieces]
+    assert len({id(one) for one in sent}) == 1
 
 
-def test_maps_are_kept_while_they_are_sent(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, checks, answer = [], [], plugin.AttentionPlugin._packed
-
-    def answered(*asked: Any) -> bytes:
-        sent.append(answer(*asked))
-        return sent[-1]
-
-    monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", 0)
-    monkeypatch.setattr(plugin, "unpacked_pieces", lambda *given: checks.append(1) or unpacked_pieces(*given))
-    monkeypatch.setattr(plugin.AttentionPlugin, "_packed", answered)
-    for item in (0, 1, 0, 1):
-        board.get("/map", **PLACE, item=item)
-    assert sent[0] is sent[2]
-    assert sent[1] is sent[3]
-    sent.clear()
-    for item in (2, 0):
-        board.get("/map", **PLACE, item=item)
-    assert len(checks) == 4, "those that have been sent were removed"
+def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[bytes] = []
+    monkeypatch.setattr(plugin, "unpacked_pieces", lambda *given: checked.append(given[0]) or unpacked_pieces(*given))
+    header, *maps = items()
+    header_and_two = 3 * plugin.ENTRY_BYTES + plugin.PARSED_BYTES * len(header) + sum(map(len, maps[:2]))
+    monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", header_and_two)
+    for item in (0, 1, 0, 2, 0, 1):
+        assert board.get("/map", **PLACE, item=item).data == maps[item]
+    assert checked == [maps[0], maps[1], maps[2], maps[1]]
 
 
 def test_a_truncated_file_shows_its_complete_events(tmp_path: Path) -> None:
@@ -380,25 +345,21 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def page(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
-    """A page with a file of each type, a folder, and a file outside."""
+def test_files_of_the_page_are_served_and_nothing_else(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "static"
     (folder / "below").mkdir(parents=True)
     for name in ("index.js", "style.css", "notes.txt", ".hidden.js", "below/inner.js"):
         (folder / name).write_text(f"// {name}")
     (tmp_path / "secret.js").write_text("secret")
     monkeypatch.setattr(plugin, "STATIC", folder)
-    return board
-
-
-def test_files_of_the_page_are_served_and_nothing_else(page: Board) -> None:
     for name, kind in (("index.js", "text/javascript"), ("style.css", "text/css")):
-        answer = page.get(f"/static/{name}", gzipped=False)
+        answer = board.get(f"/static/{name}", gzipped=False)
         assert (answer.status_code, answer.mimetype, answer.text) == (200, kind, f"// {name}")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     for name in OUTSIDE:
-        answer = page.get(f"/static/{name}", gzipped=False)
+        answer = board.get(f"/static/{name}", gzipped=False)
         assert answer.status_code == 404, name
         assert "secret" not in answer.text.replace(name, "").replace("secret.js", "")
 
