@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-import minitx
 from decoded_maps import decode
 from minitx.config.registry import build
 from minitx.config.schema import Config, ModelConfig
@@ -81,12 +80,6 @@ def test_encoded_maps_are_those_of_each_text(architecture: str) -> None:
                 assert not one[:, queries][:, :, np.logical_not(keys)].any()
 
 
-def test_kinds_that_an_architecture_lacks_have_no_picture() -> None:
-    alone = AttentionMaps({"target": [["a", "b"]]}, decoder=random_maps(1, 2, 2, layers=3))
-    assert [picture[:2] for picture in images.pictures(alone)] == [("decoder", layer) for layer in (1, 2, 3)]
-    assert list(images.pictures(AttentionMaps({}))) == []
-
-
 def test_one_image_holds_every_head_with_its_tokens(
     maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]
 ) -> None:
@@ -106,25 +99,6 @@ def test_one_image_holds_every_head_with_its_tokens(
     texts = [text.get_text() for text in axes.texts]
     assert texts.count("$a_1$") == 2 * 1 + 2 * H + 2 * 1, "rows once for a layer, columns for each head"
     assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
-
-
-def test_attention_maps_are_those_of_one_forward() -> None:
-    torch.manual_seed(1)
-    config = ModelConfig(architecture="encoder_decoder", d_model=16, n_heads=H, n_layers=12, vocab_size=9)
-    model = build_model(config).eval()
-    source, target = torch.randint(9, (2, 5)), torch.randint(9, (2, 3))
-    tokens = {"source": [["s"] * 5] * 2, "target": [["t"] * 3] * 2}
-    maps = attention_maps(model, {"src_ids": source, "tgt_ids": target}, tokens)
-    assert maps.tokens is tokens
-    with torch.no_grad(), minitx.record_attention(model) as recorded:
-        model(source, target)
-    paths = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
-    for kind, (stack, attention) in paths.items():
-        layers = getattr(maps, kind)
-        assert len(layers) == 12
-        for number, weights in enumerate(layers):  # layer 10 comes after layer 9, not after layer 1
-            assert torch.equal(weights, recorded[f"{stack}.layers.{number}.{attention}_attn"]), f"{kind} {number}"
-            assert not weights.requires_grad
 
 
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
