@@ -140,8 +140,8 @@ class AttentionPlugin(TBPlugin):
             if about is not None and about.max_length > MAX_ITEMS:
                 raise ConfigError(f"there are {about.max_length} items in {place}, at most {MAX_ITEMS} can be shown")
             series = self._read(request, run, tag)
-            others = [item for item in list(self._series.items()) if item[0] != key]  # other threads may add items
-            self._series = dict([*others, (key, series)][-MAX_CACHED_SERIES:])
+            self._series.pop(key, None)
+            self._series = dict([*self._series.items(), (key, series)][-MAX_CACHED_SERIES:])
             if step not in series:
                 raise ConfigError(f"there is no {place}")
             references = series[step]

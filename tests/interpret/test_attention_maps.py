@@ -44,21 +44,14 @@ def maps() -> AttentionMaps:
 
 
 @pytest.mark.parametrize("example", [0, 1])
-def test_each_layer_is_drawn_with_queries_by_row_and_keys_by_column(
-    maps: AttentionMaps, example: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[tuple[np.ndarray, list[str], list[str]]] = []
-    heads = images.heads
-    monkeypatch.setattr(images, "heads", lambda *arguments: drawn.append(arguments) or heads(*arguments))
+def test_each_layer_is_drawn_with_queries_by_row_and_keys_by_column(maps: AttentionMaps, example: int) -> None:
     maps.cross = [layer.bfloat16() for layer in maps.cross]
-    shown = [(kind, layer) for kind, layer, _ in images.pictures(maps, example)]
-    assert shown == [(kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (1, 2)]
-    source, target = maps.tokens["source"][example], maps.tokens["target"][example]
-    expected = [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)] * 2
-    assert [(rows, columns) for _, rows, columns in drawn] == expected
-    for (weights, rows, columns), whole in zip(drawn, maps.encoder + maps.decoder + maps.cross, strict=True):
-        assert weights.shape == (H, len(rows), len(columns)), "padding is not drawn"
-        assert np.array_equal(weights, whole[example, :, : len(rows), : len(columns)].float().numpy())
+    shown = [*images.pictures(maps, example)]
+    assert [(kind, layer) for kind, layer, _ in shown] == [(kind, layer) for kind in KINDS for layer in (1, 2)]
+    for kind, layer, image in shown:
+        rows, columns = (maps.tokens[side][example] for side in KINDS[kind])
+        weights = getattr(maps, kind)[layer - 1][example, :, : len(rows), : len(columns)]  # padding is not drawn
+        assert image == images.heads(weights.float().numpy(), rows, columns)
 
 
 @pytest.mark.parametrize("architecture", EVERY)

@@ -67,6 +67,12 @@ def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> 
     assert html.unescape(shown[1]) == page({"maps": by_tag(maps)})
 
 
+def test_no_two_modules_of_the_page_define_the_same_name(maps: AttentionMaps) -> None:
+    script = page({"maps": by_tag(maps)}).rpartition("<script>")[2]
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.MULTILINE)
+    assert len(names) == len({*names}) > 50
+
+
 def test_files_of_the_page_are_small_and_name_no_address() -> None:
     """Nor do they parse markup: tests/fuzz/test_safe_sources.py."""
     for file in STATIC.iterdir():

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reading import Board
+from reading import Board, items, layers, with_header
 from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -27,8 +27,6 @@ from minitx.tensorboard.map_format import (
     MAX_HEADER_BYTES,
     MAX_LABELS,
     MAX_MAPS,
-    Statistic,
-    encode,
     read_header,
     unpacked_pieces,
 )
@@ -36,17 +34,6 @@ from minitx.tensorboard.plugin_loader import STEPS, AttentionLoader
 from minitx.tensorboard.writer import add_maps
 
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
-
-
-def layers(seed: int = 1) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [rng.random((2, 3, 4)), rng.random((1, 3, 4))]
-
-
-def items(seed: int = 1, **labels: list[str | None]) -> list[bytes]:
-    statistic = Statistic("diagonal", "meaning", True, [[0.5, None], [1.0]])
-    sides = {"queries": ["a", "b", None], "keys": ["w", "x", "y", "z"], **labels}
-    return encode("cross", *sides.values(), layers(seed), [statistic], {"rollout": np.full((3, 4), 0.25)})
 
 
 def write(folder: Path, use: Callable[[SummaryWriter], None]) -> None:
@@ -67,14 +54,11 @@ def board(tmp_path: Path) -> Board:
 def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
     places = [(run, tag, step) for run in ("a", "b/c") for tag in ("cross/1", "cross/2") for step in (200, 1000)]
     for run in ("a", "b/c", "without"):
-
-        def use(writer: SummaryWriter, run: str = run) -> None:
+        with SummaryWriter(str(tmp_path / run)) as writer:
             writer.add_scalar("loss", 1.0, 5)
             for number, (other, tag, step) in enumerate(places):
                 if run == other:
                     add_maps(writer, tag, items(number), step)
-
-        write(tmp_path / run, use)
     board = Board(tmp_path)
     tags = {"cross/1": [200, 1000], "cross/2": [200, 1000]}  # in the order of numbers, not of digits
     assert board.runs == {"a": tags, "b/c": tags}
@@ -98,11 +82,9 @@ def test_odd_labels_and_names_arrive(tmp_path: Path) -> None:
     texts = ["<script>alert(1)</script>", "\u202eשלום", "👩‍👩‍👧", "\ud800", "a\nb\0", "'\""]
     tags = [f"cross/{text.encode(errors='replace').decode()}" for text in texts]  # a tag is UTF-8
 
-    def use(writer: SummaryWriter) -> None:
+    with SummaryWriter(str(tmp_path / "one")) as writer:
         for text, tag in zip(texts, tags, strict=True):
             add_maps(writer, tag, items(queries=[text, "b", None]), 3)
-
-    write(tmp_path / "one", use)
     board = Board(tmp_path)
     assert board.runs == {"one": {tag: [3] for tag in sorted(tags)}}
     for text, tag in zip(texts, tags, strict=True):
@@ -204,11 +186,8 @@ def strings(values: list[bytes], *shape: int) -> TensorProto:
     return TensorProto(dtype=DataType.DT_STRING, tensor_shape=shaped(*shape), string_val=values)
 
 
-def with_header(**changed: Any) -> list[bytes]:
-    first, *rest = items()
-    return [json.dumps({**json.loads(first), **changed}).encode(), *rest]
-
-
+HEADER, *MAPS = items()
+TOO_MANY = with_header(heads=[1] * MAX_MAPS, statistics=[], extras=["a"])
 FOREIGN: dict[str, tuple[TensorProto, str]] = {
     "floats": (TensorProto(dtype=DataType.DT_FLOAT, tensor_shape=shaped(4), float_val=[0.5] * 4), "no bytes"),
     "one string": (strings([b"x"]), "could not read"),
@@ -218,23 +197,18 @@ FOREIGN: dict[str, tuple[TensorProto, str]] = {
     "a negative size": (strings([b"x"], -3), "0 items"),
     "a huge size": (strings([b"x"], 10**12), "1000000000000 items"),
     "an unknown type": (TensorProto(dtype=99, tensor_shape=TensorShapeProto(dim=[{"size": 2}])), "could not read"),
-    "a damaged header": (strings(with_header(heads="many"), 4), "header of these attention maps is damaged"),
-    "too many labels": (strings(with_header(queries=[""] * (MAX_LABELS + 1)), 4), "header .* is damaged"),
-    "too many maps": (
-        strings(with_header(heads=[1] * MAX_MAPS, statistics=[], extras=["a"]), 4),
-        "header .* is damaged",
-    ),
-    "a large header": (strings(with_header(more=" " * MAX_HEADER_BYTES), 4), "header .* is too large"),
+    "a damaged header": (strings([with_header(heads="many"), *MAPS], 4), "header of these attention maps is damaged"),
+    "too many labels": (strings([with_header(queries=[""] * (MAX_LABELS + 1)), *MAPS], 4), "header .* is damaged"),
+    "too many maps": (strings([TOO_MANY, *MAPS], 4), "header .* is damaged"),
+    "a large header": (strings([with_header(more=" " * MAX_HEADER_BYTES), *MAPS], 4), "header .* is too large"),
 }
 
 
 def test_foreign_events_are_refused_and_break_nothing(tmp_path: Path) -> None:
-    def use(writer: SummaryWriter) -> None:
+    with SummaryWriter(str(tmp_path)) as writer:
         for name, (tensor, _) in FOREIGN.items():
             writer._get_file_writer().add_summary(event(f"cross/{name}", tensor), 1)
         add_maps(writer, "cross/ours", items(), 1)
-
-    write(tmp_path, use)
     board = Board(tmp_path)
     for name, (_, sentence) in FOREIGN.items():
         place = {"run": ".", "tag": f"cross/{name}", "step": 1}
@@ -256,30 +230,25 @@ def test_other_data_is_not_listed(tmp_path: Path) -> None:
         board.refusal("/header", run=".", tag=tag, step=1)
 
 
-UNFIT: list[tuple[Callable[[list[bytes]], list[bytes]], str]] = [
-    (lambda parts: parts[:2], "there are 2 items"),
-    (lambda parts: [parts[0], parts[1], parts[1], parts[3]], "map is damaged: it does not hold the 12 weights"),
-    (lambda parts: [*with_header(heads=[2])[:1], *parts[1:3]], "header of these attention maps is damaged"),
-    (
-        lambda parts: [*with_header(heads=[2], statistics=[], extras=[])[:1], *parts[1:]],
-        "item must be from 0 to below 1",
-    ),
-    (lambda parts: [*with_header(queries=["a"] * 2**15, keys=["b"] * 2**15)[:1], *parts[1:]], "too large"),
+UNFIT = [
+    ([HEADER, MAPS[0]], "there are 2 items"),
+    ([HEADER, MAPS[0], MAPS[0], MAPS[2]], "map is damaged: it does not hold the 12 weights"),
+    ([with_header(heads=[2]), *MAPS], "header of these attention maps is damaged"),
+    ([with_header(heads=[2], statistics=[], extras=[]), *MAPS], "item must be from 0 to below 1"),
+    ([with_header(queries=["a"] * 2**15, keys=["b"] * 2**15), *MAPS], "too large"),
 ]
 
 
 def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
-    def use(writer: SummaryWriter) -> None:
-        for step, (change, _) in enumerate(UNFIT):
-            add_maps(writer, "cross/x", change(items()), step)
-
-    write(tmp_path, use)
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step, (parts, _) in enumerate(UNFIT):
+            add_maps(writer, "cross/x", parts, step)
     board = Board(tmp_path)
     for step, (_, sentence) in enumerate(UNFIT):
         place = {"run": ".", "tag": "cross/x", "step": step}
         assert sentence in board.refusal("/map", **place, item=1)
         if "map is damaged" in sentence:
-            assert board.get("/map", **place, item=0).data == items()[1], "the others are shown"
+            assert board.get("/map", **place, item=0).data == MAPS[0], "the others are shown"
 
 
 def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
@@ -288,7 +257,7 @@ def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
     size, checked, sent = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
-    parts = [*with_header(heads=[1, 1], statistics=[], extras=[], **labels)[:1], content, content]
+    parts = [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]
     write(tmp_path, lambda writer: add_maps(writer, "cross/x", parts, 1))
     board = Board(tmp_path)
     packed = plugin.AttentionPlugin._packed
@@ -314,19 +283,6 @@ def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: p
     for item in (0, 1, 0, 2, 0, 1):
         assert board.get("/map", **PLACE, item=item).data == maps[item]
     assert checked == [maps[0], maps[1], maps[2], maps[1]]
-
-
-def test_a_truncated_file_shows_its_complete_events(tmp_path: Path) -> None:
-    def use(writer: SummaryWriter) -> None:
-        for step in range(3):
-            add_maps(writer, "cross/x", items(step), step)
-
-    write(tmp_path, use)
-    (file,) = tmp_path.glob("events.*")
-    file.write_bytes(file.read_bytes()[:-20])
-    board = Board(tmp_path)
-    assert board.runs == {".": {"cross/x": [0, 1]}}
-    board.maps(run=".", tag="cross/x", step=1)
 
 
 def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
