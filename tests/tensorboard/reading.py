@@ -26,7 +26,7 @@ def layers(seed: int = 1) -> list[np.ndarray]:
 def items(seed: int = 1, **labels: list[str | None]) -> list[bytes]:
     """A header, these layers, and the rollout."""
     statistic = Statistic("diagonal", "meaning", True, [[0.5, None], [1.0]])
-    sides = {"queries": ["a", "b", None], "keys": ["w", "x", "y", "z"], **labels}
+    sides = {"queries": ["<b>\0", "\ud800\u202eשלום", None], "keys": ["w", "x", "y", "z"], **labels}
     return encode("cross", *sides.values(), layers(seed), [statistic], {"rollout": np.full((3, 4), 0.25)})
 
 

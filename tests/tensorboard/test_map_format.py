@@ -42,16 +42,6 @@ def test_weights_keep_their_order_and_small_ones_their_precision(layer: np.ndarr
     assert decoded.flat[0] == layer.flat[0]
 
 
-def test_layers_come_before_extras_and_keep_their_order() -> None:
-    rng = np.random.default_rng(1)
-    layers = [rng.random((heads, 3, 4)) for heads in (2, 1, 2)]
-    extras = {"rollout": rng.random((3, 4)), "another": rng.random((3, 4))}
-    header, maps = decode(encode("cross", *named(layers[0]), layers, extras=extras))
-    assert (header["heads"], header["extras"]) == ([2, 1, 2], ["rollout", "another"])
-    for decoded, exact in zip(maps, [*layers, *(extra[None] for extra in extras.values())], strict=True):
-        assert np.abs(decoded - exact).max() <= STEP
-
-
 @given(st.lists(labels, min_size=1, max_size=4))
 @example(["<script>", "\u202eabc", "👩‍👩‍👧", "\ud800", "\0", ""])
 def test_any_text_is_a_label(queries: list[str | None]) -> None:
