@@ -106,13 +106,12 @@ class AttentionPlugin(TBPlugin):
         packed = self._reader.submit(self._packed, request, _number(request, "item")).result()
         return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
 
-    def _packed(self, request: Request, number: int) -> bytes:
+    def _packed(self, request: Request, number: int) -> Any:
         """The map with this number."""
         shapes = sizes(self._item(request, 0))
         if not 0 <= number < len(shapes):
             raise ConfigError(f"item must be from 0 to below {len(shapes)}, the number of maps, got {number}")
-        packed: bytes = self._item(request, number + 1, shapes[number])
-        return packed
+        return self._item(request, number + 1, shapes[number])
 
     def _item(self, request: Request, number: int, shape: Shape | None = None) -> Any:
         """A header, or a map that unpacks to a shape. Equal bytes are checked and stored once for all requests."""

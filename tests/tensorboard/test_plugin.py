@@ -190,30 +190,25 @@ FOREIGN: dict[str, tuple[TensorProto, str]] = {
 }
 
 
-def test_foreign_events_are_refused_and_break_nothing(tmp_path: Path) -> None:
+def test_foreign_events_are_refused_and_other_data_is_not_listed(tmp_path: Path) -> None:
+    others = [
+        event("cross/another plugin", strings(items(), 4), plugin="images"),
+        event("cross/another class", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
+        Summary(value=[Summary.Value(tag="cross/no tensor", simple_value=1.0)]),
+    ]
     with SummaryWriter(str(tmp_path)) as writer:
-        for name, (tensor, _) in FOREIGN.items():
-            writer._get_file_writer().add_summary(event(f"cross/{name}", tensor), 1)
+        for summary in [*others, *(event(f"cross/{name}", tensor) for name, (tensor, _) in FOREIGN.items())]:
+            writer._get_file_writer().add_summary(summary, 1)
         add_maps(writer, "cross/ours", items(), 1)
     board = Board(tmp_path)
-    for name, (_, sentence) in FOREIGN.items():
-        place = {"run": ".", "tag": f"cross/{name}", "step": 1}
-        assert re.search(sentence, board.refusal("/header", **place)), name
+    sentences = {summary.value[0].tag: "no attention map" for summary in others}
+    assert not sentences.keys() & board.runs["."].keys()
+    sentences |= {f"cross/{name}": sentence for name, (_, sentence) in FOREIGN.items()}
+    for tag, sentence in sentences.items():
+        place = {"run": ".", "tag": tag, "step": 1}
+        assert re.search(sentence, board.refusal("/header", **place)), tag
         board.refusal("/map", **place, item=0)
     board.maps(run=".", tag="cross/ours", step=1)
-
-
-def test_other_data_is_not_listed(tmp_path: Path) -> None:
-    others = {
-        "another plugin": event("cross/plugin", strings(items(), 4), plugin="images"),
-        "another class": event("cross/class", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
-        "no tensor": Summary(value=[Summary.Value(tag="cross/tensor", simple_value=1.0)]),
-    }
-    write(tmp_path, lambda writer: [writer._get_file_writer().add_summary(one, 1) for one in others.values()])
-    board = Board(tmp_path)
-    assert board.runs == {}
-    for tag in ("cross/plugin", "cross/class", "cross/tensor"):
-        board.refusal("/header", run=".", tag=tag, step=1)
 
 
 UNFIT = [
