@@ -56,8 +56,8 @@ def random_map(kind: str, text: str, other: str) -> Map:
     keys = [*other] if kind == "cross" else queries
     scores = 3 * torch.randn(2, len(queries), len(keys))
     if kind == "decoder":
-        hidden = torch.ones(len(queries), len(queries)).triu(1).bool()
-        hidden[: len(other), : len(other)] = False
+        hidden = torch.ones_like(scores).triu(1).bool()
+        hidden[1, : len(other), : len(other)] = False  # one head alone attends to later tokens
         scores = scores.masked_fill(hidden, -torch.inf)
     return Map(scores.softmax(dim=-1), queries, keys, kind)
 
