@@ -91,7 +91,7 @@ class Explain(TokensRequest):
         """One line."""
         model, index, token = session.predictor.model, self.index, self.token
         inputs = self.forward_inputs(session.predictor)
-        tokens = torch.full((1, len(self.target or self.source)), token, device=session.predictor.device)
+        tokens = torch.full_like(inputs["tgt_ids" if "tgt_ids" in inputs else "ids"], token)
         if not (-tokens.size(1) <= index < tokens.size(1) and 0 <= token < model.head.out_features):
             raise ConfigError(f"there is no position {index} or no token {token} in this text")
         name, stack = last_stack(model)

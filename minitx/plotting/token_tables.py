@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.image import AxesImage
 
 from minitx.interpret.images import token_label
 from minitx.plotting.style import COLOURS, INK, QUIET, colour_bar, new_figure, save, style_heat, styled
@@ -60,7 +58,11 @@ def _draw(
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     annotated = columns * CELL_WIDTH <= MAX_WIDTH
     for axes, (name, row_names, tokens, values, texts) in zip(grid, panels, strict=True):
-        image = _panel(axes, values, texts if annotated else [], colours, limits)
+        image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto")
+        style_heat(axes)
+        for (row, column), value in np.ndenumerate(values) if annotated else ():
+            colour = "white" if abs(value) > 0.6 else INK
+            axes.annotate(texts[row][column], (column, row), ha="center", va="center", fontsize=7.5, color=colour)
         axes.set_title(name)
         axes.set_xticks(range(len(tokens)), [token_label(token)[:MAX_LABEL] for token in tokens])
         axes.set_yticks(range(len(row_names)), row_names)
@@ -69,17 +71,3 @@ def _draw(
     figure.supxlabel(note, fontsize=8, color=QUIET, x=0.01, ha="left")
     colour_bar(figure, image, list(grid), label, pad=0.02)
     save(figure, path)
-
-
-def _panel(
-    axes: Axes, values: np.ndarray, texts: Sequence[Sequence[str]], colours: str | LinearSegmentedColormap,
-    limits: tuple[float, float],
-) -> AxesImage:  # fmt: skip
-    """One heat map with its texts."""
-    image = axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto")
-    style_heat(axes)
-    for row, line in enumerate(texts):
-        for column, text in enumerate(line):
-            colour = "white" if abs(values[row, column]) > 0.6 else INK
-            axes.annotate(text, (column, row), ha="center", va="center", fontsize=7.5, color=colour)
-    return image

@@ -17,7 +17,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 MAX_WAITING_BYTES = 64 * 2**20
 """Bytes buffered while the disk is full; later events are dropped."""
 FLUSH_BYTES = 2**20
-"""Buffered bytes that cause a flush."""
+"""Bytes of new events that cause a flush."""
 
 
 class EventFile:
@@ -42,6 +42,7 @@ class EventFile:
         self._writing = writing
         self._waiting: deque[bytes] = deque()
         self._size = self._written = 0  # bytes that wait; bytes of the first record that are in the file
+        self._new = 0  # bytes added since the last flush: on a full disk, not every event tries again
 
     def _get_file_writer(self) -> Self:
         """As of torch's SummaryWriter: the functions of writer.py take either."""
@@ -56,20 +57,22 @@ class EventFile:
         self.add_event(Event(summary=summary), global_step, walltime)
 
     def add_event(self, event: Any, step: int | None = None, walltime: float | None = None) -> None:
-        """Add an event, and flush when FLUSH_BYTES wait."""
+        """Add an event, and flush after FLUSH_BYTES."""
         event.wall_time = self._time() if walltime is None else walltime
         if step is not None:
             event.step = int(step)
         record = _record(event)
-        if self._size + len(record) > MAX_WAITING_BYTES:
-            return
         self._waiting.append(record)
         self._size += len(record)
-        if FLUSH_BYTES <= self._size < 2 * FLUSH_BYTES:  # more wait only on a full disk: no retry with every event
+        self._new += len(record)
+        if self._new >= FLUSH_BYTES:
             self.flush()
+        if self._size > MAX_WAITING_BYTES and len(self._waiting) > 1:  # the first one may be in the file in part
+            self._size -= len(self._waiting.pop())
 
     def flush(self) -> None:
         """Write the waiting records, as far as possible. The first of them creates the file."""
+        self._new = 0
         if not self._waiting:
             return
         with self._writing():

@@ -171,11 +171,6 @@ def sizes(header: Mapping[str, Any]) -> list[tuple[int, int, int]]:
     return [(count, rows, columns) for count in [*header["heads"], *(1 for _ in header["extras"])]]
 
 
-def unpacked(item: bytes, shape: tuple[int, int, int]) -> bytes:
-    """Unpack the levels of a map, one byte each; see unpacked_pieces."""
-    return b"".join(unpacked_pieces(item, shape))
-
-
 def unpacked_pieces(item: bytes, shape: tuple[int, int, int]) -> Iterator[bytes]:
     """Unpack a map in pieces of at most 4 MiB, and never more than its shape has: gzip may expand to far more.
 
@@ -188,9 +183,8 @@ def unpacked_pieces(item: bytes, shape: tuple[int, int, int]) -> Iterator[bytes]
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: gzip
     try:
         for start in range(0, len(item), PIECE_BYTES):
-            levels = stream.decompress(
-                item[start : start + PIECE_BYTES], left + 1
-            )  # one more, to detect a longer stream
+            piece = item[start : start + PIECE_BYTES]
+            levels = stream.decompress(piece, left + 1)  # one more, to detect a longer stream
             left -= len(levels)
             if left < 0 or stream.unused_data:
                 break

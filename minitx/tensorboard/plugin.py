@@ -9,7 +9,7 @@ Errors are {"error": sentence}; event files are untrusted.
 """
 
 import hashlib
-import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +25,7 @@ from werkzeug.wrappers import Request, Response
 
 from minitx.config.errors import ConfigError
 from minitx.tensorboard import NAME
-from minitx.tensorboard.map_format import MAX_MAPS, read_header, sizes, unpacked_pieces
+from minitx.tensorboard.map_format import MAX_MAP_BYTES, MAX_MAPS, read_header, sizes, unpacked_pieces
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -36,15 +36,16 @@ MAX_ITEMS = MAX_MAPS + 1
 """Items of one event, a header and maps: TensorBoard makes a key for each that an untrusted event claims to have."""
 MAX_CACHED_SERIES = 16
 """Time series whose blob keys are cached between requests."""
-MAX_CACHED_HEADERS = 16
-"""Headers that are kept, each of at most a megabyte, with the outcome of their check."""
-MAX_CHECKED_BYTES = 2**26
-"""Packed maps that are kept with the outcome of their check, besides those that are being sent."""
-IDLE_REFERENCES = 2
-"""References to an outcome that no response holds: of its dict, and of the call that counts them."""
+MAX_CHECKED_BYTES = MAX_MAP_BYTES + 2**26
+"""Memory for headers and packed maps that have been checked: for the largest map, its header, and others."""
+PARSED_BYTES = 16
+"""Memory of a parsed header for each byte of its JSON, at most."""
+ENTRY_BYTES = 2**10
+"""Memory of anything that is kept, besides its content."""
 
 Route = Callable[[Request], Response]
 Series = dict[int, tuple[BlobReference, ...]]  # by step
+Shape = tuple[int, int, int]
 
 
 class AttentionPlugin(TBPlugin):
@@ -56,8 +57,9 @@ class AttentionPlugin(TBPlugin):
         self._data = context.data_provider
         self._steps: dict[tuple[Any, ...], list[int]] = {}  # by experiment, run, tag and state of the series
         self._series: dict[tuple[str, str, str], Series] = {}  # by experiment, run and tag; the latest read is last
-        self._headers: dict[bytes, dict[str, Any] | str] = {}  # by hash of the content: a valid header, or an error
-        self._outcomes: dict[tuple[Any, ...], bytes | str] = {}  # by content: a valid map, or an error
+        # By content: what it takes in bytes, and a valid header, a valid map or an error; the latest used is last.
+        self._kept = OrderedDict[tuple[bytes, Shape | None], tuple[int, Any]]()
+        self._kept_bytes = 0
         # Untrusted items are read and checked by one thread: memory does not grow with the number of requests.
         self._reader = ThreadPoolExecutor(max_workers=1)
 
@@ -96,47 +98,32 @@ class AttentionPlugin(TBPlugin):
         return http_util.Respond(request, {"runs": runs}, "application/json")
 
     def _header(self, request: Request) -> Response:
-        header = self._reader.submit(self._checked_header, request).result()
+        header = self._reader.submit(self._item, request, 0).result()
         return http_util.Respond(request, header, "application/json")
-
-    def _checked_header(self, request: Request) -> dict[str, Any]:
-        """The header of the event. Each content is checked once for all requests."""
-        blob = self._blob(request, 0)
-        key = hashlib.sha256(blob).digest()
-        outcome = self._headers.pop(key, None) or _header_or_error(blob)
-        self._headers = dict([*self._headers.items(), (key, outcome)][-MAX_CACHED_HEADERS:])
-        if isinstance(outcome, str):
-            raise ConfigError(outcome)
-        return outcome
 
     def _map(self, request: Request) -> Response:
         """A map in its stored bytes, after a check that they unpack to the size in the header."""
         packed = self._reader.submit(self._packed, request, _number(request, "item")).result()
         return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
 
-    def _packed(self, request: Request, number: int) -> bytes:
+    def _packed(self, request: Request, number: int) -> Any:
         """The map with this number."""
-        shapes = sizes(self._checked_header(request))
+        shapes = sizes(self._item(request, 0))
         if not 0 <= number < len(shapes):
             raise ConfigError(f"item must be from 0 to below {len(shapes)}, the number of maps, got {number}")
-        return self._checked(self._blob(request, number + 1), shapes[number])
+        return self._item(request, number + 1, shapes[number])
 
-    def _checked(self, packed: bytes, shape: tuple[int, int, int]) -> bytes:
-        """A map that unpacks to a shape. Each content is checked once, and stored once for all requests."""
-        key = (hashlib.sha256(packed).digest(), shape)
-        outcome = self._outcomes.pop(key, None)
-        if outcome is None:
-            try:
-                for _ in unpacked_pieces(packed, shape):
-                    pass
-                outcome = packed
-            except ConfigError as error:
-                outcome = str(error)
-        self._outcomes[key] = outcome
-        # Those that responses still hold stay: memory grows with the number of maps, not of requests.
-        idle = [key for key in self._outcomes if sys.getrefcount(self._outcomes[key]) <= IDLE_REFERENCES]
-        while idle and sum(map(len, self._outcomes.values())) > MAX_CHECKED_BYTES:
-            del self._outcomes[idle.pop(0)]
+    def _item(self, request: Request, number: int, shape: Shape | None = None) -> Any:
+        """A header, or a map that unpacks to a shape. Equal bytes are checked and stored once for all requests."""
+        blob = self._blob(request, number)
+        key = (hashlib.sha256(blob).digest(), shape)
+        if key not in self._kept:
+            self._kept[key] = _checked(blob, shape)
+            self._kept_bytes += self._kept[key][0]
+        self._kept.move_to_end(key)
+        outcome = self._kept[key][1]
+        while self._kept_bytes > MAX_CHECKED_BYTES:
+            self._kept_bytes -= self._kept.popitem(last=False)[1][0]
         if isinstance(outcome, str):
             raise ConfigError(outcome)
         return outcome
@@ -152,8 +139,8 @@ class AttentionPlugin(TBPlugin):
             if about is not None and about.max_length > MAX_ITEMS:
                 raise ConfigError(f"there are {about.max_length} items in {place}, at most {MAX_ITEMS} can be shown")
             series = self._read(request, run, tag)
-            others = [item for item in list(self._series.items()) if item[0] != key]  # other threads may add items
-            self._series = dict([*others, (key, series)][-MAX_CACHED_SERIES:])
+            self._series.pop(key, None)
+            self._series = dict([*self._series.items(), (key, series)][-MAX_CACHED_SERIES:])
             if step not in series:
                 raise ConfigError(f"there is no {place}")
             references = series[step]
@@ -185,11 +172,16 @@ class AttentionPlugin(TBPlugin):
             raise ConfigError(f"TensorBoard could not read these attention maps ({message})") from None
 
 
-def _header_or_error(blob: bytes) -> dict[str, Any] | str:
+def _checked(blob: bytes, shape: Shape | None) -> tuple[int, Any]:
+    """The memory that is taken by a valid header or map or by an error, and itself."""
     try:
-        return read_header(blob)
+        if shape is None:
+            return ENTRY_BYTES + PARSED_BYTES * len(blob), read_header(blob)
+        for _ in unpacked_pieces(blob, shape):
+            pass
+        return ENTRY_BYTES + len(blob), blob
     except ConfigError as error:
-        return str(error)
+        return ENTRY_BYTES, str(error)
 
 
 def _served(route: Route) -> Callable[..., Any]:

@@ -2,10 +2,11 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from matplotlib.figure import Figure
 
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream
@@ -47,23 +48,24 @@ def metrics(predictor: Predictor, examples: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_each_head_in_turn_is_zero_for_the_output_projection(architecture: str) -> None:
-    predictor = built(architecture)
-    together = [Part(KINDS_OF[architecture][-1], 1, 1), Part(KINDS_OF[architecture][0], 2, 2)]
-    found = ablate(predictor, examples=20, together=together)
-    assert (found.split, found.examples) == ("test", 20)
-    assert found.baseline == pytest.approx(metrics(predictor, 20))
-    expected = [
-        Part(kind, layer + 1, head + 1)
-        for kind in KINDS_OF[architecture]
-        for layer in range(LAYERS)
-        for head in range(H)
-    ]
-    assert sorted(row.parts[0] for row in found.parts) == sorted(expected)
-    assert found.groups[-1].parts == tuple(together)
-    for row in [*found.parts, found.groups[-1]]:
-        assert row.metrics == pytest.approx(metrics(without(predictor, row.parts), 20), abs=1e-5), row.parts
-    assert len({row.metrics["loss"] for row in found.parts}) == len(expected), "all heads differ"
+def test_each_part_in_turn_is_zero_for_the_map_that_reads_it(architecture: str) -> None:
+    predictor, kinds = built(architecture), KINDS_OF[architecture]
+    first, layers = kinds[0], range(1, LAYERS + 1)
+    heads = [Part(kind, layer, head) for kind in kinds for layer in layers for head in range(1, H + 1)]
+    networks = [Part(kind, layer, 0, True) for kind in kinds if kind != "cross" for layer in layers]
+    some = [*networks, Part(first, 2, 64, True), Part(first, 1, 2)]
+    for parts, expected, together in [
+        ("heads", heads, [Part(kinds[-1], 1, 1), Part(first, 2, 2)]),
+        (f"ffn,{some[-2]},{some[-1]}", some, [networks[0], Part(first, 2, 5, True), Part(first, 2, 1)]),
+    ]:
+        found = ablate(predictor, examples=20, parts=parts, together=together)
+        assert (found.split, found.examples) == ("test", 20)
+        assert found.baseline == pytest.approx(metrics(predictor, 20))
+        assert [row.parts for row in found.parts] == [(part,) for part in expected]
+        assert found.groups[-1].parts == tuple(together)
+        for row in [*found.parts, found.groups[-1]]:
+            assert row.metrics == pytest.approx(metrics(without(predictor, row.parts), 20), abs=1e-5), row.parts
+        assert len({row.metrics["loss"] for row in found.parts}) == len(expected), "all parts differ"
 
 
 def test_running_text_has_no_exact_match(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,31 +103,16 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
     predictor = built("encoder_decoder")
     with pytest.raises(ValueError, match=r"no cross\.3\.1 in this model, which has .*cross\.1\.1 to cross\.2\.2"):
         ablate(predictor, examples=3, together=[Part("cross", 3, 1)])
+    with pytest.raises(ValueError, match=r"no encoder\.1\.ffn\.65 in this model, which has encoder\.1\.ffn\.1 to"):
+        ablate(predictor, examples=3, parts="encoder.1.ffn.65")
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
-    for part in [
-        *all_parts(predictor.model)["heads"],
-        *all_parts(predictor.model)["ffn"],
-        Part("encoder", 2, 37, True),
-    ]:
+    existing = all_parts(predictor.model)
+    for part in [*existing["heads"], *existing["ffn"], Part("encoder", 2, 37, True)]:
         assert parse_parts(f"{part}, {part}") == [part, part]
     for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1", "decoder.1.ffn.0"):
         with pytest.raises(ValueError, match=r"KIND\.LAYER\.HEAD"):
             parse_parts(wrong)
-
-
-@pytest.mark.parametrize("architecture", EVERY)
-def test_feed_forward_networks_and_neurons_are_zero_for_the_second_map(architecture: str) -> None:
-    predictor, first = built(architecture), KINDS_OF[architecture][0]
-    together = [Part(first, 1, 0, True), Part(first, 2, 5, True), Part(first, 2, 1)]
-    found = ablate(predictor, examples=20, parts=f"ffn,{first}.2.ffn.64,{first}.1.2", together=together)
-    networks = [Part(kind, layer, 0, True) for kind in KINDS_OF[architecture] if kind != "cross" for layer in (1, 2)]
-    assert [row.parts[0] for row in found.parts] == [*networks, Part(first, 2, 64, True), Part(first, 1, 2)]
-    for row in [*found.parts, found.groups[-1]]:
-        assert row.metrics == pytest.approx(metrics(without(predictor, row.parts), 20), abs=1e-5), row.parts
-    assert len({row.metrics["loss"] for row in found.parts}) == len(found.parts), "all parts differ"
-    with pytest.raises(ValueError, match=rf"no {first}\.1\.ffn\.65 in this model, which has {first}\.1\.ffn\.1 to"):
-        ablate(predictor, examples=3, parts=f"{first}.1.ffn.65")
 
 
 def test_attention_alone_has_no_networks_to_ablate() -> None:
@@ -152,10 +139,10 @@ def test_a_part_that_never_changes_is_its_own_mean_and_sample() -> None:
         found = ablate(constant, examples=20, parts=f"{kind}.1.2,{kind}.1.ffn", by=by)
         for row in found.parts:
             assert (row.metrics["loss"] == pytest.approx(found.baseline["loss"], abs=1e-5)) == same
-    losses = [ablate(predictor, examples=20, parts=f"{kind}.1.2", by=by).parts[0].metrics["loss"] for by in
-              ("zero", "mean", "resample", "resample")]  # fmt: skip
-    baseline = ablate(predictor, examples=20, parts=f"{kind}.1.2").baseline["loss"]
-    assert len({*losses, baseline}) == 4
+    ways = ("zero", "mean", "resample", "resample")
+    varied = [ablate(predictor, examples=20, parts=f"{kind}.1.2", by=by) for by in ways]
+    losses = [found.parts[0].metrics["loss"] for found in varied]
+    assert len({*losses, varied[0].baseline["loss"]}) == 4
     assert losses[2] == losses[3]
 
 
@@ -199,14 +186,9 @@ def test_damage_is_above_zero_for_both_metrics_and_all_is_plain_json() -> None:
     assert plain["groups"][0]["pattern"] == "induction"
 
 
-def test_the_heat_map_is_darker_for_more_damage(tmp_path) -> None:
-    heads, worst = 12, 7
-    found = made([0.5, *(3.0 if head == worst else 0.5 for head in range(1, heads + 1))])
-    draw_ablation(found, "a run", tmp_path / "map.png")
-    with Image.open(tmp_path / "map.png") as opened:
-        assert opened.format == "PNG"
-        picture = opened.convert("RGB")
-    row = [picture.getpixel((column, int(0.62 * picture.height))) for column in range(int(0.8 * picture.width))]
-    dark = [column for column, (red, green, _) in enumerate(row) if red > green + 60 and green < 60]
-    assert dark, "one head is dark"
-    assert dark[-1] - dark[0] < 0.75 * picture.width / heads + 20, "and only one"
+def test_the_heat_map_is_darker_for_more_damage(saved_figures: list[Figure], tmp_path: Path) -> None:
+    draw_ablation(made([0.5, 0.5, 3.0, 0.5]), "a run", tmp_path / "map.png")
+    (image,) = (image for axes in saved_figures[0].axes for image in axes.images)
+    assert image.get_array().tolist() == [[0.0, 2.5, 0.0]]
+    low, high = (sum(image.to_rgba(damage)[:3]) for damage in (0.0, 2.5))
+    assert high < 1 < 2 < low

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from minitx import head_mask
+from minitx import head_mask, trace
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.data.batch import IGNORE
 from minitx.interpret.circuit import induction_circuit
+from minitx.interpret.parts import Part
 from predictors import built, trained
 
 
@@ -22,54 +24,35 @@ def test_metrics_without_parts_of_the_circuit() -> None:
     predictor = built("decoder_only", d_ff=0, n_kv_heads=1, norm="layernorm")
     found = induction_circuit(predictor, examples=30)
     model: Any = predictor.model
-    first, second = model.decoder.layers
     batch = predictor.task.examples("test", 30).frame("decoder_only", predictor.tokenizer.special)
-    sender = found.previous_token.number - 1
-    assert (found.previous_token.layer, found.induction.layer) == (1, 2)
+    previous, layer = found.previous_token, model.decoder.layers[1]
+    assert (previous.layer, found.induction.layer) == (1, 2)
 
-    def loss() -> float:
-        logits = model(**batch.model_inputs())
+    def loss(without: Part | None = None, keys: Tensor | None = None) -> float:
+        """Without a head, and with other keys in the second layer, whose two heads share them."""
+        masks = {without.site.removesuffix(".z"): [float(head != without.number) for head in (1, 2)]} if without else {}
+        handle = layer.self_attn.k_proj.register_forward_hook(lambda _, args, out: keys)
+        with head_mask(model, masks):
+            logits = model(**batch.model_inputs())
+        handle.remove()
         return float(F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE))
 
-    def without(part: Any, path: str) -> float:
-        with head_mask(model, {path: [float(head != part.number - 1) for head in range(2)]}):
-            return loss()
-
-    inputs: list[Any] = []
-
-    def keys(_: Any, args: Any, out: Any) -> Any:
-        """From the residual stream without the sender's output."""
-        z = inputs[-1].unflatten(-1, (2, -1))[:, :, sender]
-        added = z @ first.self_attn.o_proj.weight.unflatten(1, (2, -1))[:, sender].T
-        return F.linear(second.add_norm_self.norm(stream[-1] - added), second.self_attn.k_proj.weight, out_bias)
-
-    stream: list[Any] = []
-    out_bias = second.self_attn.k_proj.bias
-    handles = [
-        first.self_attn.o_proj.register_forward_pre_hook(lambda _, args: inputs.append(args[0])),
-        first.register_forward_hook(lambda _, args, out: stream.append(out)),
-    ]
-    assert found.metrics["whole"]["loss"] == pytest.approx(loss(), abs=1e-5)
-    handles.append(second.self_attn.k_proj.register_forward_hook(keys))
-    by_hand = loss()
-    for handle in handles:
-        handle.remove()
-    # Both heads of the second layer share their keys.
-    assert found.metrics["no_keys"]["loss"] == pytest.approx(by_hand, abs=1e-5)
-    assert abs(by_hand - loss()) > 1e-4
-    path = "decoder.layers.{}.self_attn"
-    assert found.metrics["no_induction"]["loss"] == pytest.approx(without(found.induction, path.format(1)), abs=1e-5)
-    no_previous = without(found.previous_token, path.format(0))
-    assert found.metrics["no_previous_token"]["loss"] == pytest.approx(no_previous, abs=1e-5)
-    kept: list[Any] = []
-    handle = second.self_attn.k_proj.register_forward_hook(lambda _, args, out: kept.append(out))
-    loss()
-    handle.remove()
-    handle = second.self_attn.k_proj.register_forward_hook(lambda _, args, out: kept[0])
-    only_keys = without(found.previous_token, path.format(0))
-    handle.remove()
-    assert found.metrics["only_keys"]["loss"] == pytest.approx(only_keys, abs=1e-5)
-    assert abs(only_keys - loss()) > 1e-4
+    with trace(model, only=["decoder.layers.0.self_attn.result", "decoder.layers.1.resid_pre"]) as t:
+        whole = loss()
+    stream, added = t["decoder.layers.1.resid_pre"], t["decoder.layers.0.self_attn.result"][:, :, previous.number - 1]
+    own, less = (layer.self_attn.k_proj(layer.add_norm_self.norm(each)) for each in (stream, stream - added))
+    losses = {name: metrics["loss"] for name, metrics in found.metrics.items()}
+    assert losses == pytest.approx(
+        {
+            "whole": whole,
+            "no_previous_token": loss(previous),
+            "no_induction": loss(found.induction),
+            "no_keys": loss(keys=less),
+            "only_keys": loss(previous, own),
+        },
+        abs=1e-5,
+    )
+    assert min(abs(losses[name] - whole) for name in ("no_keys", "only_keys")) > 1e-4
     assert str(found).count("decoder.") == 2 + 2 * 5
 
 

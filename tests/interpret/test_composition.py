@@ -11,13 +11,10 @@ from minitx.interpret.parts import Part
 from minitx.nn import MultiHeadAttention
 from small_models import build_tiny, every_architecture
 
-PATHS = {"encoder": "encoder.layers.{}.self_attn", "decoder": "decoder.layers.{}.self_attn"}
-PATHS["cross"] = "decoder.layers.{}.cross_attn"
-
 
 def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
     """W_OV and W_QK [D, D] of a head, its norm included."""
-    path, head = PATHS[part.kind].format(part.layer - 1), part.number - 1
+    path, head = part.site.removesuffix(".z"), part.number - 1
     attention: MultiHeadAttention = model.get_submodule(path)
     layer = model.get_submodule(path.rpartition(".")[0])
     add_norm = {"encoder": "add_norm_attn", "decoder": "add_norm_self", "cross": "add_norm_cross"}[part.kind]
@@ -31,11 +28,8 @@ def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
     own = getattr(layer, add_norm).norm
     other = model.encoder.norm if part.kind == "cross" else own
     group = head * attention.n_kv_heads // attention.n_heads
-    q, k, v = (
-        read(attention.q_proj, own, head),
-        read(attention.k_proj, other, group),
-        read(attention.v_proj, other, group),
-    )
+    q, k = read(attention.q_proj, own, head), read(attention.k_proj, other, group)
+    v = read(attention.v_proj, other, group)
     o = attention.o_proj.weight.double()[:, head * attention.d_head : (head + 1) * attention.d_head]
     if (norm := getattr(layer, add_norm).output_norm) is not None:
         centred = identity - 1 / 16 if isinstance(norm, torch.nn.LayerNorm) else identity

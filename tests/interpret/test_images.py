@@ -38,10 +38,6 @@ def cells(panel: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return parts[:, 0, :, 0]
 
 
-def brightness(colours: np.ndarray) -> np.ndarray:
-    return colours @ np.array([0.299, 0.587, 0.114])
-
-
 def labels(prefix: str, number: int) -> list[str]:
     return [f"{prefix}{index}" for index in range(number)]
 
@@ -50,26 +46,13 @@ def draw(weights: np.ndarray) -> Image.Image:
     return images.heads(weights, labels("q", weights.shape[1]), labels("k", weights.shape[2]))
 
 
-def random_weights(*shape: int, seed: int = 1) -> np.ndarray:
-    weights = np.random.default_rng(seed).random(shape)
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-class Texts(list[str]):
-    """Every text drawn, and its heights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heights: list[float] = []
-
-
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> Texts:
-    texts, text = Texts(), ImageDraw.ImageDraw.text
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Every text drawn, and its height."""
+    texts, text = [], ImageDraw.ImageDraw.text
 
     def note(self: ImageDraw.ImageDraw, xy: tuple[float, float], content: str, **options: object) -> object:
-        texts.append(content)
-        texts.heights.append(xy[1])
+        texts.append((content, xy[1]))
         return text(self, xy, content, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", note)
@@ -80,32 +63,17 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Texts:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 5), (4, 5, 3), (2, 1, 9), (3, 20, 20)])
-def test_each_head_is_a_rectangle_of_queries_down_and_keys_across(shape: tuple[int, int, int]) -> None:
-    weights = random_weights(*shape)
+def test_each_weight_is_a_cell_with_the_colour_of_its_root(shape: tuple[int, int, int]) -> None:
+    """Queries down and keys across; the other weights do not matter."""
+    weights = np.random.default_rng(1).random(shape)
+    for place, value in enumerate((np.nan, -1.0, 2.0, np.inf)[: shape[2] - 1]):
+        weights[0, 0, place] = value
     shown = panels(draw(weights))
     assert len(shown) == shape[0]
-    for head, panel in zip(weights, shown, strict=True):
-        bright = brightness(cells(panel, *shape[1:]))
-        # More weight is never darker: the palette's steps are the only rounding.
-        order = np.argsort(head, axis=None)
-        assert (np.diff(bright.flatten()[order]) >= 0).all()
-        if head.max() > head.min() + 0.01:
-            assert bright.flatten()[head.argmax()] == bright.max() > bright.min()
-
-
-def test_colours_get_brighter_from_0_to_1_and_mean_the_same_in_every_picture() -> None:
-    steps = np.array([np.nan, -1.0, *np.linspace(0, 1, 200), 2.0, np.inf])
-    bright = brightness(cells(panels(draw(steps[None, None]))[0], 1, 204))[0]
-    assert (np.diff(bright) >= 0).all()
-    assert bright[0] == bright[2] < 10
-    assert bright[-1] == bright[-3] > 240
-    assert len(set(bright)) > 150, "200 weights are hardly ever the same colour"
-    # No stretching to the largest weight: a quarter is a quarter beside a half and beside nothing.
-    with_half = cells(panels(draw(np.array([[[0.25, 0.5, 0.25]]])))[0], 1, 3)
-    alone = cells(panels(draw(np.array([[[0.25, 0.0, 0.0]]])))[0], 1, 3)
-    assert with_half[0, 0].tolist() == alone[0, 0].tolist()
-    # The square root, as in the Attention tab: a quarter is half of the way from dark to bright.
-    assert np.abs(alone[0, 0].astype(int) - images.RAMP[3]).max() <= 3
+    for head, panel in zip(np.nan_to_num(weights), shown, strict=True):
+        places = np.sqrt(head.clip(0, 1)) * (len(images.RAMP) - 1)
+        channels = [np.interp(places, range(len(images.RAMP)), channel) for channel in np.transpose(images.RAMP)]
+        assert np.abs(cells(panel, *shape[1:]) - np.stack(channels, axis=-1)).max() <= 3
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(2, 3), (1, 600), (600, 1), (700, 700), (100, 300)])
@@ -118,41 +86,33 @@ def test_cells_are_large_for_short_and_small_for_long_sequences(queries: int, ke
 # ---- letters ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_token_is_named_at_its_row_and_column(written: Texts) -> None:
-    drawn = np.asarray(images.heads(np.zeros((2, 2, 3)), ["up", "down"], ["a", "b", "c"]))
-    for label in ("up", "down", "a", "b", "c"):
-        assert written.count(label) == 1, "once for all heads"
-    one, other = np.split(drawn[images.FONT_SIZE + 4 :], 2, axis=1)  # below the titles
-    assert np.array_equal(one, other), "and shown at each of them"
-    assert len(np.unique(one)) > 3
-    assert [title for title in written if title.startswith("head")] == ["head 1", "head 2"]
+def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tuple[str, float]]) -> None:
+    """Rows are named left of the weights, columns above them."""
+    image = images.heads(np.zeros((2, 3, 3)), ["up", "down", "mm"], ["a", "b", "c"])
+    assert sorted(text for text, _ in written) == ["a", "b", "c", "down", "head 1", "head 2", "mm", "up"]
+    one, other = np.split(np.asarray(image)[images.FONT_SIZE + 4 :], 2, axis=1)  # below the titles
+    assert np.array_equal(one, other)
+    mask = coloured(image)[:, : image.width // 2]
+    inked = ~mask & (pixels(image)[:, : image.width // 2, 0] < 128)
+    left, top = mask.any(axis=0).argmax(), mask.any(axis=1).argmax()
+    assert inked[top:, :left].any()
+    assert inked[images.FONT_SIZE + 4 : top, left:].any()
+    assert not inked[top:, left:].any()
 
 
-def test_only_unprintable_tokens_are_escaped_and_long_ones_cut(written: Texts) -> None:
+def test_only_unprintable_tokens_are_escaped_and_long_ones_cut(written: list[tuple[str, float]]) -> None:
     tokens = [" ", "\n", "\x00", "\x1b", "\u2028", "a", "é", "<eos>", "字", "twelve chars", "\\n", "abcdefghijklmnop"]
     images.heads(np.zeros((1, len(tokens), 1)), tokens, ["x"])
     shown = ["_", "\\n", "\\x00", "\\x1b", "\\u2028", *tokens[5:11], "abcdefghijk…"]
-    assert sorted(written) == sorted([*shown, "x", "head 1"])
+    assert sorted(text for text, _ in written) == sorted([*shown, "x", "head 1"])
 
 
 @pytest.mark.parametrize("number", [30, 80, 300])
-def test_labels_do_not_overlap(number: int, written: Texts) -> None:
+def test_labels_do_not_overlap(number: int, written: list[tuple[str, float]]) -> None:
     draw(np.zeros((1, number, number)))
-    rows = [height for text, height in zip(written, written.heights, strict=True) if text.startswith("q")]
+    rows = [height for text, height in written if text.startswith("q")]
     assert len(rows) > 5
     assert min(np.diff(rows)) >= images.FONT_SIZE - 1
-
-
-def test_letters_are_beside_the_weights_not_on_them() -> None:
-    """Rows are named left of the weights, columns above them."""
-    image = images.heads(np.zeros((1, 3, 3)), ["mmm"] * 3, ["mmm"] * 3)
-    mask = coloured(image)
-    inked = ~mask & (pixels(image)[:, :, 0] < 128)
-    left, top = mask.any(axis=0).argmax(), mask.any(axis=1).argmax()
-    assert inked[top:, :left].any()
-    assert inked[:top, left:].any()
-    assert not inked[top:, left:].any()
-    assert panels(image)[0].shape == panels(draw(np.zeros((1, 3, 3))))[0].shape
 
 
 def test_letters_and_the_signs_of_tokenizers_have_a_shape() -> None:

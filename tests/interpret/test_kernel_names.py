@@ -32,17 +32,17 @@ def qkv(dtype: torch.dtype = torch.float32, tokens: int = 6) -> tuple[Tensor, Te
 def test_the_named_kernel_is_the_one(case: str, dtype: torch.dtype) -> None:
     options, tensors = CASES[case](), qkv(dtype)
     name = kernel_name(*tensors, **options)
-    (named,) = (backend for backend in SDPBackend.__members__.values() if _name(backend) in name)
+    (named,) = (
+        each
+        for each in SDPBackend.__members__.values()
+        if name.startswith(f"fused: {each.name.removesuffix('_ATTENTION').lower()}")
+    )
     with sdpa_kernel(named):
         scaled_dot_product_attention(*tensors, **options)
     others = {SDPBackend.FLASH_ATTENTION, SDPBackend.MATH} - {named}
     if named is SDPBackend.MATH:  # math can do all; the others cannot do this
         with sdpa_kernel([*others]), pytest.raises(RuntimeError):
             scaled_dot_product_attention(*tensors, **options)
-
-
-def _name(backend: SDPBackend) -> str:
-    return f"fused: {backend.name.removesuffix('_ATTENTION').lower()}"
 
 
 def test_half_precision_on_a_cpu_says_what_it_calculates_in(monkeypatch: pytest.MonkeyPatch) -> None:

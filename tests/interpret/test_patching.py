@@ -1,4 +1,4 @@
-"""Patching equals a loop over plain hooks; a model's own values change nothing; the direct path alone is a path."""
+"""Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,6 @@ from predictors import EVERY, KINDS_OF, built
 from small_models import build_tiny, close, draw, every_architecture, every_scheme
 
 ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
-NAMES = ("*.resid_pre", "*.resid_post", "*attn.out", "*.ffn.out", "*attn.z", "*attn.k")
 
 
 def pair(architecture: str) -> list[dict[str, Tensor]]:
@@ -39,26 +38,19 @@ def pair(architecture: str) -> list[dict[str, Tensor]]:
 @torch.no_grad()
 @every_architecture
 @every_scheme
-def test_own_values_change_nothing_and_all_clean_ones_restore_all(architecture: str, name: str) -> None:
+def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
     model: Any = build_tiny(architecture, name)
     clean, corrupted = pair(architecture)
-    with trace(model, only=NAMES) as own:
-        model(**corrupted)
-    patches = [Patch(each, position) for each in own for position in (None, 1)]
-    patches += [Patch(each, 2, 0) for each in own if each.endswith((".z", ".k"))]
-    unpatched = patched_logits(model, corrupted, {}, [[]])
-    close(unpatched, model(**corrupted)[:, -1])
-    assert torch.equal(patched_logits(model, corrupted, own, [patches]), unpatched)
-    close(patched_logits(model, corrupted, own, [[patch] for patch in patches]), unpatched.expand(len(patches), -1))
+    close(patched_logits(model, corrupted, {}, [[]]), model(**corrupted)[:, -1])
     with trace(model, only="*.layers.0.resid_pre") as streams:
         model(**clean)
     everything = [[Patch(each) for each in streams]]
-    close(patched_logits(model, corrupted, streams, everything)[0], model(**clean)[0, -1])
+    close(patched_logits(model, corrupted, streams, everything), model(**clean)[:, -1])
 
 
 @torch.no_grad()
 @every_architecture
-def test_heads_and_networks_as_by_a_loop_over_hooks(architecture: str) -> None:
+def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str) -> None:
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
     with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
@@ -71,34 +63,9 @@ def test_heads_and_networks_as_by_a_loop_over_hooks(architecture: str) -> None:
     found = patched_logits(model, corrupted, values, patches, position=2)
     assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
     for several, logits in zip(patches, found, strict=True):
-        handles = [by_hand(model, patch, clean) for patch in several]
-        close(logits, model(**corrupted)[0, 2])
-        for handle in handles:
-            handle.remove()
-
-
-def by_hand(model: Any, patch: Patch, clean: dict[str, Tensor]) -> Any:
-    """A hook of torch's own that replaces one head at a position, or the output of a network."""
-    module = model.get_submodule(patch.name.rpartition(".")[0])
-    kept: list[Tensor] = []
-    part = slice(None)
-    if patch.head is not None:
-        part = slice(patch.head * module.d_head, (patch.head + 1) * module.d_head)
-        module = module.o_proj
-        handle = module.register_forward_pre_hook(lambda _, args: kept.append(args[0].clone()))
-    else:
-        handle = module.register_forward_hook(lambda _, args, out: kept.append(out.clone()))
-    model(**clean)
-    handle.remove()
-
-    def replaced(value: Tensor) -> Tensor:
-        value = value.clone()
-        value[:, patch.position, part] = kept[0][:, patch.position, part]
-        return value
-
-    if patch.head is not None:
-        return module.register_forward_pre_hook(lambda _, args: (replaced(args[0]),))
-    return module.register_forward_hook(lambda _, args, out: replaced(out))
+        changes = {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}
+        with intervene(model, changes):
+            close(logits, model(**corrupted)[0, 2])
 
 
 @torch.no_grad()
@@ -106,23 +73,24 @@ def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
     """What a head adds, added to the input of k_proj alone, two layers later."""
     model: Any = build_tiny("decoder_only", "rope", n_layers=3, n_kv_heads=2)
     clean, corrupted = pair("decoder_only")
-    sender = Patch("decoder.layers.0.self_attn.z", None, 1)
-    found = path_values(model, clean, corrupted, sender)["decoder.layers.2.self_attn.k"]
-    added = []
-    for inputs in (clean, corrupted):
-        with trace(model, only="decoder.layers.0.self_attn.result") as t:
-            model(**inputs)
-        added.append(t["decoder.layers.0.self_attn.result"][:, :, 1])
-    with trace(model, only="decoder.layers.2.resid_pre") as t:
+    result, stream, keys = (
+        "decoder.layers.0.self_attn.result",
+        "decoder.layers.2.resid_pre",
+        "decoder.layers.2.self_attn.k",
+    )
+    found = path_values(model, clean, corrupted, Patch("decoder.layers.0.self_attn.z", None, 1))[keys]
+    with trace(model, only=result) as other:
+        model(**clean)
+    with trace(model, only=[result, stream]) as own:
         model(**corrupted)
     layer = model.decoder.layers[2]
-    stream = t["decoder.layers.2.resid_pre"] + added[0] - added[1]
-    expected = layer.self_attn.k_proj(layer.add_norm_self.norm(stream)).view(1, 5, 2, -1)
-    with trace(model, only="decoder.layers.2.self_attn.k") as t:
-        handle = layer.self_attn.k_proj.register_forward_hook(lambda *_: expected.flatten(2))
+    received = own[stream] + (other[result] - own[result])[:, :, 1]
+    expected = layer.self_attn.k_proj(layer.add_norm_self.norm(received))
+    handle = layer.self_attn.k_proj.register_forward_hook(lambda *_: expected)
+    with trace(model, only=keys) as t:
         model(**corrupted)
-        handle.remove()
-    close(found, t["decoder.layers.2.self_attn.k"])
+    handle.remove()
+    close(found, t[keys])
 
 
 @pytest.mark.parametrize("sites", SITES)
@@ -189,11 +157,7 @@ def test_a_sender_is_patched_into_later_heads() -> None:
         (("3 1", "3 1 4"), {}, "must have the same number of tokens"),
         (("3 1", "3 1"), {}, "must differ"),
         (("3 1", "3 9"), {}, "9"),
-        (
-            ("3 1", "3 2"),
-            {"sites": "head"},
-            "sites must be one of resid, attn, ffn, heads, got head: did you mean heads?",
-        ),
+        (("3 1", "3 2"), {"sites": "head"}, "one of resid, attn, ffn, heads, got head: did you mean heads?"),
         (("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
         (("3 1", "3 2"), {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
         (("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
@@ -218,14 +182,10 @@ def test_a_model_of_attention_alone_has_no_networks_to_patch() -> None:
 def test_a_head_receives_by_the_keys_and_values_that_it_shares(part: str) -> None:
     model: Any = build_tiny("decoder_only", "rope", n_kv_heads=2)
     ids, site = draw(1, 5), "decoder.layers.0.self_attn.z"
-
-    def heads(changes: Any) -> Tensor:
-        with intervene(model, changes), trace(model, only=[site]) as found:
-            model(ids)
-        return found[site][0].transpose(0, 1)  # [H, T, K]
-
-    plain = heads({})
-    for number in range(len(plain)):
+    with trace(model, only=[site]) as plain:
+        model(ids)
+    for number in range(4):
         received = part_patch(model, Patch(site, None, number), part)
-        changed = heads({received.name: at("zero", heads=received.head)})
-        assert not torch.equal(changed[number], plain[number])
+        with intervene(model, {received.name: at("zero", heads=received.head)}), trace(model, only=[site]) as changed:
+            model(ids)
+        assert not torch.equal(changed[site][:, :, number], plain[site][:, :, number])

@@ -1,5 +1,6 @@
 """Head statistics over many examples, independent of the batch size."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,9 +8,9 @@ from minitx.data.examples import Stream
 from minitx.data.prompts import labels
 from minitx.interpret import task_statistics as heads
 from minitx.interpret.attention_maps import attention_maps
-from minitx.interpret.head_statistics import MEASURES
+from minitx.interpret.head_statistics import HeadSums
 from minitx.interpret.task_statistics import task_statistics
-from predictors import CHARACTERS, EVERY, KINDS_OF, LAYERS, LONGEST, SYMBOLS, H, built
+from predictors import CHARACTERS, EVERY, KINDS_OF, LAYERS, LONGEST, SYMBOLS, built
 
 
 @pytest.mark.parametrize("architecture", EVERY)
@@ -21,22 +22,16 @@ def test_means_are_over_the_rows_of_all_examples(architecture: str, monkeypatch:
     monkeypatch.setattr(heads, "MAX_WEIGHTS", 3 * 2 * LAYERS * (2 * LONGEST + 1) ** 2)  # a few at a time, other padding
     assert task_statistics(predictor, 7, "test") == whole
     assert task_statistics(predictor, 7, "validation") != whole
+    sums = {kind: HeadSums() for kind in whole}
+    for number in range(7):  # one by one: nothing is padded
+        batch = examples.slice(number, number + 1).frame(architecture, SYMBOLS.special)
+        maps = attention_maps(predictor.model, batch.model_inputs(), labels(batch, SYMBOLS))
+        for kind in whole:
+            sums[kind].add(maps.layers(kind))
     for kind, found in whole.items():
-        sums = {statistic.name: torch.zeros(LAYERS * H) for statistic in found}
-        counted = dict.fromkeys(sums, 0)
-        for number in range(7):  # one by one: nothing is padded
-            batch = examples.slice(number, number + 1).frame(architecture, SYMBOLS.special)
-            maps = attention_maps(predictor.model, batch.model_inputs(), labels(batch, SYMBOLS))
-            for name in sums:
-                parts = [MEASURES[name].of(layer) for layer in maps.layers(kind)]
-                sums[name] += torch.cat([part.sum(dim=1) for part in parts])
-                counted[name] += parts[0].size(1)
-        for statistic in found:
-            expected = (sums[statistic.name] / counted[statistic.name]).tolist()
-            assert [value for layer in statistic.values for value in layer] == pytest.approx(expected, abs=2e-4), (
-                kind,
-                statistic.name,
-            )
+        for one, other in zip(found, sums[kind].statistics(), strict=True):
+            assert one[:3] == other[:3]
+            assert np.array(one.values) == pytest.approx(np.array(other.values), abs=2e-4), (kind, one.name)
 
 
 def test_long_text_is_cut_and_an_end_between_documents_is_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

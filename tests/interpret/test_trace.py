@@ -75,14 +75,18 @@ def check_attention(path: str, part: Any, t: dict[str, Tensor], maps: dict[str, 
 
 
 @every_architecture
+@pytest.mark.parametrize("half", [False, True])
 @torch.no_grad()
-def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, tiny) -> None:
+def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, half: bool, tiny) -> None:
     model, arguments = tiny(architecture, "rope"), ragged_inputs(architecture)
-    with trace(model) as t:
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
         before = model(*arguments)
-    for name in t:
-        with intervene(model, {name: t[name].clone()}):
-            assert torch.equal(model(*arguments), before), name
+        with trace(model) as t:
+            assert torch.equal(model(*arguments), before)
+        for name in t:
+            with intervene(model, {name: t[name].clone()}):
+                assert torch.equal(model(*arguments), before), name
+    assert next(value for name, value in t.items() if name.endswith(".z")).dtype == before.dtype
 
 
 @every_decoder
@@ -177,24 +181,10 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
         close(value, expected[name])
 
 
-def test_half_precision(tiny) -> None:
-    model, arguments = tiny("encoder_decoder", "rope"), ragged_inputs("encoder_decoder")
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        before = model(*arguments)
-        with trace(model) as t:
-            assert torch.equal(model(*arguments), before)
-        with intervene(model, t):
-            assert torch.equal(model(*arguments), before)
-    assert t["decoder.layers.0.self_attn.z"].dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (
-            "decoder.layer.0.resid_post",
-            r"no activation decoder.layer.0.resid_post: did you mean decoder.layers.0.resid",
-        ),
+        ("decoder.layer.0.resid_post", "no activation decoder.layer.0.resid_post: did you mean decoder.layers.0.resid"),
         ("decoder.layers.7.*", r"no activation decoder.layers.7.\*"),
         ("encoder.*", "no activation encoder"),
     ],

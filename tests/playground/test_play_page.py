@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,11 +18,11 @@ from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import filtered
 from minitx.inference.predictor import Predictor
 from minitx.playground.server import serve
-from minitx.playground.written_steps import written
+from minitx.playground.written_steps import filled, written
 from predictors import built, masked
+from web_pages import watched
 
 ROOT = Path(__file__).parents[2]
-WIDTHS = (1300, 800, 390)
 PATIENCE_MS = 60_000
 
 
@@ -57,8 +58,10 @@ class PlayPage:
 
     def slide(self, label: str, value: float) -> None:
         """Move a slider, and release it."""
-        script = "(one, value) => { one.value = value; for (const name of ['input', 'change']) one.dispatchEvent(new Event(name)) }"  # noqa: E501
-        self.page.get_by_label(label, exact=True).evaluate(script, str(value))
+        slider = self.page.get_by_label(label, exact=True)
+        slider.evaluate("(one, value) => { one.value = value; }", str(value))
+        slider.dispatch_event("input")
+        slider.dispatch_event("change")
 
     @property
     def text(self) -> str:
@@ -72,6 +75,12 @@ class PlayPage:
         rows = self.page.locator(".candidates button").all()
         return {int(row.get_attribute("data-token")): float(row.get_attribute(f"data-{name}")) for row in rows}
 
+    def shown_bars(self, own: dict[int, float], name: str = "before") -> dict[int, float]:
+        """The bars, which must have these probabilities."""
+        bars = self.bars(name)
+        assert bars == pytest.approx({token: own[token] for token in bars}, abs=5e-4)
+        return bars
+
     def force(self, token: int) -> None:
         self.after(self.page.locator(f'.candidates [data-token="{token}"]').click)
 
@@ -83,50 +92,22 @@ class PlayPage:
 @pytest.fixture
 def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
     """play(predictor): its page; errors and requests elsewhere fail the test."""
-    servers, troubles = [], []
-    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+    with ExitStack() as stack:
 
-    def opened(predictor: Predictor) -> PlayPage:
-        server, address = serve(predictor)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        servers.append((server, thread))
-        page = context.new_page()
-        page.on("request", lambda one: one.url.startswith((address, "data:")) or troubles.append(one.url))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
-        return PlayPage(page, address)
+        def opened(predictor: Predictor, **options: Any) -> PlayPage:
+            server, address = serve(predictor)
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return PlayPage(stack.enter_context(watched(browser, address, "data:", **options)), address)
 
-    yield opened
-    context.close()
-    for server, thread in servers:
-        server.shutdown()
-        thread.join()
-    assert not troubles
+        yield opened
 
 
-def probabilities(predictor: Predictor, prompt: str, forced: dict[int, int], step: int) -> torch.Tensor:
-    """Of the model itself, from a forward over what was read."""
-    ids = predictor.encode(prompt)
-    if predictor.architecture == "encoder_only":
-        places = [index for index, token in enumerate(ids) if token == predictor.tokenizer.special.mask]
-        ids = [forced.get(places.index(index), token) if index in places else token for index, token in enumerate(ids)]
-        with torch.no_grad():
-            logits = predictor.model(torch.tensor([ids]))[0, places[step]]
-        logits[list(predictor.tokenizer.special)] = -torch.inf
-        return logits.softmax(dim=-1)
-    first, *steps, _ = written(predictor, ids, GenerationOptions(), forced)
-    read = [*first["target"], *(one["id"] for one in steps[:step])]
-    with torch.no_grad():
-        if predictor.architecture == "encoder_decoder":
-            logits = predictor.model(torch.tensor([first["source"]]), torch.tensor([read]))
-        else:
-            logits = predictor.model(torch.tensor([read[steps[step]["start"] :]]))
-    return logits[0, -1].softmax(dim=-1)
-
-
-def in_order(values: torch.Tensor, ids: Any) -> list[float]:
-    return [float(values[token]) for token in ids]
+def shares(step: dict[str, Any]) -> dict[int, float]:
+    """The probabilities of a step, which are those of the model: test_written_steps.py."""
+    return dict(zip(step["ids"], torch.tensor(step["logits"]).softmax(dim=0).tolist(), strict=True))
 
 
 def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play: Any) -> None:
@@ -135,10 +116,10 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.open()
     page.write(prompt)
     assert page.text == predictor.generate(prompt)
-    assert page.tokens == predictor.generations([prompt], GenerationOptions())[0][0].ids
+    _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {})
+    assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(2).click()
-    bars = page.bars()
-    assert [*bars.values()] == pytest.approx(in_order(probabilities(predictor, prompt, {}, 2), bars), abs=5e-4)
+    bars = page.shown_bars(shares(steps[2]))
     row = predictor.attend(prompt, page.text).cross[-1][0].mean(dim=0)[2].tolist()  # all heads of the last layer
     assert page.lines() == pytest.approx([weight for weight in row if weight >= 0.04], abs=0.01)
 
@@ -148,26 +129,24 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
 
     token = [*bars][1]
     page.force(token)
-    expected = [*written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})]
-    assert page.tokens == [step["id"] for step in expected[1:-1]]
+    _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})
+    assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(3).click()
-    bars = page.bars()
-    own = probabilities(predictor, prompt, {2: token}, 3)
-    assert [*bars.values()] == pytest.approx(in_order(own, bars), abs=5e-4)
+    own = shares(steps[3])
+    bars = page.shown_bars(own)
 
     address = page.page.evaluate("() => location.href")
     page.page.goto("about:blank")
     page.page.goto(address)
     page.settled()
-    assert page.tokens == [step["id"] for step in expected[1:-1]]
+    assert page.tokens == [step["id"] for step in steps]
     assert page.bars() == bars
 
+    logits = torch.tensor([own[token] for token in sorted(own)]).log()[None]
     neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     for name, value in (("temperature", 1.7), ("top_p", 0.8), ("top_k", 3), ("min_p", 0.15)):
         page.slide(name.replace("_", "-"), value)
-        after = page.bars("after")
-        wanted = filtered(own.log()[None], **{name: value})[0]
-        assert [*after.values()] == pytest.approx(in_order(wanted, after), abs=5e-4), name
+        page.shown_bars(dict(enumerate(filtered(logits, **{name: value})[0].tolist())), "after")
         page.slide(name.replace("_", "-"), neutral[name])
 
     page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7)
@@ -202,26 +181,18 @@ def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
     page = play(predictor)
     page.open(prompt=prompt)
     assert page.text == predictor.generate(prompt)
-    bars = page.bars()
-    assert [*bars.values()] == pytest.approx(in_order(probabilities(predictor, prompt, {}, 0), bars), abs=5e-4)
-    token = [*bars][1]
+    _, first, *_ = filled(predictor, predictor.encode(prompt), {})
+    token = [*page.shown_bars(shares(first))][1]
     page.force(token)
     page.page.locator("button.chip").nth(1).click()
-    other = page.bars()
-    assert [*other.values()] == pytest.approx(
-        in_order(probabilities(predictor, prompt, {0: token}, 1), other), abs=5e-4
-    )
+    _, _, second, _ = filled(predictor, predictor.encode(prompt), {0: token})
+    page.shown_bars(shares(second))
 
 
 HOSTILE = [
-    "<script>window.hacked=1</script>",
-    "<img/src=x/onerror=window.hacked=1>",
-    "\u202egnol",
-    "שלום",
-    "&lt;",
-    "x" * 300,
+    "<script>window.hacked=1</script>", "<img/src=x/onerror=window.hacked=1>", "\u202egnol", "שלום", "&lt;", "x" * 300,
     "👩‍👩‍👧",
-]
+]  # fmt: skip
 
 
 def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
@@ -242,19 +213,15 @@ def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_every_width(browser: Any, scheme: str) -> None:
-    server, address = serve(built("encoder_decoder", ends=False))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    for width in WIDTHS:
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        page = PlayPage(context.new_page(), address)
+def test_the_page_fits_every_width(play: Any, scheme: str) -> None:
+    page = play(built("encoder_decoder", ends=False), color_scheme=scheme)
+    for width in (1300, 800, 390):
+        page.page.set_viewport_size({"width": width, "height": 800})
         for view in ({"panel": "decide"}, {"strategy": "beams"}, {"panel": "look", "item": 1}, {"panel": "intervene"}):
             page.open(prompt="1 2 3 4", **view)
             page.page.wait_for_timeout(300)
             wide = page.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, (width, view)
-        context.close()
-    server.shutdown()
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from predictors import built, trained
 
 ASK = json.dumps({"prompt": "1 2 3"}).encode()
 JSON = {"Content-Type": "application/json"}
-JSON_ = {"Content_Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +34,11 @@ def address() -> Iterator[Any]:
     thread.join()
 
 
-def send(address: Any, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], Any]:
+def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON) -> tuple[int, dict[str, str], Any]:
     """Status, headers and the JSON lines of an answer; `path` is below the token unless it starts with a slash."""
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
-    own = {name.replace("_", "-"): value for name, value in headers.items()}
     target = path if path.startswith("/") else address.path + path
-    connection.request("POST" if body is not None else "GET", target, body, own)
+    connection.request("POST" if body is not None else "GET", target, body, headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -75,25 +73,21 @@ def send(address: Any, path: str, body: bytes | None = None, **headers: str) -> 
 def test_what_is_not_the_pages_own_is_refused_in_a_sentence(
     address: Any, status: int, path: str, body: bytes | None, headers: dict[str, str], capfd: Any
 ) -> None:
-    found, _, [answer] = send(address, path, body, **{name.replace("-", "_"): text for name, text in headers.items()})
+    found, _, [answer] = send(address, path, body, headers)
     assert found == status
     assert [*answer] == ["error"]
     assert "Traceback" not in "".join([answer["error"], *capfd.readouterr()])
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "options",
     [
-        {"prompt": "☃"},
-        {"prompt": ""},
-        {"prompt": "1 2", "forced": {"0": 99}},
-        {"prompt": "1 2", "forced": {"-1": 7}},
-        {"prompt": "1 2", "off": ["cross.9.9"]},
-        {"prompt": "1 2", "options": {"max_new_tokens": 100_000}},
+        {"prompt": "☃"}, {"prompt": ""}, {"forced": {"0": 99}}, {"forced": {"-1": 7}}, {"off": ["cross.9.9"]},
+        {"options": {"max_new_tokens": 100_000}},
     ],
-)
-def test_bad_input_is_one_sentence(address: Any, request_: dict[str, Any], capfd: Any) -> None:
-    status, _, lines = send(address, "write", json.dumps(request_).encode(), **JSON_)
+)  # fmt: skip
+def test_bad_input_is_one_sentence(address: Any, options: dict[str, Any], capfd: Any) -> None:
+    status, _, lines = send(address, "write", json.dumps({"prompt": "1 2", **options}).encode())
     assert (status, [*lines[-1]]) == (200, ["error"])
     assert "\n" not in lines[-1]["error"]
     assert "Traceback" not in "".join(capfd.readouterr())
@@ -108,7 +102,7 @@ def test_only_this_machine_is_served_and_the_page_runs_its_own_code_alone(addres
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert headers["X-Content-Type-Options"] == "nosniff"
-    assert send(address, "write", ASK, Origin=f"http://{address.netloc}", **JSON_)[0] == 200
+    assert send(address, "write", ASK, {**JSON, "Origin": f"http://{address.netloc}"})[0] == 200
 
 
 def test_a_port_in_use_is_one_sentence(address: Any) -> None:
@@ -120,10 +114,10 @@ def test_a_port_in_use_is_one_sentence(address: Any) -> None:
 def test_many_requests_at_once_do_not_change_one_another(address: Any) -> None:
     """Each is answered as if alone, or refused; some switch heads off while others write."""
     bodies = [ASK, json.dumps({"prompt": "1 2 3", "off": ["decoder.1.1", "cross.2.1"]}).encode()]
-    alone = [send(address, "write", body, **JSON_)[2] for body in bodies]
+    alone = [send(address, "write", body)[2] for body in bodies]
     assert alone[0] != alone[1]
     with ThreadPoolExecutor(100) as pool:
-        found = [*pool.map(lambda turn: (turn % 2, *send(address, "write", bodies[turn % 2], **JSON_)), range(100))]
+        found = [*pool.map(lambda turn: (turn % 2, *send(address, "write", bodies[turn % 2])), range(100))]
     answered = [(which, lines) for which, status, _, lines in found if status == 200]
     assert len(answered) >= MAX_WAITING
     assert all(lines == alone[which] for which, lines in answered)
@@ -149,20 +143,7 @@ def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> N
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip())
-        assert send(address, "write", ASK, **JSON_)[0] == 200
+        assert send(address, "write", ASK)[0] == 200
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
-
-
-def test_every_file_of_the_page_is_served(address: Any) -> None:
-    """Every module that another one imports, and what the page links to."""
-    served, waiting = set(), ["play.js"]
-    while waiting:
-        name = waiting.pop()
-        status, _, text = send(address, f"static/{name}")
-        assert status == 200, name
-        served.add(name)
-        waiting += [part.split('"')[0] for part in text.split('from "./')[1:] if part.split('"')[0] not in served]
-    own = Path(__file__).parents[2] / "minitx/playground/static"
-    assert {file.name for file in own.glob("*.js")} <= served

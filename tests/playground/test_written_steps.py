@@ -108,9 +108,7 @@ def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
     assert end["text"] == predictor.generate("ab<mask>d <mask>g")
     assert first["places"] == [2, 5]
     _, forced, other, _ = filled(predictor, prompt, {0: 8})
-    torch.testing.assert_close(
-        logits_of(forced), logits_of(steps[0]), atol=1e-4, rtol=1e-4
-    )  # the model's own prediction
+    torch.testing.assert_close(logits_of(forced), logits_of(steps[0]), atol=1e-4, rtol=1e-4)  # its own prediction
     alone = [*filled(predictor, [*prompt[:2], 8, *prompt[3:]], {})][1]
     torch.testing.assert_close(logits_of(other), logits_of(alone), atol=1e-4, rtol=1e-4)
     assert logits_of(other).tolist() != logits_of(steps[1]).tolist()
@@ -126,38 +124,37 @@ def test_the_distribution_of_a_large_vocabulary_keeps_its_sum() -> None:
     assert sum(count for _, count in found["rest"]) == 3000 - CANDIDATES
 
 
+def explained(predictor: Predictor, first: dict[str, Any], read: list[int], **fields: Any) -> dict[str, Any]:
+    request = Explain(prompt="", source=first["source"], target=read, prompt_tokens=len(first["target"]), **fields)
+    [found] = request.compute(Session(predictor), [])
+    return found
+
+
 @every_writer
 def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
-    """The last row of each lens is the step's distribution, the parts add up to its logit, and so in an encoder."""
+    """The last row of each lens is the step's distribution, and the parts add up to its logit."""
     predictor, prompt = writer(name)
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=12), {})
     ids = [*first["target"], *(step["id"] for step in steps)]
     for number, step in enumerate(steps):
-        target = ids[step["start"] : len(first["target"]) + number]
-        fields = {"source": first["source"], "target": target, "prompt_tokens": len(first["target"])}
-        agree(explained(predictor, index=-1, token=step["id"], **fields), step, predictor)
+        read = ids[step["start"] : len(first["target"]) + number]
+        found = explained(predictor, first, read, index=-1, token=step["id"])
+        shares = logits_of(step).softmax(dim=0)
+        for rows in filter(None, (found["lens"], found["encoder"])):
+            assert len(rows) == 1 + len(predictor.model.decoder.layers)
+            assert (rows[-1]["rank"], rows[-1]["share"]) == (1, pytest.approx(float(shares[step["id"]]), abs=1e-4))
+            assert [share for _, share in rows[-1]["tokens"]] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-4)
+        assert sum(value for _, value in found["parts"]) == pytest.approx(max(step["logits"]), abs=1e-3)
+
+
+def test_the_inside_of_a_mask_ends_in_its_probability() -> None:
     predictor = masked()
     first, *steps, _ = filled(predictor, predictor.encode("ab<mask>d <mask>g"), {})
     for place, step in zip(first["places"], steps, strict=True):
-        fields = {"source": first["source"], "target": [], "prompt_tokens": 0}
-        share = explained(predictor, index=place, token=step["id"], **fields)["lens"][-1]["share"]
+        found = explained(predictor, first, [1], index=place, token=step["id"])  # an encoder reads no target
+        share = found["lens"][-1]["share"]
         # With special tokens, which never fill a mask.
         assert share <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
-
-
-def explained(predictor: Predictor, **fields: Any) -> dict[str, Any]:
-    [found] = Explain(prompt="", **fields).compute(Session(predictor), [])
-    return found
-
-
-def agree(found: dict[str, Any], step: dict[str, Any], predictor: Predictor) -> None:
-    for rows in filter(None, (found["lens"], found["encoder"])):
-        assert len(rows) == 1 + len(predictor.model.decoder.layers)
-        shares = logits_of(step).softmax(dim=0)
-        assert rows[-1]["share"] == pytest.approx(float(shares[step["id"]]), abs=1e-4)
-        assert rows[-1]["rank"] == 1
-        assert [share for _, share in rows[-1]["tokens"]] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-4)
-    assert sum(value for _, value in found["parts"]) == pytest.approx(max(step["logits"]), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])

@@ -76,11 +76,6 @@ def beyond(axis: Axis) -> list[Text]:
 NAMES = ("attend", "evaluate", "ablate", "describe", "curves", "sweep")
 
 
-def boxes(artists: list[Text]) -> np.ndarray:
-    """[N, 4]: left, bottom, right and top of each in pixels."""
-    return np.array([artist.get_window_extent().extents for artist in artists])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
@@ -102,7 +97,7 @@ def test_texts_are_inside_the_figure_and_do_not_overlap(figures: dict[str, Figur
     hidden = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in beyond(axis)}
     texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
     texts = [text for text in texts if text not in hidden and text.get_window_extent().width > 0]
-    found = boxes(texts)
+    found = np.array([text.get_window_extent().extents for text in texts])  # left, bottom, right and top in pixels
     width, height = figure.canvas.get_width_height()
     outside = (found[:, :2] < -OVERLAP).any(1) | (found[:, 2:] > np.array([width, height]) + OVERLAP).any(1)
     assert [text.get_text() for text, out in zip(texts, outside, strict=True) if out] == []

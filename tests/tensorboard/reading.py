@@ -5,15 +5,35 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tensorboard.backend.application import TensorBoardWSGIApp
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from werkzeug.test import Client, TestResponse
 
 from decoded_maps import decode
+from minitx.tensorboard.map_format import Statistic, encode
 from minitx.tensorboard.plugin_loader import AttentionLoader
 
 ADDRESS = "/data/plugin/minitx"
+
+
+def layers(seed: int = 1) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.random((2, 3, 4)), rng.random((1, 3, 4))]
+
+
+def items(seed: int = 1, **labels: list[str | None]) -> list[bytes]:
+    """A header, these layers, and the rollout."""
+    statistic = Statistic("diagonal", "meaning", True, [[0.5, None], [1.0]])
+    sides = {"queries": ["<b>\0", "\ud800\u202eשלום", None], "keys": ["w", "x", "y", "z"], **labels}
+    return encode("cross", *sides.values(), layers(seed), [statistic], {"rollout": np.full((3, 4), 0.25)})
+
+
+def with_header(**changed: Any) -> bytes:
+    """The header with other values; None removes a key."""
+    header = {**json.loads(items()[0]), **changed}
+    return json.dumps({key: value for key, value in header.items() if value is not None or key == "version"}).encode()
 
 
 class Board:

@@ -37,16 +37,15 @@ LONG = range(0, 800, 10)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run of reversal, many steps, tokens and names like markup, and damaged maps."""
+    """A short run of reversal, many steps, and damaged maps."""
     folder = tmp_path_factory.mktemp("tab") / "runs"
     short = ["--trainer.max_steps", str(LAST), "--trainer.val_every_n_steps", str(LAST), "--data.test_size", "10"]
-    maps = ["--log.attention.every_n_steps", "1", "--log.attention.pictures", "true", "--data.batch_size", "4"]
+    maps = ["--log.attention.every_n_steps", "1", "--data.batch_size", "4"]
     main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, *maps, "--run.folder", str(folder)])
-    token = "<img src=x onerror=parent.hacked=1>"
-    hostile = encode("encoder", [token, "שלום"], [token, "👩‍👩‍👧"], [np.full((1, 2, 2), 0.25)])
+    good = encode("encoder", ["a", "b"], ["a", "b"], [np.full((1, 2, 2), 0.25)])
     with SummaryWriter(str(folder / "strange")) as writer:
-        add_maps(writer, "encoder/hostile", hostile, 1)
-        add_maps(writer, "encoder/hostile", [hostile[0], b"no gzip"], 2)
+        add_maps(writer, "encoder/damaged", good, 1)
+        add_maps(writer, "encoder/damaged", [good[0], b"no gzip"], 2)
         add_maps(writer, "foreign/x", [b"not ours", b"at all"], 1)
     with SummaryWriter(str(folder / "long")) as writer:
         for step in LONG:
@@ -156,29 +155,6 @@ def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, trained
     assert maps.root.locator("body").evaluate(shade) != light
 
 
-@pytest.mark.slow
-def test_the_other_tabs_have_pictures_texts_and_hyperparameters(address: str, page: Any) -> None:
-    """Which TensorBoard's own reader finds in training/test_run.py."""
-    page.goto(f"{address}#images")
-    page.get_by_text("attention_cross/layer_2/example_1").first.wait_for(timeout=PATIENCE_MS)
-    page.wait_for_function(
-        """() => {
-            const found = [];
-            const walk = (root) => root.querySelectorAll('*').forEach((node) => {
-                if (node.tagName === 'IMG' && node.src.includes('individualImage')) found.push(node);
-                if (node.shadowRoot) walk(node.shadowRoot);
-            });
-            walk(document);
-            return found.length >= 2 && found.every((image) => image.complete && image.naturalWidth > 50);
-        }""",
-        timeout=PATIENCE_MS,
-    )
-    for tab, texts in (("text", ["expected", "generated"]), ("hparams", ["optimizer.lr", "when_finished/exact_match"])):
-        page.goto(f"{address}#{tab}")
-        for text in texts:
-            page.get_by_text(text).first.wait_for(timeout=PATIENCE_MS)
-
-
 def test_steps_by_key_slider_and_playback(address: str, page: Any) -> None:
     maps = opened(page, address, **REVERSE, kind="cross", step=6)
     maps.settled("cross/example_1 6")
@@ -206,9 +182,6 @@ def test_the_newest_run_is_compared_with_the_one_before(address: str, page: Any)
 def test_a_copied_link_reopens_the_view(address: str, page: Any) -> None:
     maps = opened(page, address, **REVERSE, kind="encoder", step=4)
     maps.settled("encoder/example_1 4")
-    maps.enlarge(1, 0)
-    maps.root.locator(".matrix").press("ArrowDown")
-    maps.press("linear")
     maps.press("Copy link")
     maps.root.get_by_role("button", name="Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
@@ -216,22 +189,15 @@ def test_a_copied_link_reopens_the_view(address: str, page: Any) -> None:
     page.goto(copied)
     again = Maps(page, page)
     again.settled("reverse/v0 encoder/example_1 4")
-    again.root.get_by_role("heading", name="Layer 2, head 1").wait_for()
-    assert again.root.locator(".row h3").inner_text().startswith("query 1 ")
-    assert again.root.get_by_role("button", name="linear").get_attribute("aria-pressed") == "true"
 
 
-def test_hostile_tokens_are_text_and_a_damaged_map_is_an_error_message(address: str, page: Any) -> None:
-    maps = opened(page, address, run="strange", example="hostile", step=1)
-    maps.settled("strange encoder/hostile 1")
-    maps.enlarge(0, 0)
-    maps.hover(0, 0)
-    assert "<img␣src=x" in maps.root.locator(".readout").inner_text()
-    assert page.evaluate("[window.hacked ?? null, document.querySelectorAll('img').length]") == [None, 0]
+def test_a_damaged_map_is_an_error_message(address: str, page: Any) -> None:
+    maps = opened(page, address, run="strange", example="damaged", step=1)
+    maps.settled("strange encoder/damaged 1")
     maps.key("]")
     maps.root.get_by_role("alert").get_by_text("damaged").wait_for()
     maps.key("[")
-    maps.settled("strange encoder/hostile 1")
+    maps.settled("strange encoder/damaged 1")
     assert maps.root.get_by_role("alert").count() == 0
 
 

@@ -14,11 +14,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from reading import items, with_header
 
 from decoded_maps import decode
 from minitx.interpret.head_statistics import head_statistics
 from minitx.interpret.recording import Map
-from minitx.tensorboard.map_format import MAX_LABEL_LENGTH, Statistic, encode, read_header, sizes, unpacked
+from minitx.tensorboard.map_format import MAX_LABEL_LENGTH, encode, read_header, unpacked_pieces
 
 STEP = 1 / 255
 weights = arrays.arrays(np.float32, st.tuples(*[st.integers(1, 4)] * 3), elements=st.floats(0, 1, width=32))
@@ -39,18 +40,6 @@ def test_weights_keep_their_order_and_small_ones_their_precision(layer: np.ndarr
     assert (np.abs(decoded - layer) <= np.sqrt(layer) * STEP + (STEP / 2) ** 2 + 1e-6).all()
     assert (np.diff(decoded.ravel()[np.argsort(layer, axis=None)]) >= 0).all()
     assert decoded.flat[0] == layer.flat[0]
-
-
-def test_layers_come_before_extras_and_keep_their_order() -> None:
-    rng = np.random.default_rng(1)
-    layers = [rng.random((2, 3, 4)), rng.random((1, 3, 4)), rng.random((2, 3, 4))]
-    extras = {"rollout": rng.random((3, 4)), "another": rng.random((3, 4))}
-    header, maps = decode(encode("cross", *named(layers[0]), layers, extras=extras))
-    assert header["heads"] == [2, 1, 2]
-    assert header["extras"] == ["rollout", "another"]
-    assert sizes(header) == [(2, 3, 4), (1, 3, 4), (2, 3, 4), (1, 3, 4), (1, 3, 4)]
-    for decoded, exact in zip(maps, [*layers, *(extra[None] for extra in extras.values())], strict=True):
-        assert np.abs(decoded - exact).max() <= STEP
 
 
 @given(st.lists(labels, min_size=1, max_size=4))
@@ -84,18 +73,6 @@ def test_a_diverged_model_is_still_logged(value: float) -> None:
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
-
-
-def items() -> list[bytes]:
-    layers = [np.full((2, 2, 3), 0.25), np.full((1, 2, 3), 0.5)]
-    statistic = Statistic("entropy", "meaning", True, [[0.1, None], [1]])
-    return encode("cross", ["a", None], ["b", "c", "d"], layers, [statistic], {"rollout": np.full((2, 3), 0.5)})
-
-
-def with_header(**changed: Any) -> bytes:
-    """A header with other values; None removes a key."""
-    header = {**json.loads(items()[0]), **changed}
-    return json.dumps({key: value for key, value in header.items() if value is not None or key == "version"}).encode()
 
 
 @pytest.mark.parametrize(
@@ -158,16 +135,16 @@ def test_a_damaged_header_is_refused() -> None:
 )
 def test_a_damaged_map_is_refused(change: Callable[[bytes], Any]) -> None:
     with pytest.raises(ValueError, match="this attention map is damaged"):
-        unpacked(change(items()[1]), (2, 2, 3))
+        list(unpacked_pieces(change(items()[1]), (2, 3, 4)))
 
 
 def test_a_bomb_is_not_unpacked() -> None:
     """A map takes no more memory than the shape in its header, which is limited."""
     bomb = gzip.compress(bytes(2**26))
     tracemalloc.start()
-    with pytest.raises(ValueError, match="does not hold the 12 weights"):
-        unpacked(bomb, (2, 2, 3))
+    with pytest.raises(ValueError, match="does not hold the 24 weights"):
+        list(unpacked_pieces(bomb, (2, 3, 4)))
     assert tracemalloc.get_traced_memory()[1] < 2**22, "a map of 64 MiB, packed into 64 KiB"
     tracemalloc.stop()
     with pytest.raises(ValueError, match="too large"):
-        unpacked(items()[1], (2**10, 2**10, 2**10))
+        list(unpacked_pieces(items()[1], (2**10, 2**10, 2**10)))

@@ -15,6 +15,7 @@ from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.images import RAMP
 from minitx.tensorboard.map_format import Statistic
+from web_pages import watched
 
 STEP = 1 / 255
 SOURCE, TARGET = ["der", "Hund", "rennt", "<eos>"], ["<bos>", "a", "dog"]
@@ -63,30 +64,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[tuple[Any, list[str]]]:
-    """A page without network, and the requests and errors that should not have been."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True)
-    context.set_offline(True)
-    page, troubles = context.new_page(), []
-    page.on("request", lambda one: one.url.startswith(("file:", "blob:", "data:")) or troubles.append(one.url))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
-    yield page, troubles
-    context.close()
-
-
 @pytest.fixture
-def opened(page: tuple[Any, list[str]]) -> Iterator[Opened]:
-    """Open a file; fail on requests and errors."""
+def opened(browser: Any) -> Iterator[Opened]:
+    """Open a file in a page without network."""
+    with watched(browser, "file:", "blob:", "data:", accept_downloads=True, offline=True) as page:
 
-    def open_file(path: Path, view: str = "") -> Maps:
-        page[0].goto("about:blank")  # so that another view of the same file is loaded, too
-        page[0].goto(f"{path.as_uri()}{view}")
-        return Maps(page[0], page[0])
+        def open_file(path: Path, view: str = "") -> Maps:
+            page.goto("about:blank")  # so that another view of the same file is loaded, too
+            page.goto(f"{path.as_uri()}{view}")
+            return Maps(page, page)
 
-    yield open_file
-    assert not page[1]
+        yield open_file
 
 
 def head(maps: AttentionMaps, kind: str, layer: int, number: int, example: int = 0) -> np.ndarray:
@@ -200,25 +188,22 @@ OVERLAPS = """() => {
 
 def test_no_element_covers_another_at_three_widths(opened: Opened, file: Path) -> None:
     page = opened(file).page
-    try:
-        for width in (1300, 800, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            for view in ("#kind=encoder", "#compare=true", "#item=1&head=1&query=1", "#item=1&compare=true&query=1"):
-                maps = opened(file, view)
-                assert page.evaluate(OVERLAPS) == [], (width, view)
-                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, view)
-            maps = opened(file)
-            maps.enlarge(1, 1)
-            eventually(maps.root, "document.activeElement.classList.contains('matrix')")
-            assert page.evaluate(
-                """() => {
-                    const bar = document.querySelector(".controls");
-                    const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
-                    return document.querySelector(".detail").getBoundingClientRect().top >= under;
-                }"""
-            ), "the opened head is below the bar"
-    finally:
-        page.set_viewport_size({"width": 1300, "height": 900})
+    for width in (1300, 800, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        for view in ("#kind=encoder", "#compare=true", "#item=1&head=1&query=1", "#item=1&compare=true&query=1"):
+            opened(file, view)
+            assert page.evaluate(OVERLAPS) == [], (width, view)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, view)
+        maps = opened(file)
+        maps.enlarge(1, 1)
+        eventually(maps.root, "document.activeElement.classList.contains('matrix')")
+        assert page.evaluate(
+            """() => {
+                const bar = document.querySelector(".controls");
+                const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
+                return document.querySelector(".detail").getBoundingClientRect().top >= under;
+            }"""
+        ), "the opened head is below the bar"
 
 
 FILLED = """() => {
@@ -235,18 +220,15 @@ def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, s
     runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, len(source), seed)) for seed in (1, 2)]
     runs[0].save_html(tmp_path / "maps.html", beside={"reversal/v12": runs[1]})
     page = opened(tmp_path / "maps.html").page
-    try:
-        for width in (1300, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            for view in ("", "#compare=true"):
-                opened(tmp_path / "maps.html", view)
-                assert page.evaluate(FILLED) > filled, (width, view)
-                assert page.evaluate(OVERLAPS) == [], (width, view)
-                names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
-                cut = f"{names}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
-                assert page.evaluate(cut) == [], (width, view)
-    finally:
-        page.set_viewport_size({"width": 1300, "height": 900})
+    for width in (1300, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        for view in ("", "#compare=true"):
+            opened(tmp_path / "maps.html", view)
+            assert page.evaluate(FILLED) > filled, (width, view)
+            assert page.evaluate(OVERLAPS) == [], (width, view)
+            names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
+            cut = f"{names}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+            assert page.evaluate(cut) == [], (width, view)
 
 
 def test_padding_is_hidden_by_default(opened: Opened, file: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reading import Board
+from reading import Board, items, layers, with_header
 from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -27,8 +27,6 @@ from minitx.tensorboard.map_format import (
     MAX_HEADER_BYTES,
     MAX_LABELS,
     MAX_MAPS,
-    Statistic,
-    encode,
     read_header,
     unpacked_pieces,
 )
@@ -36,17 +34,6 @@ from minitx.tensorboard.plugin_loader import STEPS, AttentionLoader
 from minitx.tensorboard.writer import add_maps
 
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
-
-
-def layers(seed: int = 1) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [rng.random((2, 3, 4)), rng.random((1, 3, 4))]
-
-
-def items(seed: int = 1, **labels: list[str | None]) -> list[bytes]:
-    statistic = Statistic("diagonal", "meaning", True, [[0.5, None], [1.0]])
-    sides = {"queries": ["a", "b", None], "keys": ["w", "x", "y", "z"], **labels}
-    return encode("cross", *sides.values(), layers(seed), [statistic], {"rollout": np.full((3, 4), 0.25)})
 
 
 def write(folder: Path, use: Callable[[SummaryWriter], None]) -> None:
@@ -64,33 +51,18 @@ def board(tmp_path: Path) -> Board:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_index_names_runs_tags_and_steps(tmp_path: Path) -> None:
-    def some(writer: SummaryWriter) -> None:
-        for step in (200, 1000, 1100):  # in the order of numbers, not of digits
-            add_maps(writer, "encoder/example_1", items(), step)
-        add_maps(writer, "cross/example_1", items(), 200)
-        writer.add_scalar("loss", 1.0, 5)
-
-    write(tmp_path / "one", some)
-    write(tmp_path / "a/b", lambda writer: add_maps(writer, "cross/x", items(), 0))
-    write(tmp_path / "without", lambda writer: writer.add_scalar("loss", 1.0, 5))
-    assert Board(tmp_path).runs == {
-        "a/b": {"cross/x": [0]},
-        "one": {"cross/example_1": [200], "encoder/example_1": [200, 1000, 1100]},
-    }
-
-
 def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
-    places = [(run, tag, step) for run in ("a", "b") for tag in ("cross/1", "cross/2") for step in (0, 5)]
-    for run in ("a", "b"):
-
-        def use(writer: SummaryWriter, run: str = run) -> None:
+    every_tag = ("cross/1", "cross/<b>\u202e\nשלום")
+    places = [(run, tag, step) for run in ("a", "b/c") for tag in every_tag for step in (200, 1000)]
+    for run in ("a", "b/c", "without"):
+        with SummaryWriter(str(tmp_path / run)) as writer:
+            writer.add_scalar("loss", 1.0, 5)
             for number, (other, tag, step) in enumerate(places):
                 if run == other:
                     add_maps(writer, tag, items(number), step)
-
-        write(tmp_path / run, use)
     board = Board(tmp_path)
+    tags = {tag: [200, 1000] for tag in every_tag}  # in the order of numbers, not of digits
+    assert board.runs == {"a": tags, "b/c": tags}
     for _ in range(2):  # from the files, then from the cache
         for number, (run, tag, step) in enumerate(places):
             assert board.json("/header", run=run, tag=tag, step=step) == json.loads(items(number)[0])
@@ -105,35 +77,6 @@ def test_a_map_is_sent_in_its_stored_bytes_or_unpacked(board: Board, gzipped: bo
     assert answer.headers.get("Content-Encoding") == ("gzip" if gzipped else None)
     assert answer.content_type == "application/octet-stream"
     assert answer.data == (items()[2] if gzipped else gzip.decompress(items()[2]))
-
-
-def test_odd_labels_and_names_arrive(tmp_path: Path) -> None:
-    texts = ["<script>alert(1)</script>", "\u202eשלום", "👩‍👩‍👧", "\ud800", "a\nb\0", "'\""]
-    tags = [f"cross/{text.encode(errors='replace').decode()}" for text in texts]  # a tag is UTF-8
-
-    def use(writer: SummaryWriter) -> None:
-        for text, tag in zip(texts, tags, strict=True):
-            add_maps(writer, tag, items(queries=[text, "b", None]), 3)
-
-    write(tmp_path / "one", use)
-    board = Board(tmp_path)
-    assert board.runs == {"one": {tag: [3] for tag in sorted(tags)}}
-    for text, tag in zip(texts, tags, strict=True):
-        answer = board.get("/header", gzipped=False, run="one", tag=tag, step=3)
-        assert answer.data.isascii()
-        assert json.loads(answer.data)["queries"][0] == text
-
-
-def test_new_steps_appear_during_training(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path / "one")) as writer:
-        board = Board(tmp_path)
-        for step in range(3):
-            add_maps(writer, "cross/example_1", items(step), step)
-            writer.flush()
-            board.reload()
-            assert board.runs == {"one": {"cross/example_1": [*range(step + 1)]}}
-            _, maps = board.maps(run="one", tag="cross/example_1", step=step)
-            assert np.abs(maps[0] - layers(step)[0]).max() <= 1 / 255
 
 
 def test_a_step_logged_twice_is_listed_once(tmp_path: Path) -> None:
@@ -159,19 +102,20 @@ def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.Monkey
     board.maps(**PLACE)
     read: list[str] = []
     real = plugin.AttentionPlugin._read
-    monkeypatch.setattr(
-        plugin.AttentionPlugin,
-        "_read",
-        lambda self, request, run, tag: read.append(tag) or real(self, request, run, tag),
-    )
+    monkeypatch.setattr(plugin.AttentionPlugin, "_read", lambda *given: read.append(given[-1]) or real(*given))
     assert board.runs
     board.maps(**PLACE)
     assert read == []
     with SummaryWriter(str(board.folder / "one"), filename_suffix=".2") as writer:
         add_maps(writer, "cross/example_2", items(), 3)
+        writer.flush()
+        board.reload()
+        assert len(board.runs["one"]) == 2
+        assert read == ["cross/example_2"]
+        add_maps(writer, "cross/example_1", items(), 4)
     board.reload()
-    assert len(board.runs["one"]) == 2
-    assert read == ["cross/example_2"]
+    board.maps(**{**PLACE, "step": 4})
+    assert read == ["cross/example_2", "cross/example_1"]
 
 
 # ---- bad requests ----------------------------------------------------------------------------------------------------
@@ -228,11 +172,8 @@ def strings(values: list[bytes], *shape: int) -> TensorProto:
     return TensorProto(dtype=DataType.DT_STRING, tensor_shape=shaped(*shape), string_val=values)
 
 
-def with_header(**changed: Any) -> list[bytes]:
-    first, *rest = items()
-    return [json.dumps({**json.loads(first), **changed}).encode(), *rest]
-
-
+HEADER, *MAPS = items()
+TOO_MANY = with_header(heads=[1] * MAX_MAPS, statistics=[], extras=["a"])
 FOREIGN: dict[str, tuple[TensorProto, str]] = {
     "floats": (TensorProto(dtype=DataType.DT_FLOAT, tensor_shape=shaped(4), float_val=[0.5] * 4), "no bytes"),
     "one string": (strings([b"x"]), "could not read"),
@@ -242,126 +183,87 @@ FOREIGN: dict[str, tuple[TensorProto, str]] = {
     "a negative size": (strings([b"x"], -3), "0 items"),
     "a huge size": (strings([b"x"], 10**12), "1000000000000 items"),
     "an unknown type": (TensorProto(dtype=99, tensor_shape=TensorShapeProto(dim=[{"size": 2}])), "could not read"),
-    "a damaged header": (strings(with_header(heads="many"), 4), "header of these attention maps is damaged"),
-    "too many labels": (strings(with_header(queries=[""] * (MAX_LABELS + 1)), 4), "header .* is damaged"),
-    "too many maps": (
-        strings(with_header(heads=[1] * MAX_MAPS, statistics=[], extras=["a"]), 4),
-        "header .* is damaged",
-    ),
-    "a large header": (strings(with_header(more=" " * MAX_HEADER_BYTES), 4), "header .* is too large"),
+    "a damaged header": (strings([with_header(heads="many"), *MAPS], 4), "header of these attention maps is damaged"),
+    "too many labels": (strings([with_header(queries=[""] * (MAX_LABELS + 1)), *MAPS], 4), "header .* is damaged"),
+    "too many maps": (strings([TOO_MANY, *MAPS], 4), "header .* is damaged"),
+    "a large header": (strings([with_header(more=" " * MAX_HEADER_BYTES), *MAPS], 4), "header .* is too large"),
 }
 
 
-def test_foreign_events_are_refused_and_break_nothing(tmp_path: Path) -> None:
-    def use(writer: SummaryWriter) -> None:
-        for name, (tensor, _) in FOREIGN.items():
-            writer._get_file_writer().add_summary(event(f"cross/{name}", tensor), 1)
+def test_foreign_events_are_refused_and_other_data_is_not_listed(tmp_path: Path) -> None:
+    others = [
+        event("cross/another plugin", strings(items(), 4), plugin="images"),
+        event("cross/another class", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
+        Summary(value=[Summary.Value(tag="cross/no tensor", simple_value=1.0)]),
+    ]
+    with SummaryWriter(str(tmp_path)) as writer:
+        for summary in [*others, *(event(f"cross/{name}", tensor) for name, (tensor, _) in FOREIGN.items())]:
+            writer._get_file_writer().add_summary(summary, 1)
         add_maps(writer, "cross/ours", items(), 1)
-
-    write(tmp_path, use)
     board = Board(tmp_path)
-    for name, (_, sentence) in FOREIGN.items():
-        place = {"run": ".", "tag": f"cross/{name}", "step": 1}
-        assert re.search(sentence, board.refusal("/header", **place)), name
+    sentences = {summary.value[0].tag: "no attention map" for summary in others}
+    assert not sentences.keys() & board.runs["."].keys()
+    sentences |= {f"cross/{name}": sentence for name, (_, sentence) in FOREIGN.items()}
+    for tag, sentence in sentences.items():
+        place = {"run": ".", "tag": tag, "step": 1}
+        assert re.search(sentence, board.refusal("/header", **place)), tag
         board.refusal("/map", **place, item=0)
     board.maps(run=".", tag="cross/ours", step=1)
 
 
-def test_other_data_is_not_listed(tmp_path: Path) -> None:
-    others = {
-        "another plugin": event("cross/plugin", strings(items(), 4), plugin="images"),
-        "another class": event("cross/class", strings(items(), 4), data_class=DataClass.DATA_CLASS_TENSOR),
-        "no tensor": Summary(value=[Summary.Value(tag="cross/tensor", simple_value=1.0)]),
-    }
-    write(tmp_path, lambda writer: [writer._get_file_writer().add_summary(one, 1) for one in others.values()])
-    board = Board(tmp_path)
-    assert board.runs == {}
-    for tag in ("cross/plugin", "cross/class", "cross/tensor"):
-        board.refusal("/header", run=".", tag=tag, step=1)
-
-
-UNFIT: list[tuple[Callable[[list[bytes]], list[bytes]], str]] = [
-    (lambda parts: parts[:2], "there are 2 items"),
-    (lambda parts: [parts[0], parts[1], parts[1], parts[3]], "map is damaged: it does not hold the 12 weights"),
-    (lambda parts: [*with_header(heads=[2])[:1], *parts[1:3]], "header of these attention maps is damaged"),
-    (
-        lambda parts: [*with_header(heads=[2], statistics=[], extras=[])[:1], *parts[1:]],
-        "item must be from 0 to below 1",
-    ),
-    (lambda parts: [*with_header(queries=["a"] * 2**15, keys=["b"] * 2**15)[:1], *parts[1:]], "too large"),
+UNFIT = [
+    ([HEADER, MAPS[0]], "there are 2 items"),
+    ([HEADER, MAPS[0], MAPS[0], MAPS[2]], "map is damaged: it does not hold the 12 weights"),
+    ([with_header(heads=[2]), *MAPS], "header of these attention maps is damaged"),
+    ([with_header(heads=[2], statistics=[], extras=[]), *MAPS], "item must be from 0 to below 1"),
+    ([with_header(queries=["a"] * 2**15, keys=["b"] * 2**15), *MAPS], "too large"),
 ]
 
 
 def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
-    def use(writer: SummaryWriter) -> None:
-        for step, (change, _) in enumerate(UNFIT):
-            add_maps(writer, "cross/x", change(items()), step)
-
-    write(tmp_path, use)
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step, (parts, _) in enumerate(UNFIT):
+            add_maps(writer, "cross/x", parts, step)
     board = Board(tmp_path)
     for step, (_, sentence) in enumerate(UNFIT):
         place = {"run": ".", "tag": "cross/x", "step": step}
         assert sentence in board.refusal("/map", **place, item=1)
         if "map is damaged" in sentence:
-            assert board.get("/map", **place, item=0).data == items()[1], "the others are shown"
+            assert board.get("/map", **place, item=0).data == MAPS[0], "the others are shown"
 
 
-def test_concurrent_requests_check_a_header_once_and_unpack_a_large_map_once_in_pieces(
+def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, checks, headers = 4096, [], []
+    size, checked, sent = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
-    parts = [*with_header(heads=[1, 1], statistics=[], extras=[], **labels)[:1], content, content]
+    parts = [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]
     write(tmp_path, lambda writer: add_maps(writer, "cross/x", parts, 1))
     board = Board(tmp_path)
-
-    def counted(*arguments: Any) -> Iterator[bytes]:
-        checks.append(arguments)
-        return unpacked_pieces(*arguments)
-
-    monkeypatch.setattr(plugin, "unpacked_pieces", counted)
-    monkeypatch.setattr(plugin, "read_header", lambda blob: headers.append(blob) or read_header(blob))
+    packed = plugin.AttentionPlugin._packed
+    monkeypatch.setattr(plugin.AttentionPlugin, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])
+    for name, check in (("unpacked_pieces", unpacked_pieces), ("read_header", read_header)):
+        monkeypatch.setattr(plugin, name, lambda *given, check=check: checked.append(check) or check(*given))
     tracemalloc.start()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(board.get, "/map", run=".", tag="cross/x", step=1, item=n % 2) for n in range(8)]
-        assert all(one.result().data == parts[1] for one in asked)
+        assert all(one.result().data == content for one in asked)
     assert tracemalloc.get_traced_memory()[1] < size**2, "less than one unpacked map"
     tracemalloc.stop()
-    assert (len(checks), len(headers)) == (1, 1)
+    assert checked == [read_header, unpacked_pieces]
+    assert len({id(one) for one in sent}) == 1
 
 
-def test_maps_are_kept_while_they_are_sent(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, checks, answer = [], [], plugin.AttentionPlugin._packed
-
-    def answered(*asked: Any) -> bytes:
-        sent.append(answer(*asked))
-        return sent[-1]
-
-    monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", 0)
-    monkeypatch.setattr(plugin, "unpacked_pieces", lambda *given: checks.append(1) or unpacked_pieces(*given))
-    monkeypatch.setattr(plugin.AttentionPlugin, "_packed", answered)
-    for item in (0, 1, 0, 1):
-        board.get("/map", **PLACE, item=item)
-    assert sent[0] is sent[2]
-    assert sent[1] is sent[3]
-    sent.clear()
-    for item in (2, 0):
-        board.get("/map", **PLACE, item=item)
-    assert len(checks) == 4, "those that have been sent were removed"
-
-
-def test_a_truncated_file_shows_its_complete_events(tmp_path: Path) -> None:
-    def use(writer: SummaryWriter) -> None:
-        for step in range(3):
-            add_maps(writer, "cross/x", items(step), step)
-
-    write(tmp_path, use)
-    (file,) = tmp_path.glob("events.*")
-    file.write_bytes(file.read_bytes()[:-20])
-    board = Board(tmp_path)
-    assert board.runs == {".": {"cross/x": [0, 1]}}
-    board.maps(run=".", tag="cross/x", step=1)
+def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[bytes] = []
+    monkeypatch.setattr(plugin, "unpacked_pieces", lambda *given: checked.append(given[0]) or unpacked_pieces(*given))
+    header, *maps = items()
+    header_and_two = 3 * plugin.ENTRY_BYTES + plugin.PARSED_BYTES * len(header) + sum(map(len, maps[:2]))
+    monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", header_and_two)
+    for item in (0, 1, 0, 2, 0, 1):
+        assert board.get("/map", **PLACE, item=item).data == maps[item]
+    assert checked == [maps[0], maps[1], maps[2], maps[1]]
 
 
 def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,25 +282,21 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def page(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
-    """A page with a file of each type, a folder, and a file outside."""
+def test_files_of_the_page_are_served_and_nothing_else(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "static"
     (folder / "below").mkdir(parents=True)
     for name in ("index.js", "style.css", "notes.txt", ".hidden.js", "below/inner.js"):
         (folder / name).write_text(f"// {name}")
     (tmp_path / "secret.js").write_text("secret")
     monkeypatch.setattr(plugin, "STATIC", folder)
-    return board
-
-
-def test_files_of_the_page_are_served_and_nothing_else(page: Board) -> None:
     for name, kind in (("index.js", "text/javascript"), ("style.css", "text/css")):
-        answer = page.get(f"/static/{name}", gzipped=False)
+        answer = board.get(f"/static/{name}", gzipped=False)
         assert (answer.status_code, answer.mimetype, answer.text) == (200, kind, f"// {name}")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     for name in OUTSIDE:
-        answer = page.get(f"/static/{name}", gzipped=False)
+        answer = board.get(f"/static/{name}", gzipped=False)
         assert answer.status_code == 404, name
         assert "secret" not in answer.text.replace(name, "").replace("secret.js", "")
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from predictors import built
+from web_pages import watched
 
 LENS = built("encoder_decoder").lens("0 2 6 6 1 3 0 1 2", "1 6 6 2 0 5 4 1 2")
 HOSTILE = "</script><script>window.hacked = 1</script>"
@@ -25,19 +26,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(params=[(1300, "light"), (800, "dark"), (390, "light")], ids=str)
 def page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
-    """A page without network; requests and errors fail the test."""
     width, scheme = request.param
-    context = browser.new_context(viewport={"width": width, "height": 850}, color_scheme=scheme)
-    context.set_offline(True)
-    page, troubles = context.new_page(), []
-    page.on("request", lambda one: one.url.startswith("file:") or troubles.append(one.url))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("console", lambda entry: entry.type == "error" and troubles.append(entry.text))
-    yield page
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables scroll sideways"
-    assert page.evaluate("window.hacked") is None
-    context.close()
-    assert not troubles
+    viewport = {"width": width, "height": 850}
+    with watched(browser, "file:", viewport=viewport, color_scheme=scheme, offline=True) as page:
+        yield page
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables scroll sideways"
+        assert page.evaluate("window.hacked") is None
 
 
 def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path]) -> None:
