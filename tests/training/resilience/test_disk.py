@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 import minitx
-from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.config.errors import RunFailed
 from minitx.tensorboard.events import EventFile
@@ -218,24 +216,6 @@ def test_events_that_cannot_be_written_are_bounded(tmp_path: Path, disk: FullDis
     disk.free()
     events.flush()
     assert events._size == 0
-
-
-def test_a_checkpoint_that_does_not_fit_is_an_oserror_and_leaves_nothing(tmp_path: Path) -> None:
-    """Torch wraps the error."""
-
-    class Full:
-        def write(self, contents: bytes) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def flush(self) -> None:
-            return None
-
-    with pytest.MonkeyPatch.context() as patch:
-        save = torch.save
-        patch.setattr(torch, "save", lambda contents, file: save(contents, Full()))
-        with pytest.raises(OSError, match="No space left"):
-            checkpoint.write({"weights": torch.zeros(1000)}, tmp_path / "last.ckpt")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_curves_of_a_run_whose_clock_is_set_back_stay_in_order(tmp_path: Path, monkeypatch: Any) -> None:
