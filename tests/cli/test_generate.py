@@ -2,18 +2,14 @@
 
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 import minitx
 from minitx.cli.main import COMMANDS, main
 from minitx.inference.predictor import Predictor
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -92,26 +88,6 @@ def test_a_line_of_input_a_line_of_output(
     assert refused("generate", answers) == "minitx: a text must be UTF-8, got '3 \\udcff'\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--stream", "--json"], "--stream shows one text"),
-        (["--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text"),
-        (["--num_beams", "two"], "--num_beams: invalid int value: 'two'"),
-        (["--num_beams", "2", "--early_stopping", "sometimes"], "early_stopping"),
-        (["--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
-        (["--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
-    ],
-    ids=str,
-)
-def test_bad_options(options: list[str], expected: str, answers: str, refused: Callable) -> None:
-    assert expected in refused("generate", answers, "3 1 4", *options)
-
-
-def test_an_empty_prompt(answers: str, refused: Callable) -> None:
-    assert "the prompt is empty" in refused("generate", answers, "  ", "--stream")
-
-
 @pytest.mark.parametrize(("word", "value"), [("true", True), ("false", False), ("never", "never")])
 def test_options_have_their_types(word: str, value: object) -> None:
     words = f"x.ckpt 3 --early_stopping {word} --length_penalty -0.5 --top_k=2 --stop a --stop=b 1".split()
@@ -165,21 +141,3 @@ def test_ctrl_c_keeps_the_text(
     assert stopped.value.code == 130
     expected = minitx.load(endless, "cpu").generate("abc", max_new_tokens=5)
     assert capsys.readouterr() == (f"abc{expected}\n", "")
-
-
-@pytest.mark.slow
-def test_a_closed_pipe(endless: str) -> None:
-    """As in minitx generate ... | head -1: no traceback, and it ends."""
-    words = [sys.executable, "-m", "minitx", "generate", endless, "abc", "--stream", "--max_new_tokens", "1000000000"]
-    with subprocess.Popen(
-        [*words, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    ) as talk:
-        assert talk.stdout is not None
-        assert talk.stderr is not None
-        assert talk.stdout.read(4) == b"abc" + minitx.load(endless, "cpu").generate("abc", max_new_tokens=1).encode()
-        talk.stdout.close()
-        try:
-            assert talk.wait(timeout=60) == 1
-        finally:
-            talk.kill()
-        assert talk.stderr.read() == b""
