@@ -42,26 +42,6 @@ def test_options_of_the_model_survive_a_run(trained: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "sentence"),
-    [
-        ({"position_ids": {"name": "randomized", "range": 40, "longest": 5}}, r"ids\.name randomized.* 6 .* 5$"),
-        (
-            {"position_ids": {"name": "offset", "largest": 5}, "position": {"name": "learned", "max_len": 10}},
-            r"position_ids\.name offset.*model\.position\.max_len.* 6 .* 5$",
-        ),
-        (
-            {"position_ids": {"name": "coupled"}, "position": {"name": "learned", "max_len": 6}},
-            r"position_ids\.name coupled.* 6 .* 5$",
-        ),
-        ({"position": {"name": "learned", "max_len": 5}}, r"model\.position\.max_len must be at least 6 .* got 5"),
-    ],
-)  # fmt: skip
-def test_too_few_ids_for_the_longest_sequence_are_refused(small: Any, model: dict, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        resolve(small(model=model))
-
-
-@pytest.mark.parametrize(
     "position_ids",
     [{"name": "randomized", "range": 40, "longest": 6}, {"name": "offset", "largest": 34}, {"name": "coupled"}],
 )

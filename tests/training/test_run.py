@@ -131,46 +131,6 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     assert len({*seeds}) == len(seeds) == 6
 
 
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        ({"model": {"vocab_size": 3}}, "model.vocab_size"),
-        ({"data": {"symbols": 3, "length": [1, 1]}}, "too few different examples to hold any out for test"),
-        ({"run": {"name": "../elsewhere"}}, "run.name"),
-        (
-            {"trainer": {"compile_mode": "reduce-overhead"}},
-            r"trainer\.compile_mode reduce-overhead needs trainer\.compile true, got auto",
-        ),
-        (
-            {"trainer": {"strategy": "fsdp2"}, "optimizer": {"name": "muon"}},
-            r"trainer\.strategy fsdp2 .* optimizer\.name must be adamw, got muon",
-        ),
-        (
-            {"trainer": {"compile": True, "compile_mode": "max-autotune", "accumulate_grad_batches": 4}},
-            r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4",
-        ),
-    ],
-)
-def test_bad_configs_are_refused_before_any_work(small: Any, tmp_path: Path, sections: Any, key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        train(small(**sections))
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("trainer", "sentence"),
-    [
-        ({"strategy": "fsdp2", "precision": "64-true"}, "trainer: .*64-true"),
-        ({"strategy": "dpp"}, r"trainer\.strategy: there is no strategy 'dpp'; did you mean ddp\?"),
-        ({"strategy": "ddp_fork"}, r"trainer\.strategy: there is no strategy 'ddp_fork'"),
-        ({"devices": "x"}, "trainer: .*devices.* should be an int > 0"),
-    ],
-)
-def test_what_lightning_cannot_do_is_refused_in_a_sentence(small: Any, trainer: Any, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        train(small(trainer=trainer))
-
-
 def test_a_folder_that_cannot_be_written(small: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     for folder in (tmp_path / "file", "zero\0byte"):

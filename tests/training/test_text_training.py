@@ -117,12 +117,6 @@ def test_masked_tokens_are_learnt(masked: Callable, cat: Path, folder: Path) -> 
     assert predictor.generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
 
 
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
-def test_other_architectures_are_refused_for_masked_text(masked: Callable, architecture: str) -> None:
-    with pytest.raises(ValueError, match=r"model\.architecture: .*encoder_only"):
-        resolve(masked(model={"architecture": architecture}))
-
-
 def test_a_run_opens_its_corpus_once(small: Any, cat: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, load = [], corpora.load
     monkeypatch.setattr(corpora, "load", lambda *given: opened.append(given) or load(*given))
@@ -130,8 +124,3 @@ def test_a_run_opens_its_corpus_once(small: Any, cat: Path, folder: Path, monkey
         train(small(data={"path": str(cat)}, trainer={"max_steps": steps}), **start)
         assert len(opened) == 1
         opened.clear()
-
-
-def test_running_text_has_no_prefix(small: Any, cat: Path) -> None:
-    with pytest.raises(ValueError, match=r"model\.prefix_lm needs questions and answers"):
-        resolve(small(data={"path": str(cat)}, model={"prefix_lm": True}))
