@@ -1,6 +1,7 @@
 """A disk that is full, a folder that is gone or read-only: reported once, training continues, nothing saved is lost."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -161,6 +162,18 @@ def test_a_folder_that_is_full_from_the_start_is_refused(tmp_path: Path, disk: F
     assert "cannot be written (No space left on device)" in capsys.readouterr().err
 
 
+class Short(io.FileIO):
+    """Takes seven bytes, and then no more."""
+
+    left = 7
+
+    def write(self, contents: Any) -> int:
+        if not self.left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left = 0
+        return super().write(contents[:7])
+
+
 def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
     """A write that fails within a record is resumed there; when the file is gone, the written half is dropped."""
     disk = TolerantFiles(tmp_path)
@@ -169,31 +182,11 @@ def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
     def add(step: int) -> None:
         events.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=step)]), step)
 
-    original = Path.open
-
-    class Short:
-        """Takes seven bytes, and then no more."""
-
-        def __init__(self, file: Any) -> None:
-            self.file, self.left = file, 7
-
-        def __enter__(self) -> "Short":
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            self.file.close()
-
-        def write(self, contents: bytes) -> int:
-            if not self.left:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            self.left = 0
-            return self.file.write(contents[:7])
-
     for removed in (False, True):
         add(1)
         add(2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "open", lambda self, *mode, **more: Short(original(self, *mode, **more)))
+            patch.setattr(Path, "open", lambda path, mode, buffering: Short(path, mode))
             events.flush()
         assert "events" in disk.failures
         if removed:
