@@ -49,21 +49,11 @@ def results(process: Trials) -> list[tuple[Any, Any]]:
     return [(part[0]["settings"], [row["seed"] for row in part]) for part in rows]
 
 
-def test_processes_share_the_points_of_a_grid(tmp_path: Path) -> None:
-    one, two = (Trials(GRID, str(tmp_path / "deep/study.journal")) for _ in range(2))
-    claimed = [claim(process) for process in (one, two, two, one)]
-    assert [(each.settings, each.seeds) for each in claimed] == POINTS
-    assert (one.claim(), one.ended()) == (None, 0)
-    for each in claimed:
-        finish(each)
-    assert (one.claim(), results(two)) == (None, POINTS)
-
-
 def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
     plan = planned("a=1..9", search=SearchOptions("tpe", 1), seeds=2)
-    lost, other = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
+    lost, other = (Trials(plan, str(tmp_path / "deep/study.journal")) for _ in range(2))
     killed = claim(lost)
     killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
     for seconds in (0, trials.STALE_SECONDS - 1, 1):

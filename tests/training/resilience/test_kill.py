@@ -16,10 +16,11 @@ import pytest
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config
 from minitx.training import api, run
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
+from tests.training.conftest import small_config
 from tests.training.interrupting import assert_same_run, start_process
 
 FAST_KILLS = 2
@@ -39,16 +40,14 @@ LONGEST_WAIT = 120.0
 
 def config(folder: Path, name: str, steps: int) -> Config:
     """A run that saves at every other step, and does hardly anything else."""
-    return config_from_dict({
-        "run": {"name": name, "folder": str(folder)},
-        "data": {"name": "reverse", "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
-        "model": {"d_model": 64, "n_heads": 2, "n_layers": 1, "dropout": 0.1},
-        "trainer": {
-            "max_steps": steps, "save_every_n_steps": 2, "val_every_n_steps": 15, "keep_every_n_steps": 40,
-            "accelerator": "cpu", "precision": "32-true",
-        },
-        "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2}},
-    })  # fmt: skip
+    return small_config(
+        folder,
+        run={"name": name, "folder": str(folder)},
+        data={"batch_size": 8, "validation_size": 8, "test_size": 8},
+        model={"d_model": 64, "dropout": 0.1},
+        trainer={"max_steps": steps, "val_every_n_steps": 15, "keep_every_n_steps": 40},
+        log={"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2}},
+    )
 
 
 def stamp(file: Path) -> int:
