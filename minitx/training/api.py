@@ -150,16 +150,14 @@ class AllExtras(run.RunExtras):
         for message in UNINFORMATIVE:
             warnings.filterwarnings("ignore", message)
         settings = config.trainer
-        wanted: list[Any] = [StopOnDivergence(config, files), *super().callbacks(config, files)]
+        wanted = [StopOnDivergence(config, files), *super().callbacks(config, files)]
         if settings.stop_when.metric is not None:
             from minitx.training.callbacks.stop_when import StopWhen
 
             self.stop = StopWhen(settings.stop_when)
             wanted.append(self.stop)  # before those that log after the last step
-        wanted += [
-            *([LogAttention(config.log.attention)] if "tensorboard" in config.log.to else []),
-            *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
-        ]
+        if "tensorboard" in config.log.to:
+            wanted += [LogAttention(config.log.attention), LogEmbeddings(config.log.embeddings)]
         if settings.strategy == "fsdp2":
             from minitx.training.sharding import GatherForValidation
 

@@ -3,7 +3,7 @@
 import itertools
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import OPEN_SECTIONS, AttentionLogConfig, Config, EmbeddingLogConfig, config_from_dict
 from minitx.config.training_sections import StopConfig
 from minitx.config.yaml_files import nested
+from minitx.training.start import flat
 from short_configs import config_from_words
 
 BASE = "run: {name: base, seed: 3}\nmodel: {d_model: 32}\noptimizer: {lr: 0.5, schedule: {warmup_steps: 7}}\n"
@@ -45,13 +46,9 @@ def file(tmp_path: Path) -> Callable[[Any], list[str]]:
     return write
 
 
-def as_words(values: Mapping[str, Any], section: str = "") -> list[str]:
+def as_words(values: dict[str, Any]) -> list[str]:
     """The same values on the command line, key by key."""
-    words: list[str] = []
-    for name, value in values.items():
-        key = f"{section}.{name}" if section else name
-        words += as_words(value, key) if isinstance(value, Mapping) else [f"--{key}", json.dumps(value)]
-    return words
+    return [word for key, value in flat(values).items() for word in (f"--{key}", json.dumps(value))]
 
 
 # ---- files and overrides ---------------------------------------------------------------------------------------------
@@ -96,7 +93,7 @@ def test_an_open_section_keeps_its_options_until_another_class_is_named(
     file: Callable, section: str, later: dict, expected: dict
 ) -> None:
     base = file(nested(section, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}))
-    words = as_words(later, section)
+    words = as_words(nested(section, later))
     joined = ["=".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]
     unrelated = file({"run": {"seed": 4}})
     for more in (file(nested(section, later)), words, joined, [*unrelated, *words]):
@@ -163,16 +160,6 @@ def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any
 def test_texts_stay_texts(file: Callable) -> None:
     config = parse("--run.name", "2024", "--run.init_from", "null", "--trainer.strategy=1e3")
     assert (config.run.name, config.run.init_from, config.trainer.strategy) == ("2024", None, "1e3")
-
-
-@pytest.mark.parametrize("words", [("a", "b", "--size", "3"), ("a", "--size", "3", "b"), ("--size=3", "a", "b")])
-def test_texts_stand_before_and_after_options(words: tuple[str, ...]) -> None:
-    parser = Parser()
-    parser.add_argument("first")
-    parser.add_argument("rest", nargs="*")
-    parser.add_argument("--size", type=int)
-    parsed = parser.parse_args(words)
-    assert (parsed.first, parsed.rest, parsed.size) == ("a", ["b"], 3)
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------

@@ -49,22 +49,6 @@ def test_json_lines_contain_the_texts(options: list[str], answers: str, printed:
             assert line["log_probability"] == pytest.approx(predictor.score(line["prompt"], line["text"]), abs=1e-3)
 
 
-def test_json_keeps_text_in_one_line_and_in_its_own_letters(endless: str, printed: Callable) -> None:
-    (text,) = printed(endless, "a\nb", "--max_new_tokens", "30", "--do_sample", "--seed", "1", "--json")
-    line = json.loads(text)
-    assert line["prompt"] == "a\nb"
-    assert "\n" in line["text"], "the test would show little"
-    assert (line["stopped"], len(line["ids"])) == ("length", 30)
-
-
-def test_a_text_is_printed_after_its_prompt(endless: str, printed: Callable) -> None:
-    words = [endless, "abc", "--max_new_tokens", "12"]
-    whole = "\n".join(printed(*words))
-    assert whole == "abc" + minitx.load(endless, "cpu").generate("abc", max_new_tokens=12)
-    assert "\n".join(printed(*words, "--stream")) == whole
-    assert json.loads(printed(*words, "--json")[0])["text"] == whole[3:]
-
-
 def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Callable) -> None:
     whole = minitx.load(endless, "cpu").generate("abc", max_new_tokens=40)
     letters = sorted({*whole} - {"\n", whole[0]})[:2]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.registry import LazyRegistry, build, check_fields, parameters, resolve, section_of
+from minitx.config.registry import build, check_fields, parameters, resolve, section_of
 from minitx.nn import POSITIONS
 from minitx.nn.positions import GIVEN
 
@@ -74,18 +74,6 @@ def test_a_mistake_is_one_sentence(section: dict[str, Any], sentence: str) -> No
     with pytest.raises(ConfigError) as caught:
         build(REGISTRY, section, "thing", d_model=8)
     assert str(caught.value) == sentence
-
-
-def test_a_lazy_registry_has_all_names_and_imports_on_demand() -> None:
-    registry = LazyRegistry({"far": "no.such.module"})
-    registry["near"] = Plain
-    assert [*registry] == ["far", "near"]
-    assert "far" in registry
-    assert registry.get("near") is registry["near"] is Plain
-    assert registry.get("nowhere") is None
-    for ask in (lambda: registry["far"], lambda: registry.get("far"), lambda: dict(registry)):
-        with pytest.raises(ModuleNotFoundError):
-            ask()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

@@ -28,6 +28,8 @@ MASKED = {"data": {"path": __file__, "name": "masked_text"}}
 LEARNED = {"name": "learned", "max_len": 6}
 REFUSED: list[tuple[Sections, str]] = [
     ({"run": {"name": "../elsewhere"}}, "run.name"),
+    ({"run": {"folder": __file__}}, r"run\.folder: .* cannot be written"),
+    ({"run": {"folder": "zero\0byte"}}, r"run\.folder: .* cannot be written"),
     ({"data": {"symbols": 3, "length": [1, 1]}}, "too few different examples to hold any out for test"),
     (model(vocab_size=3), "model.vocab_size"),
     (model(position={**LEARNED, "max_len": 5}), r"model\.position\.max_len must be at least 6 .* got 5"),

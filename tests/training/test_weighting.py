@@ -97,18 +97,6 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
     assert module.training_step(empty, 0).item() == 0.0
 
 
-def test_dropout_differs_for_each_batch_and_process(small: Any) -> None:
-    config, task, model, *_ = resolve(small())
-    module = TransformerModule(model, task, config)
-    drawn = []
-    for number, rank in [(0, 0), (1, 0), (0, 1), (0, 0)]:
-        module._trainer = SimpleNamespace(global_rank=rank)  # type: ignore[assignment]
-        module.reseed(number)
-        drawn.append(torch.rand(3).tolist())
-    assert drawn[0] == drawn[3]
-    assert len({*map(tuple, drawn)}) == 3
-
-
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
 def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monkeypatch: Any, architecture: str) -> None:
     _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
