@@ -102,5 +102,5 @@ def learning_rate_curve(config: Config) -> list[str]:
     return [
         f"learning rate ({config.optimizer.schedule.name}, peak {peak:g})",
         f"  {''.join(BARS[max(0, min(height, len(BARS) - 1))] for height in heights)}",
-        f"  step 1: {peak * curve[0]:.3g}{' ' * (len(curve) - 24)}step {steps:,}: {peak * curve[-1]:.3g}",
+        f"  step 1: {peak * curve[0]:.3g}{' ' * max(2, len(curve) - 24)}step {steps:,}: {peak * curve[-1]:.3g}",
     ]

@@ -15,6 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from minitx.cli.arguments import output
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
@@ -102,6 +103,12 @@ def test_bad_use_is_one_sentence(
     assert not any(tmp_path.iterdir()), "no work before the refusal"
 
 
+def test_checking_an_output_changes_no_link(tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to(tmp_path / "missing.png")
+    assert output(".png")(str(tmp_path / "link.png")) == tmp_path / "link.png"
+    assert [path.name for path in tmp_path.iterdir()] == ["link.png"]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
@@ -159,16 +166,6 @@ def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
     assert re.search(r"evaluating: (\d+) of \1 windows", err)
     assert "stride (tokens between overlapping windows)   8\n" in out
     assert "perplexity (per token)" in out
-
-
-def test_attend_writes_image_and_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.HTML")])
-    assert all(
-        f'"{kind}/example_1"' in (tmp_path / "maps.HTML").read_text() for kind in ("encoder", "decoder", "cross")
-    )
-    assert ": 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
-    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.png")])
-    assert Image.open(tmp_path / "maps.png").width > 50
 
 
 def test_describe_prints_and_plots_size_cost_positions_and_learning_rate(

@@ -107,6 +107,7 @@ def test_the_number_of_processes_and_the_strategy_change_no_weight(
         train(config(f"{strategy}_on", 2))
         two(config(f"{strategy}_on", 3, **spread), tmp_path, "resume")
         train(config(f"{strategy}_on", 4), resume=True)
+        assert len([*tmp_path.glob(f"runs/{strategy}/v*/events.*")]) == 1
         assert (tmp_path / f"runs/{strategy}/v0/projector_config.pbtxt").exists(), "computed by both"
         for name in (strategy, f"{strategy}_on"):
             found = state(tmp_path / f"runs/{name}/v0")["state_dict"]

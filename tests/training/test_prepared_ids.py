@@ -8,6 +8,9 @@ import torch
 import minitx
 from minitx.training.resolve import resolve
 
+OFFSET, RANDOMIZED = {"name": "offset", "largest": 3}, {"name": "randomized", "range": 40, "longest": 12}
+TABLE = {"name": "learned", "max_len": 40}
+
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
 def test_coupled_ids_take_their_boundaries_from_the_task(small: Any, trained: Any, architecture: str) -> None:
@@ -21,12 +24,6 @@ def test_coupled_ids_take_their_boundaries_from_the_task(small: Any, trained: An
     assert list(predictor.config.model.position_ids["after"]) == [special.bos, special.sep]
     assert torch.equal(predictor.model.decoder.position_ids.after, numbering.after)
     assert predictor.generate(["3 1", "5"])
-
-
-OFFSET, RANDOMIZED = {"name": "offset", "largest": 3}, {"name": "randomized", "range": 40, "longest": 12}
-
-
-TABLE = {"name": "learned", "max_len": 40}
 
 
 def test_options_of_the_model_survive_a_run(trained: Any) -> None:
