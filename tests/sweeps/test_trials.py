@@ -111,6 +111,7 @@ def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_fir
         for _ in range(3):
             process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by several processes at the same time
         claimed = claim(process)
+        other.study.enqueue_trial({}, {"run": 0, "rows": []})  # by one that has not read of this attempt
         assert other.claim() is None
         attempts.append((claimed.settings, len(claimed.rows)))
         if not grid and not claimed.rows:

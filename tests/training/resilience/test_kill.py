@@ -23,7 +23,6 @@ from minitx.training.module import TransformerModule
 from tests.training.conftest import small_config
 from tests.training.interrupting import assert_same_run, start_process
 
-FAST_KILLS = 2
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "0"))
 POINTS: dict[str, tuple[Any, str, int]] = {
@@ -137,15 +136,13 @@ def kill_runs(folder: Path, kills: int, seed: int, steps: int, point: str = "ran
     return killed, torn
 
 
-def test_a_few_kills(tmp_path: Path) -> None:
-    assert kill_runs(tmp_path, FAST_KILLS, seed=0, steps=26)[0] == FAST_KILLS
+MANY = [("random", KILLS // 2, 120), *((point, KILLS // 12, 40) for point in POINTS), ("SIGHUP", KILLS // 3, 40)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "share", "steps"), [("random", 2, 120), *((point, 12, 40) for point in POINTS), ("SIGHUP", 3, 40)]
+    ("point", "kills", "steps"), [("random", 2, 26), *(pytest.param(*words, marks=pytest.mark.slow) for words in MANY)]
 )
-def test_many_kills(tmp_path: Path, point: str, share: int, steps: int, capsys: pytest.CaptureFixture[str]) -> None:
-    killed, torn = kill_runs(tmp_path, KILLS // share, SEED, steps, point)
-    with capsys.disabled():
-        print(f"\n{point}: {killed} kills, {torn} of them in the middle of a write")
+def test_killed_runs_are_the_undisturbed_run(tmp_path: Path, point: str, kills: int, steps: int) -> None:
+    killed, torn = kill_runs(tmp_path, kills, SEED, steps, point)
+    print(f"{point}: {killed} kills, {torn} of them in the middle of a write")
+    assert killed == kills
