@@ -145,7 +145,7 @@ def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, tmp_path: Path) -> None:
-    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=SearchOptions(search, 5), seeds=1)
+    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", "ema=0.999951..0.99999", search=SearchOptions(search, 5))
     found = []
     for name in ("one", "two"):
         process = Trials(plan, str(tmp_path / name))
@@ -154,10 +154,11 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
             found.append(tuple(claimed.settings.items()))
     assert found[:5] == found[5:]
     assert len({*found}) == 5
-    for (_, rate), (_, layers), (_, position) in found:
+    for (_, rate), (_, layers), (_, position), (_, ema) in found:
         assert 1e-4 <= float(rate) <= 1e-2
         assert int(layers) in range(2, 6)
         assert position in ("rope", "none")
+        assert 0.999951 <= float(ema) <= 0.99999, "four digits would leave the range"
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
     longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))
     assert [claimed is None for claimed in (longer.claim(), longer.claim(), longer.claim())] == [False, False, True]
