@@ -113,6 +113,9 @@ def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
     alone = [*filled(predictor, [*prompt[:2], 8, *prompt[3:]], {})][1]
     torch.testing.assert_close(logits_of(other), logits_of(alone), atol=1e-4, rtol=1e-4)
     assert logits_of(other).tolist() != logits_of(steps[1]).tolist()
+    _, one, two, _ = filled(predictor, prompt, {1: 9, 0: 8})  # each reads the other
+    torch.testing.assert_close(logits_of(one), logits_of([*filled(predictor, prompt, {1: 9})][1]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_of(two), logits_of(other), atol=1e-4, rtol=1e-4)
 
 
 def test_the_distribution_of_a_large_vocabulary_keeps_its_sum() -> None:

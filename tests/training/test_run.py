@@ -201,8 +201,7 @@ def test_the_environment_of_a_launcher_without_one(
 def test_the_best_has_the_most_exact_matches_and_then_the_lowest_loss(
     small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of two that are equal."""
-    original, figures = Scores.means, iter([(0.499, 0.01), (0.5, 3.0), (0.5, 2.0), (0.5, 2.0)])
+    original, figures = Scores.means, iter([(0.499, 0.01), (0.5, 3.0), (0.5, 2.0), (0.5, 2.5)])
 
     def means(self: Scores) -> dict[str, float]:
         exact, loss = next(figures, (None, 0.0))
