@@ -34,7 +34,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
         except OSError as error:
             raise ArgumentTypeError(f"{path} cannot be written ({error.strerror})") from None
         if not existed:
-            path.unlink()
+            path.resolve().unlink()  # of a link to a missing file, that file
         return path
 
     return check

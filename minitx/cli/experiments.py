@@ -47,8 +47,7 @@ def _report_unwritten(outcome: str) -> None:
     """Raise RunFailed if a line of print_line could not be written."""
     from minitx.training.folder import unwritten
 
-    error = unwritten.pop() if unwritten else BrokenPipeError()
-    if not isinstance(error, BrokenPipeError):
+    if unwritten and not isinstance(error := unwritten.pop(), BrokenPipeError):
         raise RunFailed(f"standard output cannot be written ({error.strerror}); {outcome}")
 
 

@@ -116,7 +116,10 @@ def _suggested(trial: optuna.Trial, key: str, values: list[str] | Range) -> str:
         return str(trial.suggest_categorical(key, values))
     if values.integer:
         return str(trial.suggest_int(key, int(values.low), int(values.high), log=values.logarithmic))
-    return f"{trial.suggest_float(key, float(values.low), float(values.high), log=values.logarithmic):.4g}"
+    low, high = float(values.low), float(values.high)
+    value = trial.suggest_float(key, low, high, log=values.logarithmic)
+    text = f"{value:.4g}"  # which may be rounded out of the range
+    return text if low <= float(text) <= high else repr(value)
 
 
 class Trials:

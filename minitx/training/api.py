@@ -139,9 +139,11 @@ class AllExtras(run.RunExtras):
         return [*_start_notes(run), *run.task.notes]
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
+        from minitx.training.callbacks.average_weights import AverageWeights
         from minitx.training.callbacks.log_attention import LogAttention
         from minitx.training.callbacks.log_embeddings import LogEmbeddings
         from minitx.training.callbacks.profiling import ProfileSteps
+        from minitx.training.callbacks.stop_when import StopWhen
         from minitx.training.choices.auto_compile import AutoCompile
         from minitx.training.resilience.divergence import StopOnDivergence
         from minitx.training.resilience.signals import StopOnSignal
@@ -152,14 +154,10 @@ class AllExtras(run.RunExtras):
         settings = config.trainer
         wanted: list[Any] = [StopOnDivergence(config, files), *super().callbacks(config, files)]
         if settings.stop_when.metric is not None:
-            from minitx.training.callbacks.stop_when import StopWhen
-
             self.stop = StopWhen(settings.stop_when)
             wanted.append(self.stop)  # before those that log after the last step
-        wanted += [
-            *([LogAttention(config.log.attention)] if "tensorboard" in config.log.to else []),
-            *([LogEmbeddings(config.log.embeddings)] if "tensorboard" in config.log.to else []),
-        ]
+        if "tensorboard" in config.log.to:
+            wanted += [LogAttention(config.log.attention), LogEmbeddings(config.log.embeddings)]
         if settings.strategy == "fsdp2":
             from minitx.training.sharding import GatherForValidation
 
@@ -169,8 +167,6 @@ class AllExtras(run.RunExtras):
         elif settings.compile == "auto":
             wanted.append(AutoCompile())
         if settings.ema:
-            from minitx.training.callbacks.average_weights import AverageWeights
-
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
         self.signals = StopOnSignal(files)
         return [*wanted, self.signals, *self.added]

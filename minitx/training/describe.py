@@ -99,10 +99,10 @@ def learning_rate_curve(config: Config) -> list[str]:
     steps = config.trainer.max_steps
     shown = torch.linspace(0, steps - 1, min(WIDTH, steps)).long().tolist()
     curve = [*map(schedule(config.optimizer.schedule, steps), shown)]  # ratios to the peak
-    heights = [round(ratio * (len(BARS) - 1)) for ratio in curve]
+    bars = "".join(BARS[round(ratio * (len(BARS) - 1))] for ratio in curve)
     peak = config.optimizer.lr
     return [
         f"learning rate ({config.optimizer.schedule.name}, peak {peak:g})",
-        f"  {''.join(BARS[max(0, min(height, len(BARS) - 1))] for height in heights)}",
-        f"  step 1: {peak * curve[0]:.3g}{' ' * (len(curve) - 24)}step {steps:,}: {peak * curve[-1]:.3g}",
+        f"  {bars}",
+        f"  step 1: {peak * curve[0]:.3g}{' ' * max(2, len(curve) - 24)}step {steps:,}: {peak * curve[-1]:.3g}",
     ]

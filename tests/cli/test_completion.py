@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,3 @@ def test_a_script_that_its_shell_can_read(shell: str, scripts: Path) -> None:
     assert all(command in text for command in COMMANDS)
     if shutil.which(shell) and shell != "tcsh":  # tcsh cannot check without running
         subprocess.run([shell, "-n", f"minitx.{shell}"], cwd=scripts, check=True)
-
-
-def test_an_unknown_shell(refused: Callable) -> None:
-    assert "argument shell: invalid choice: 'cmd.exe'" in refused("completion", "cmd.exe")

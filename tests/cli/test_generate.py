@@ -2,18 +2,14 @@
 
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 import minitx
 from minitx.cli.main import COMMANDS, main
 from minitx.inference.predictor import Predictor
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -53,22 +49,6 @@ def test_json_lines_contain_the_texts(options: list[str], answers: str, printed:
             assert line["log_probability"] == pytest.approx(predictor.score(line["prompt"], line["text"]), abs=1e-3)
 
 
-def test_json_keeps_text_in_one_line_and_in_its_own_letters(endless: str, printed: Callable) -> None:
-    (text,) = printed(endless, "a\nb", "--max_new_tokens", "30", "--do_sample", "--seed", "1", "--json")
-    line = json.loads(text)
-    assert line["prompt"] == "a\nb"
-    assert "\n" in line["text"], "the test would show little"
-    assert (line["stopped"], len(line["ids"])) == ("length", 30)
-
-
-def test_a_text_is_printed_after_its_prompt(endless: str, printed: Callable) -> None:
-    words = [endless, "abc", "--max_new_tokens", "12"]
-    whole = "\n".join(printed(*words))
-    assert whole == "abc" + minitx.load(endless, "cpu").generate("abc", max_new_tokens=12)
-    assert "\n".join(printed(*words, "--stream")) == whole
-    assert json.loads(printed(*words, "--json")[0])["text"] == whole[3:]
-
-
 def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Callable) -> None:
     whole = minitx.load(endless, "cpu").generate("abc", max_new_tokens=40)
     letters = sorted({*whole} - {"\n", whole[0]})[:2]
@@ -90,26 +70,6 @@ def test_a_line_of_input_a_line_of_output(
     assert printed(answers) == [""]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 \xff\n"), encoding="utf-8"))
     assert refused("generate", answers) == "minitx: a text must be UTF-8, got '3 \\udcff'\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--stream", "--json"], "--stream shows one text"),
-        (["--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text"),
-        (["--num_beams", "two"], "--num_beams: invalid int value: 'two'"),
-        (["--num_beams", "2", "--early_stopping", "sometimes"], "early_stopping"),
-        (["--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
-        (["--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
-    ],
-    ids=str,
-)
-def test_bad_options(options: list[str], expected: str, answers: str, refused: Callable) -> None:
-    assert expected in refused("generate", answers, "3 1 4", *options)
-
-
-def test_an_empty_prompt(answers: str, refused: Callable) -> None:
-    assert "the prompt is empty" in refused("generate", answers, "  ", "--stream")
 
 
 @pytest.mark.parametrize(("word", "value"), [("true", True), ("false", False), ("never", "never")])
@@ -165,21 +125,3 @@ def test_ctrl_c_keeps_the_text(
     assert stopped.value.code == 130
     expected = minitx.load(endless, "cpu").generate("abc", max_new_tokens=5)
     assert capsys.readouterr() == (f"abc{expected}\n", "")
-
-
-@pytest.mark.slow
-def test_a_closed_pipe(endless: str) -> None:
-    """As in minitx generate ... | head -1: no traceback, and it ends."""
-    words = [sys.executable, "-m", "minitx", "generate", endless, "abc", "--stream", "--max_new_tokens", "1000000000"]
-    with subprocess.Popen(
-        [*words, "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    ) as talk:
-        assert talk.stdout is not None
-        assert talk.stderr is not None
-        assert talk.stdout.read(4) == b"abc" + minitx.load(endless, "cpu").generate("abc", max_new_tokens=1).encode()
-        talk.stdout.close()
-        try:
-            assert talk.wait(timeout=60) == 1
-        finally:
-            talk.kill()
-        assert talk.stderr.read() == b""

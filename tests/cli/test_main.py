@@ -15,6 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from minitx.cli.arguments import output
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
@@ -24,30 +25,6 @@ from tests.training.interrupting import FORK
 
 ROOT = Path(__file__).parents[2]
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (["--model.position.bas", "3"], "did you mean model.position.base?"),
-        (["--model.position", "{name: learned, max_len: 9}"], "model.position.max_len must be at least"),
-        (["--run.name", "a/b"], "run.name must be a plain folder name"),
-        (["--run.name=--"], "--run.name must not be --"),
-        (["--run.folder", __file__], "run.folder"),
-        (["--run.folder", "~nosuchuser/runs"], "run.folder: there is no home folder for ~nosuchuser/runs"),
-        (["--config", "~nosuchuser/a.yaml"], "--config: there is no home folder for ~nosuchuser/a.yaml"),
-        (["--config", "shakespeare", "--data.path", "~nosuchuser/a"], "data.path: there is no home folder for"),
-        (["--config", "shakespeare", "--data.path", "none.txt"], "there is no file"),
-        (
-            ["--config", "shakespeare", "--data.path", "data/x.txt"],
-            "no file data/x.txt (data/README.md describes where",
-        ),
-        (["--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md describes where"),
-    ],
-)
-def test_bad_settings(overrides: list[str], expected: str, tmp_path: Path, refused: Callable) -> None:
-    assert expected in refused("train", *REVERSE, "--run.folder", str(tmp_path / "runs"), *overrides)
-    assert not (tmp_path / "runs").exists(), "no work before the refusal"
 
 
 def test_a_gpu_that_is_not_there_is_refused_at_once(
@@ -67,41 +44,69 @@ def test_a_prompt_beyond_the_trained_length_gets_one_note(run: Path, capsys: pyt
     assert capsys.readouterr().err == note
 
 
-@pytest.mark.parametrize("command", ["generate", "evaluate", "attend"])
-def test_a_file_that_is_no_checkpoint(command: str, tmp_path: Path, refused: Callable) -> None:
-    """Whatever the damage: tests/checkpoints and tests/fuzz."""
-    (tmp_path / "text.ckpt").write_text("hello")
-    words = [] if command == "evaluate" else ["1"]
-    assert "damaged, or not a minitx checkpoint" in refused(command, str(tmp_path / "text.ckpt"), *words)
-    assert "there is no checkpoint" in refused(command, str(tmp_path / "missing.ckpt"), *words)
+TRAIN = ["train", *REVERSE]
+TEXT = ["train", "--config", "shakespeare"]
+ANSWER = ["generate", "RUN", "3 1 4"]
+BAD_USE = [
+    (["trian"], "did you mean train?"),
+    (["train"], "nothing to train on"),
+    ([*TRAIN, "--model.position.bas", "3"], "did you mean model.position.base?"),
+    ([*TRAIN, "--model.position", "{name: learned, max_len: 9}"], "model.position.max_len must be at least"),
+    ([*TRAIN, "--run.name", "a/b"], "run.name must be a plain folder name"),
+    ([*TRAIN, "--run.name=--"], "--run.name must not be --"),
+    ([*TRAIN, "--run.folder", __file__], "run.folder"),
+    ([*TRAIN, "--run.folder", "~nosuchuser/runs"], "run.folder: there is no home folder for ~nosuchuser/runs"),
+    ([*TRAIN, "--config", "~nosuchuser/a.yaml"], "--config: there is no home folder for ~nosuchuser/a.yaml"),
+    ([*TRAIN, "--init_from", "a" * 5000], "cannot be read or written (File name too long)"),
+    ([*TEXT, "--data.path", "~nosuchuser/a"], "data.path: there is no home folder for"),
+    ([*TEXT, "--data.path", "none.txt"], "there is no file"),
+    ([*TEXT, "--data.path", "data/x.txt"], "no file data/x.txt (data/README.md describes where"),
+    (["train", "--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md describes"),
+    (["describe", *REVERSE, "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
+    (["generate"], "required: checkpoint"),
+    (["generate", __file__, "1"], "damaged, or not a minitx checkpoint"),  # whatever the damage: tests/fuzz
+    (["generate", "missing.ckpt", "1"], "there is no checkpoint"),
+    (["generate", "RUN", "3 1 x"], "'x' is not in the tokenizer's alphabet, which is: 0 1 2 3 4 5 6 7 8 9"),
+    (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
+    (["generate", "RUN", "  ", "--stream"], "the prompt is empty"),
+    (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),
+    ([*ANSWER, "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
+    ([*ANSWER, "--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
+    ([*ANSWER, "--stream", "--json"], "--stream shows one text"),
+    ([*ANSWER, "--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text"),
+    ([*ANSWER, "--num_beams", "two"], "--num_beams: invalid int value: 'two'"),
+    ([*ANSWER, "--num_beams", "2", "--early_stopping", "sometimes"], "early_stopping"),
+    ([*ANSWER, "--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
+    (["evaluate", "RUN", "--lengths", "5:1"], "--lengths must be FROM:TO"),
+    (["evaluate", "RUN", "--plot", "a.png"], "--plot needs --lengths FROM:TO"),
+    (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
+    (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
+    (["attend", "RUN", "1 2", "--logdir", __file__], "test_main.py cannot be written"),
+    (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
+    (["lens", "RUN", "3 x"], "'x' is not in the tokenizer's alphabet"),
+    (["lens", "RUN", "3 1", "--out", "lens.txt"], "--out: must end in .html, .png, .pdf, .svg, got lens.txt"),
+    (["patch", "RUN", "3 1", "3 1 4"], "must have the same number of tokens"),
+    (["ablate", "RUN", "--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
+    (["ablate", "RUN", "--parts", "ffn", "--out", "heads.png"], "--out plots heads, and --parts ffn has none"),
+    (["ablate", "RUN", "--by", "resample", "--examples", "1"], "--examples must be at least 2, got 1"),
+    (["ablate", "RUN", "--split", "training"], "--split must be test or validation, got training"),
+    (["completion", "cmd.exe"], "argument shell: invalid choice: 'cmd.exe'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["generate", "RUN", "3 1 x"], "'x' is not in the tokenizer's alphabet, which is: 0 1 2 3 4 5 6 7 8 9"),
-        (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
-        (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
-        (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
-        (["attend", "RUN", "1 2", "--logdir", __file__], "test_main.py cannot be written"),
-        (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
-        (["evaluate", "RUN", "--lengths", "5:1"], "--lengths must be FROM:TO"),
-        (["evaluate", "RUN", "--plot", "a.png"], "--plot needs --lengths FROM:TO"),
-        (["describe", *REVERSE, "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
-        (["trian"], "did you mean train?"),
-        (["train"], "nothing to train on"),
-        (["train", *REVERSE, "--init_from", "a" * 5000], "cannot be read or written (File name too long)"),
-        (["generate"], "required: checkpoint"),
-        (["generate", "RUN", "3 1", "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
-        (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),
-    ],
-)
-def test_bad_use(
+@pytest.mark.parametrize(("words", "expected"), BAD_USE)
+def test_bad_use_is_one_sentence(
     words: list[str], expected: str, run: Path, tmp_path: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert expected in refused(*(str(run) if word == "RUN" else word for word in words))
-    assert not any(tmp_path.iterdir()), "no file before the refusal"
+    assert not any(tmp_path.iterdir()), "no work before the refusal"
+
+
+def test_checking_an_output_changes_no_link(tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to(tmp_path / "missing.png")
+    assert output(".png")(str(tmp_path / "link.png")) == tmp_path / "link.png"
+    assert [path.name for path in tmp_path.iterdir()] == ["link.png"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -161,16 +166,6 @@ def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
     assert re.search(r"evaluating: (\d+) of \1 windows", err)
     assert "stride (tokens between overlapping windows)   8\n" in out
     assert "perplexity (per token)" in out
-
-
-def test_attend_writes_image_and_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.HTML")])
-    assert all(
-        f'"{kind}/example_1"' in (tmp_path / "maps.HTML").read_text() for kind in ("encoder", "decoder", "cross")
-    )
-    assert ": 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
-    main(["attend", str(run), "3 1 4", "--out", str(tmp_path / "maps.png")])
-    assert Image.open(tmp_path / "maps.png").width > 50
 
 
 def test_describe_prints_and_plots_size_cost_positions_and_learning_rate(

@@ -1,7 +1,6 @@
 """Open sections: a registered name and the options of its class, checked as typed sections are."""
 
 import copy
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.registry import LazyRegistry, build, check_fields, parameters, resolve, section_of
-from minitx.config.schema import Config, ModelConfig, config_from_dict
-from minitx.nn import POSITION_IDS, POSITIONS
+from minitx.config.registry import build, check_fields, parameters, resolve, section_of
+from minitx.nn import POSITIONS
 from minitx.nn.positions import GIVEN
 
 
@@ -76,26 +74,6 @@ def test_a_mistake_is_one_sentence(section: dict[str, Any], sentence: str) -> No
     with pytest.raises(ConfigError) as caught:
         build(REGISTRY, section, "thing", d_model=8)
     assert str(caught.value) == sentence
-
-
-@pytest.mark.parametrize("name", POSITION_IDS)
-def test_resolved_options_survive_json(name: str) -> None:
-    section = resolve(POSITION_IDS, {"name": name}, "model.position_ids", ("causal",))
-    config = Config(model=ModelConfig(position_ids=section))
-    again = config_from_dict(json.loads(json.dumps(config.to_dict()))).model.position_ids
-    assert resolve(POSITION_IDS, again, "model.position_ids", ("causal",)) == section
-
-
-def test_a_lazy_registry_has_all_names_and_imports_on_demand() -> None:
-    registry = LazyRegistry({"far": "no.such.module"})
-    registry["near"] = Plain
-    assert [*registry] == ["far", "near"]
-    assert "far" in registry
-    assert registry.get("near") is registry["near"] is Plain
-    assert registry.get("nowhere") is None
-    for ask in (lambda: registry["far"], lambda: registry.get("far"), lambda: dict(registry)):
-        with pytest.raises(ModuleNotFoundError):
-            ask()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

@@ -49,21 +49,11 @@ def results(process: Trials) -> list[tuple[Any, Any]]:
     return [(part[0]["settings"], [row["seed"] for row in part]) for part in rows]
 
 
-def test_processes_share_the_points_of_a_grid(tmp_path: Path) -> None:
-    one, two = (Trials(GRID, str(tmp_path / "deep/study.journal")) for _ in range(2))
-    claimed = [claim(process) for process in (one, two, two, one)]
-    assert [(each.settings, each.seeds) for each in claimed] == POINTS
-    assert (one.claim(), one.ended()) == (None, 0)
-    for each in claimed:
-        finish(each)
-    assert (one.claim(), results(two)) == (None, POINTS)
-
-
 def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
     plan = planned("a=1..9", search=SearchOptions("tpe", 1), seeds=2)
-    lost, other = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
+    lost, other = (Trials(plan, str(tmp_path / "deep/study.journal")) for _ in range(2))
     killed = claim(lost)
     killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
     for seconds in (0, trials.STALE_SECONDS - 1, 1):
@@ -121,6 +111,7 @@ def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_fir
         for _ in range(3):
             process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by several processes at the same time
         claimed = claim(process)
+        other.study.enqueue_trial({}, {"run": 0, "rows": []})  # by one that has not read of this attempt
         assert other.claim() is None
         attempts.append((claimed.settings, len(claimed.rows)))
         if not grid and not claimed.rows:
@@ -154,7 +145,7 @@ def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, tmp_path: Path) -> None:
-    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", search=SearchOptions(search, 5), seeds=1)
+    plan = planned("lr=1e-4..1e-2", "n=2..5", "p=rope,none", "ema=0.999951..0.99999", search=SearchOptions(search, 5))
     found = []
     for name in ("one", "two"):
         process = Trials(plan, str(tmp_path / name))
@@ -163,10 +154,11 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
             found.append(tuple(claimed.settings.items()))
     assert found[:5] == found[5:]
     assert len({*found}) == 5
-    for (_, rate), (_, layers), (_, position) in found:
+    for (_, rate), (_, layers), (_, position), (_, ema) in found:
         assert 1e-4 <= float(rate) <= 1e-2
         assert int(layers) in range(2, 6)
         assert position in ("rope", "none")
+        assert 0.999951 <= float(ema) <= 0.99999, "four digits would leave the range"
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
     longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))
     assert [claimed is None for claimed in (longer.claim(), longer.claim(), longer.claim())] == [False, False, True]

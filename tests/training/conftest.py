@@ -13,7 +13,7 @@ from minitx.config.schema import Config, config_from_dict
 from minitx.training.api import train_config as train
 
 
-def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
+def small_values(folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     """Reversal of up to 5 of 6 symbols, or the text at data.path, with `sections` on top; logs no attention."""
     plain: dict[str, Any] = {
         "run": {"name": "small", "folder": str(folder / "runs")},
@@ -32,7 +32,12 @@ def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
     if "path" in sections.get("data", {}):
         plain["data"] = {"name": "text", "block": 24, "batch_size": 8, "validation_size": 20}
         plain["model"]["architecture"] = "decoder_only"
-    return config_from_dict(plain | {section: plain[section] | values for section, values in sections.items()})
+    return plain | {section: plain[section] | values for section, values in sections.items()}
+
+
+def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
+    """The Config of small_values."""
+    return config_from_dict(small_values(folder, **sections))
 
 
 @pytest.fixture

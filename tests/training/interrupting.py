@@ -68,19 +68,36 @@ def acting(acts: dict[int, Callable[[], object]], hook: str = "training_step") -
         yield
 
 
-def break_off(config: Config | Mapping[str, Any], step: int, hook: str = "training_step") -> None:
-    """Train until the process "dies" before a hook of the module after `step` steps."""
+@contextmanager
+def killed(step: int, hook: str = "training_step") -> Iterator[None]:
+    """Let this process "die" before a hook of the module after `step` steps."""
 
     def die() -> None:
         raise Killed
 
     with acting({step: die}, hook), pytest.raises(Killed):
+        yield
+
+
+def break_off(config: Config | Mapping[str, Any], step: int, hook: str = "training_step") -> None:
+    """Train until the process "dies"."""
+    with killed(step, hook):
         train(config)
 
 
 def signalled(step: int, number: int, hook: str = "training_step") -> AbstractContextManager[None]:
     """Send this process a signal before a hook of the module after `step` steps."""
     return acting({step: lambda: os.kill(os.getpid(), number)}, hook)
+
+
+@contextmanager
+def stopped(step: int, number: int, hook: str = "training_step") -> Iterator[None]:
+    """Stop a run by a signal; its handlers are those of before."""
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    with signalled(step, number, hook), pytest.raises(SystemExit) as stop:
+        yield
+    assert stop.value.code == 128 + number
+    assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def state(folder: Path, name: str = "last") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 import minitx
@@ -29,11 +28,3 @@ def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:
     longer = {**SHORT, "run.folder": str(tmp_path / "python"), "trainer.max_steps": 5}
     assert minitx.train("reverse", longer, resume=True)["steps"] == 5
     assert [path.name for path in (tmp_path / "python/reverse").iterdir()] == ["v0"]
-
-
-def test_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"did you mean model\.d_model\?"):
-        minitx.train("reverse", {"model.d_modl": 3, "run.folder": str(tmp_path)})
-    with pytest.raises(ValueError, match=r"did you mean reverse\?"):
-        minitx.train("revers")
-    assert not list(tmp_path.iterdir())

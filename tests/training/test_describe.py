@@ -1,5 +1,6 @@
 """The cost of a run, before it is trained."""
 
+import re
 from itertools import cycle
 from typing import Any
 
@@ -24,7 +25,9 @@ def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
         "position": {"name": scheme, **OPTIONS.get(scheme, {})},
         "position_ids": {"name": ids, **OPTIONS.get(ids, {})},
     }
-    assert "GFLOP" in describe(resolve(small(model=model)))
+    text = describe(resolve(small(model=model)))
+    assert "GFLOP" in text
+    assert re.search(r"step 1: \S+  +step 6: ", text)
 
 
 def test_a_second_layer_doubles_what_layers_cost(small: Any) -> None:

@@ -15,6 +15,7 @@ from minitx.data.tasks import Task
 from minitx.data.tasks.question_tasks import LengthTask
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
+from tests.training.conftest import small_values
 from tests.training.interrupting import break_off, equal, state
 
 
@@ -107,21 +108,16 @@ SMALL = {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers"
 
 
 @pytest.fixture
-def on_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """on_text(name, path of weights, section={key: value}): a run on a text of its own."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    texts = {"one": "the cat sat on the mat.\n"}
+def on_text(tmp_path: Path, cat: Path) -> Callable[..., dict[str, Any]]:
+    """on_text(name, path of weights, data, model): a run on the text of `cat`, or for other names on one of a dog."""
+    dog = tmp_path / "dog.txt"
+    dog.write_text("a dog sat on the sofa, too!\n" * 200)
 
-    def make(name: str, init_from: Path | None = None, **sections: Any) -> dict[str, Any]:
-        file = tmp_path / f"{name}.txt"
-        file.write_text(texts.get(name, "a dog sat on the sofa, too!\n") * 200)
-        data = {"name": "text", "path": str(file), "block": 16, "batch_size": 8, "validation_size": 8}
-        return {
-            "run": {"name": name, "folder": str(tmp_path / "runs"), "init_from": init_from and str(init_from)},
-            "data": {**data, **sections.pop("data", {})},
-            "trainer": {"max_steps": 4, "save_every_n_steps": 2, "accelerator": "cpu", "precision": "32-true"},
-            **sections,
-        }
+    def make(name: str, init_from: Path | None = None, data: Any = None, model: Any = None) -> dict[str, Any]:
+        run = {"name": name, "init_from": init_from and str(init_from)}
+        data = {"path": str(cat if name == "one" else dog), **(data or {})}
+        values = small_values(tmp_path, run=run, data=data, trainer={"max_steps": 4})
+        return {**values, "model": model or {}}
 
     return make
 
@@ -142,7 +138,7 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path
     model, data = second.config.model, second.config.data
     assert (model.d_model, model.n_heads, model.dropout) == (32, 2, 0.1)
     assert rope.items() <= model.position.items()
-    assert (data["tokenizer"]["name"], data["path"]) == ("bpe", str(tmp_path / "two.txt"))
+    assert (data["tokenizer"]["name"], data["path"]) == ("bpe", str(tmp_path / "dog.txt"))
 
     break_off(on_text("broken", weights, model={"dropout": 0.1}), 3)
     weights.rename(away)

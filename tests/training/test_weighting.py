@@ -1,8 +1,6 @@
 """Every label has the same weight, whatever its batch, padding and process."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +18,6 @@ from minitx.training.api import train_config as train
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
-from tests.training.interrupting import run_script
 
 
 def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
@@ -40,7 +37,7 @@ def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
     patch.setattr(Reverse, "batch", batch)
 
 
-def gradients(config: Any, monkeypatch: pytest.MonkeyPatch, processes: int = 1) -> list[dict[str, Tensor]]:
+def gradients(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """The gradients of each optimiser step of a run, before clipping."""
     found: list[dict[str, Tensor]] = []
 
@@ -48,7 +45,7 @@ def gradients(config: Any, monkeypatch: pytest.MonkeyPatch, processes: int = 1) 
         found.append({name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None})
 
     with monkeypatch.context() as patch:
-        deal(patch, processes)
+        deal(patch)
         patch.setattr(TransformerModule, "configure_gradient_clipping", keep)
         train(config)
     return found
@@ -100,18 +97,6 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
     assert module.training_step(empty, 0).item() == 0.0
 
 
-def test_dropout_differs_for_each_batch_and_process(small: Any) -> None:
-    config, task, model, *_ = resolve(small())
-    module = TransformerModule(model, task, config)
-    drawn = []
-    for number, rank in [(0, 0), (1, 0), (0, 1), (0, 0)]:
-        module._trainer = SimpleNamespace(global_rank=rank)  # type: ignore[assignment]
-        module.reseed(number)
-        drawn.append(torch.rand(3).tolist())
-    assert drawn[0] == drawn[3]
-    assert len({*map(tuple, drawn)}) == 3
-
-
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
 def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monkeypatch: Any, architecture: str) -> None:
     _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
@@ -141,24 +126,3 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monke
         ]
         assert sum(part.examples for part in shares) == len(pairs)
         check(sum(shares, Scores()))
-
-
-SCRIPT = """
-import json, pytest, sys, torch
-from minitx.config.schema import config_from_dict
-from tests.training.test_weighting import gradients
-with pytest.MonkeyPatch.context() as patch:
-    found = gradients(config_from_dict(json.loads(sys.argv[1])), patch, 2)
-torch.save(found, sys.argv[2])
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_have_the_gradient_of_one_large_batch(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    (whole,) = gradients(small(data={"batch_size": 16}, trainer={"max_steps": 1}), monkeypatch)
-    config = small(data={"batch_size": 8}, trainer={"max_steps": 1, "devices": 2, "strategy": "ddp"})
-    ran = run_script(tmp_path, SCRIPT, json.dumps(config.to_dict()), str(tmp_path / "found.pt"))
-    assert ran.returncode == 0, ran.stderr
-    (found,) = torch.load(tmp_path / "found.pt")
-    for name, expected in whole.items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)

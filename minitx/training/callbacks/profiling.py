@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
 
 from minitx.hardware.machine import finished_at
+from minitx.training.folder import print_line
 
 WARMUP_STEPS = 10
 """Steps before the profiled ones, which are slower than any later one."""
@@ -55,7 +56,7 @@ class ProfileSteps(Callback):
         if self._profile is not None and self._batches == self.last:
             self._profile.stop()
             if trainer.is_global_zero:
-                print(self._tables(self._profile, module.device.type), flush=True)
+                print_line(self._tables(self._profile, module.device.type))
             self._profile = None
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
@@ -63,7 +64,7 @@ class ProfileSteps(Callback):
         if self._profile is not None:
             self._profile.stop()
         if self._batches < self.last and trainer.is_global_zero:
-            print(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
+            print_line(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
 
     def _tables(self, operators: profile, device: str) -> str:
         """Both tables as text."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
@@ -91,11 +92,6 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
 def test_heads_have_curves_and_a_table(trained: Any) -> None:
     folder = trained(model={"n_layers": 2}, log=LOGGED)
     found = logged(folder)
-    names = [f"layer_{layer}.head_{head}" for layer in (1, 2) for head in (1, 2)]
-    curves = {tag for tag in found if tag.startswith("validation_heads_")}
-    assert curves >= {
-        f"validation_heads_{kind}/entropy/{name}" for kind in ("encoder", "decoder", "cross") for name in names
-    }
     table = json.loads((folder / "heads.json").read_text())
     assert [(one["kind"], one["layer"], one["head"]) for one in table] == [
         (kind, layer, head) for kind in ("encoder", "decoder", "cross") for layer in (1, 2) for head in (1, 2)
@@ -115,9 +111,7 @@ def test_heads_have_curves_and_a_table(trained: Any) -> None:
             ]
             finite = [each for each in values if each is not None]
             assert min(finite) - 1e-4 <= value <= max(finite) + 1e-4, "over the rows of both examples"
-    (shown_table,) = found["heads/text_summary"].values()
-    text = tensor_util.make_ndarray(shown_table.tensor).item().decode()
-    assert text.count("\n") == 1 + len(table)
+    assert "heads/text_summary" in found
 
 
 def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path) -> None:
@@ -171,6 +165,7 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.
     run, board = str(trained()), tmp_path / "board"
     main(["attend", run, "3 1 4", "--target", "4 1", "--out", str(tmp_path / "x.png"), "--logdir", str(board)])
     assert f"tensorboard --logdir {board}" in capsys.readouterr().out
+    assert Image.open(tmp_path / "x.png").width > 50
     found = logged(board)
     assert of_plugin(found) == {f"{kind}/3 1 4": [0] for kind in ("encoder", "decoder", "cross")}
     maps = minitx.load(run, device="cpu").attend("3 1 4", "4 1")
@@ -178,7 +173,10 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.
     assert header["keys"] == ["3", "1", "4"]
     assert np.abs(shown - maps.layers("cross")[0].weights.numpy()).max() <= 1 / 255
     long = " ".join(["1", "2", "3", "4"] * 30)
-    main(["attend", run, long, "--target", "1", "--out", str(tmp_path / "x.png"), "--logdir", str(tmp_path / "long")])
+    page = tmp_path / "x.HTML"
+    main(["attend", run, long, "--target", "1", "--out", str(page), "--logdir", str(tmp_path / "long")])
+    assert f"{page}: 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
+    assert all(f'"{kind}/example_1"' in page.read_text() for kind in ("encoder", "decoder", "cross"))
     assert all(len(tag) < 100 for tag in logged(tmp_path / "long")), "the name of a curve is not a text"
 
 

@@ -24,6 +24,8 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
     batch = pairs.frame(architecture, predictor.tokenizer.special)
     kept = {"encoder": batch.src, "decoder": batch.tgt}
     table = predictor.model.embedding
+    with torch.no_grad():
+        logits = predictor.model(**batch.model_inputs())
     for stack, vectors, labels in points:
         assert len(labels) == len(vectors)
         static = {token: vector for (token, kind, *_), vector in zip(labels, vectors, strict=True) if kind == "table"}
@@ -42,23 +44,13 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
         for token, row, place, vector in contextual:
             assert predictor.tokenizer.tokens([int(ids[row, place])]) == [token]
             assert torch.allclose(static[token], table(ids[row, place]), atol=1e-6)
-            if (stack, architecture) == ("encoder", "encoder_decoder"):
-                with torch.no_grad():
+            with torch.no_grad():
+                if (stack, architecture) == ("encoder", "encoder_decoder"):
                     memory = predictor.model.encode(pairs.source[row : row + 1], pairs.source_keep[row : row + 1])[0]
-                assert torch.allclose(vector, memory[place], atol=1e-5)
+                    assert torch.allclose(vector, memory[place], atol=1e-5)
+                else:  # the head reads what stands above the last stack
+                    assert torch.allclose(predictor.model.head(vector), logits[row, place], atol=1e-4)
         assert len({tuple(vector.tolist()) for *_, vector in contextual}) > len(static), "context moves a token"
-
-
-def test_the_head_reads_what_stands_above_the_decoder() -> None:
-    predictor = built("decoder_only")
-    ((_, vectors, points),) = token_points(predictor, EmbeddingLogConfig(examples=3))
-    batch = predictor.task.examples("validation", 3).frame("decoder_only", predictor.tokenizer.special)
-    with torch.no_grad():
-        logits = predictor.model(**batch.model_inputs())
-        for (_, kind, row, place), vector in zip(points, vectors, strict=True):
-            if kind == "decoder":
-                read = predictor.model.head(vector)
-                assert torch.allclose(read, logits[int(row) - 1, int(place) - 1], atol=1e-4)
 
 
 def test_how_much_is_shown_is_bounded() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from minitx.config.errors import ConfigError
 from minitx.config.training_sections import StopConfig
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.stop_when import StopWhen
@@ -70,24 +69,3 @@ def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
     free = train(small(**sections | {"trainer": EVERY_STEP}), resume=True)
     assert free["steps"] == 6
     assert "solved_at_step" not in free
-
-
-@pytest.mark.parametrize(
-    ("stop", "message"),
-    [
-        ({"metric": "perplexity"}, r"trainer\.stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
-        ({"metric": "bleu"}, r"trainer\.stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
-        ({"at_least": 0.9}, r"trainer\.stop_when\.metric must be exact_match, .* for this task, got null"),
-        ({"at_most": 0.9}, r"trainer\.stop_when\.metric must be .* got null: a limit needs one"),
-        ({"metric": "loss", "at_least": 1.0}, r"trainer\.stop_when\.at_most is for loss, got at_least 1\.0"),
-        ({"metric": "exact_match", "at_most": 1.0}, r"trainer\.stop_when\.at_least is for exact_match, got at_most"),
-    ],
-)
-def test_a_metric_that_the_task_does_not_have_is_refused(small: Any, stop: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        train(small(trainer={"stop_when": stop}))
-
-
-def test_running_text_has_no_exact_match(small: Any, cat: Any) -> None:
-    with pytest.raises(ConfigError, match=r"must be token_accuracy or loss for this task, got exact_match"):
-        train(small(data={"path": str(cat)}, trainer={"stop_when": {"metric": "exact_match"}}))

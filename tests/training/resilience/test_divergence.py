@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import SGD
 
 from minitx.config.errors import RunFailed
 from minitx.config.schema import OptimizerConfig
@@ -147,42 +146,6 @@ def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, m
     assert all(weight.isfinite().all() for weight in state(tmp_path / "runs/small/v0")["state_dict"].values())
 
 
-def set_gradients(layer: nn.Module, factor: float) -> Tensor:
-    """Set random gradients, and return their norm."""
-    for weight in layer.parameters():
-        weight.grad = torch.randn_like(weight) * factor
-    return nn.utils.get_total_norm([weight.grad for weight in layer.parameters()])
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("deferred", [False, True])
-def test_deferred_and_immediate_decisions_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, deferred: bool, skip: bool, optimizer: Any
-) -> None:
-    """As on a GPU, where the optimizer decides on the device: the same weights, states and counts."""
-    if deferred:
-        monkeypatch.setattr(Tensor, "is_cuda", True)
-    torch.manual_seed(0)
-    layer = nn.Linear(4, 3)
-    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))
-    adamw = getattr(stepping, "parts", [stepping])[-1]
-    steps, taken = FiniteSteps(skip), 0
-    factors = [1.0, 2.0, float("nan"), 1.0, float("inf"), 3.0]
-    for step, factor in enumerate([float("nan"), *factors] if skip else factors):  # at first there is no momentum
-        before = snapshot(layer, stepping)
-        steps.add_losses(torch.tensor(0))
-        steps.before_step(stepping, set_gradients(layer, factor), step, None)
-        stepping.step()
-        good = math.isfinite(factor) and (skip or step < 2)
-        taken += good
-        after = snapshot(layer, stepping)
-        assert all(torch.equal(one, other) != good for one, other in zip(before, after, strict=False))
-        assert int(adamw.state.get(layer.bias, {"step": 0})["step"]) == taken
-    assert steps.deferred == deferred
-    assert (int(steps.skipped), int(steps.in_a_row), int(steps.first)) == ((3, 0, 5) if skip else (4, 4, 2))
-
-
 def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
     """Copies of weights and existing states."""
     states = [state for part in getattr(optimizer, "parts", [optimizer]) for state in part.state.values()]
@@ -190,52 +153,47 @@ def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
+NAN, INF = float("nan"), float("inf")
+STEPS = [(1.0, 0), (2.0, 0), (NAN, 0), (1.0, 0), (INF, 0), (INF, 0), (3.0, 0), (1.0, 1), (1.0, 0)]
+"""The size of the gradient, and how many losses are not finite."""
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("skip", [False, True])
-def test_scaled_gradients_are_stepped_on_the_device(monkeypatch: Any, skip: bool, optimizer: Any) -> None:
-    """As fp16 on a GPU: the scaler handles gradients that overflow, FiniteSteps losses that are not finite."""
-    monkeypatch.setattr(Tensor, "is_cuda", True)
-    layer = nn.Linear(4, 3)
-    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1))
-    scaler, steps = GradScaler("cpu", init_scale=1024.0), FiniteSteps(skip)
-    taken = []
-    for step, (gradient, losses) in enumerate([(1.0, 0), (float("inf"), 0), (1.0, 0), (1.0, 1), (2.0, 0)]):
-        before = layer.weight.detach().clone()
-        set_gradients(layer, gradient * float(scaler.scale(torch.tensor(1.0))))
-        scaler.unscale_(stepping)
-        steps.add_losses(torch.tensor(losses))
-        steps.before_step(stepping, nn.utils.get_total_norm([w.grad for w in layer.parameters()]), step, scaler)
-        assert steps.deferred
-        assert int(steps.overflows) == (step == 1)
-        scaler.step(stepping)
-        scaler.update()
-        taken.append(not torch.equal(before, layer.weight))
-        assert layer.weight.isfinite().all()
-    assert taken == [True, False, True, False, skip]
-    assert int(steps.skipped) == (1 if skip else 2)
-    assert float(scaler.get_scale()) < 1024.0
-
-
-@pytest.mark.parametrize(
-    ("losses", "gradient", "scaler", "taken", "overflows"),
-    [
-        (1, 1.0, None, False, 0),
-        (0, float("inf"), GradScaler("cpu"), True, 1),
-        (1, 1.0, GradScaler("cpu"), False, 0),
-        (0, 1.0, None, True, 0),
-    ],
-)
-def test_decisions_by_loss_and_by_overflow(
-    losses: int, gradient: float, scaler: Any, taken: bool, overflows: int
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_step_is_taken_or_changes_neither_weights_nor_states(
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool, scaled: bool, skip: bool, optimizer: Any
 ) -> None:
-    """On the CPU, or with an optimizer that only torch's GradScaler keeps from a step."""
-    weight, steps = nn.Parameter(torch.ones(1)), FiniteSteps(skip=True)
-    weight.grad = torch.tensor([gradient])
-    steps.add_losses(torch.tensor(0))
-    steps.add_losses(torch.tensor(losses))
-    steps.before_step(SGD([weight]), weight.grad.norm(), 0, scaler)
-    assert (weight.grad is not None) == taken
-    assert (int(steps.skipped), int(steps.overflows)) == (not taken, overflows)
+    """On a GPU, the optimizer decides on the device. In fp16, a scaler skips the steps whose gradient overflows."""
+    if on_gpu:
+        monkeypatch.setattr(Tensor, "is_cuda", True)
+    layer = nn.Linear(4, 3)
+    stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1), fused=on_gpu or not scaled)
+    scaler = GradScaler("cpu", init_scale=1024.0) if scaled else None
+    steps, skipped, row, overflows = FiniteSteps(skip), 0, 0, 0
+    for step, (size, losses) in enumerate([(NAN, 1), *STEPS] if skip else STEPS):  # at first there is no momentum
+        before = snapshot(layer, stepping)
+        for weight in layer.parameters():
+            weight.grad = torch.randn_like(weight) * size * (scaler.get_scale() if scaler else 1.0)
+        if scaler:
+            scaler.scale(torch.ones(1))
+            scaler.unscale_(stepping)
+        steps.add_losses(torch.tensor(losses))
+        steps.add_losses(torch.tensor(0))
+        norm = nn.utils.get_total_norm([weight.grad for weight in layer.parameters()])
+        steps.before_step(stepping, norm, step, scaler)
+        scaler.step(stepping) if scaler else stepping.step()
+        scaler.update() if scaler else None
+        overflow = not math.isfinite(size)
+        bad = losses > 0 or (overflow and not scaled) or (row > 0 and not skip)
+        skipped, row, overflows = skipped + bad, (row + 1) * bad, (overflows + 1) * (overflow and scaled)
+        taken = not (bad or overflow)
+        assert all(torch.equal(*pair) != taken for pair in zip(before, snapshot(layer, stepping), strict=False)), step
+        assert (int(steps.skipped), int(steps.in_a_row), int(steps.overflows)) == (skipped, row, overflows), step
+        assert row != 1 or int(steps.first) == step
+    assert steps.deferred == on_gpu
+    assert scaler is None or scaler.get_scale() < 1024.0
 
 
 SCRIPT = """

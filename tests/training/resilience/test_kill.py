@@ -16,13 +16,13 @@ import pytest
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
-from minitx.config.schema import Config, config_from_dict
+from minitx.config.schema import Config
 from minitx.training import api, run
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
+from tests.training.conftest import small_config
 from tests.training.interrupting import assert_same_run, start_process
 
-FAST_KILLS = 2
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "0"))
 POINTS: dict[str, tuple[Any, str, int]] = {
@@ -39,16 +39,14 @@ LONGEST_WAIT = 120.0
 
 def config(folder: Path, name: str, steps: int) -> Config:
     """A run that saves at every other step, and does hardly anything else."""
-    return config_from_dict({
-        "run": {"name": name, "folder": str(folder)},
-        "data": {"name": "reverse", "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
-        "model": {"d_model": 64, "n_heads": 2, "n_layers": 1, "dropout": 0.1},
-        "trainer": {
-            "max_steps": steps, "save_every_n_steps": 2, "val_every_n_steps": 15, "keep_every_n_steps": 40,
-            "accelerator": "cpu", "precision": "32-true",
-        },
-        "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2}},
-    })  # fmt: skip
+    return small_config(
+        folder,
+        run={"name": name, "folder": str(folder)},
+        data={"batch_size": 8, "validation_size": 8, "test_size": 8},
+        model={"d_model": 64, "dropout": 0.1},
+        trainer={"max_steps": steps, "val_every_n_steps": 15, "keep_every_n_steps": 40},
+        log={"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2}},
+    )
 
 
 def stamp(file: Path) -> int:
@@ -138,15 +136,13 @@ def kill_runs(folder: Path, kills: int, seed: int, steps: int, point: str = "ran
     return killed, torn
 
 
-def test_a_few_kills(tmp_path: Path) -> None:
-    assert kill_runs(tmp_path, FAST_KILLS, seed=0, steps=26)[0] == FAST_KILLS
+MANY = [("random", KILLS // 2, 120), *((point, KILLS // 12, 40) for point in POINTS), ("SIGHUP", KILLS // 3, 40)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "share", "steps"), [("random", 2, 120), *((point, 12, 40) for point in POINTS), ("SIGHUP", 3, 40)]
+    ("point", "kills", "steps"), [("random", 2, 26), *(pytest.param(*words, marks=pytest.mark.slow) for words in MANY)]
 )
-def test_many_kills(tmp_path: Path, point: str, share: int, steps: int, capsys: pytest.CaptureFixture[str]) -> None:
-    killed, torn = kill_runs(tmp_path, KILLS // share, SEED, steps, point)
-    with capsys.disabled():
-        print(f"\n{point}: {killed} kills, {torn} of them in the middle of a write")
+def test_killed_runs_are_the_undisturbed_run(tmp_path: Path, point: str, kills: int, steps: int) -> None:
+    killed, torn = kill_runs(tmp_path, kills, SEED, steps, point)
+    print(f"{point}: {killed} kills, {torn} of them in the middle of a write")
+    assert killed == kills

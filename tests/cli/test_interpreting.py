@@ -1,7 +1,6 @@
-"""minitx ablate: table, heat map and JSON."""
+"""minitx ablate, lens and patch: what they print, and the files that they write."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from PIL import Image
 from minitx.cli.main import main
 
 
-def test_table_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, figures = tmp_path / "heads.png", tmp_path / "heads.json"
     together = ["--together", "cross.1.1,encoder.2.2", "--split", "validation"]
     main(["ablate", answers, "--examples", "12", "--out", str(out), "--json", str(figures), *together])
@@ -31,11 +30,18 @@ def test_table_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
-        (["--parts", "ffn", "--out", "heads.png"], "--out plots heads, and --parts ffn has none"),
-        (["--by", "resample", "--examples", "1"], "--examples must be at least 2, got 1"),
-        (["--split", "training"], "--split must be test or validation, got training"),
+        (["lens", "3 1 4"], "2 decoder layers and 2 encoder layers"),
+        (["patch", "3 1 4", "3 1 5", "--sites", "heads", "--answers", "4 1", "5 1"], "cross, head 2.1, at <bos>"),
+        (["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"], "head 2.2, at queries"),
     ],
 )
-def test_bad_input_is_one_sentence(words: list[str], expected: str, answers: str, refused: Callable) -> None:
-    assert expected in refused("ablate", answers, *words)
+@pytest.mark.parametrize("ending", ["html", "svg"])
+def test_lens_and_patch_write_pages_and_images(
+    words: list[str], expected: str, ending: str, answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / f"found.{ending}"
+    main([words[0], answers, *words[1:], "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert str(out) in printed
+    assert expected in printed
+    assert "<svg" in out.read_text() or "Content-Security-Policy" in out.read_text()
