@@ -18,6 +18,7 @@ from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
 from minitx.data.text.tokenizer_training import BPETokenizer
+from minitx.generation.options import GenerationOptions
 from minitx.huggingface.exporting import HF_USES
 from minitx.huggingface.families import FAMILIES, resolved
 from minitx.huggingface.families.family import ANY_VALUE
@@ -119,6 +120,8 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
     main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
     hf = hf_class(ours).from_pretrained(tmp_path / "hf").eval()
     check_text(hf, transformers.AutoTokenizer.from_pretrained(tmp_path / "hf"), ours, prompts)
+    limit = ours.text_generator().limit(ours.encode(prompts[0]), GenerationOptions())
+    assert hf.generation_config.max_new_tokens == limit, "the longest answer and its end"
 
 
 @pytest.mark.parametrize(

@@ -87,5 +87,6 @@ def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> Non
         "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]],
     }  # fmt: skip
     write_json(tmp_path / "generation_config.json", settings)
-    tokenizer = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0})
+    older = dict.fromkeys(("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"), 7)  # in config.json
+    tokenizer = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older})
     assert generation_settings(tokenizer, "encoder_decoder", 7) == settings | {"decoder_start_token_id": 0}

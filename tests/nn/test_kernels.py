@@ -187,7 +187,9 @@ def test_blocks_made_while_predicting_serve_training() -> None:
     assert not any(part.is_inference() for part in parts)
 
 
-@pairwise({"tokens": [5, 128, 129, 700], "window": [None, 1, 127, 129, 257, 999], "causal": [True, False]})
+@every_direction
+@pytest.mark.parametrize("window", [None, 1, 127, 129, 257, 999])
+@pytest.mark.parametrize("tokens", [5, 128, 129, 700])
 def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, causal: bool) -> None:
     """Torch's own way, which looks at every pair."""
     blocks, rule = _block_mask(tokens, causal, window, torch.device("cpu")), masks.rules(causal, window)

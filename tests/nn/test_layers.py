@@ -34,6 +34,14 @@ def test_a_layer_alone_equals_torch(kind: type[Layer], norm_first: bool, roughen
     close(ours(x, memory), twin(ours)(x, memory, tgt_mask=future) if cross_attn else twin(ours)(x))
 
 
+def test_parallel_sublayers_read_the_input_of_their_layer(roughen) -> None:
+    attend = [MultiHeadAttention(D, HEADS) for _ in range(2)]
+    layer = roughen(DecoderLayer(attend[0], FeedForward(D, 20), D, attend[1], parallel=True))
+    x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
+    own, cross = attend[0](layer.add_norm_self.norm(x), causal=True), attend[1](layer.add_norm_cross.norm(x), memory)
+    close(layer(x, memory), x + own + cross + layer.ffn(layer.add_norm_ffn.norm(x)))
+
+
 @both_norms
 def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> None:
     frame = AddNorm(D, norm_first, dropout=0.5)

@@ -1,6 +1,7 @@
 """The relative schemes against independent implementations, and against their formulas written with loops."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -91,8 +92,8 @@ def test_pope_is_the_sum_of_the_paper() -> None:
 def test_fire_is_the_function_of_the_paper(threshold: float) -> None:
     fire = FirePositions(D, H, K, True, hidden=5, threshold=threshold)
     bias = fire.prepare(POS, POS)[0]
-    for i, j in torch.ones(9, 9).tril().nonzero().tolist():
-        share = math.log(0.1 * (i - j) + 1) / math.log(0.1 * max(i, threshold) + 1)
+    for i, j in product(range(9), repeat=2):
+        share = math.log(0.1 * abs(i - j) + 1) / math.log(0.1 * max(i, j, threshold) + 1)
         expected = (share * fire.slopes + fire.offsets).clamp(min=0) @ fire.readout + fire.shift
         torch.testing.assert_close(bias[:, i, j], expected, atol=1e-4, rtol=1e-4)
 

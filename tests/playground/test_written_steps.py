@@ -9,8 +9,9 @@ from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import head_mask
+from minitx.interpret.recording import KINDS
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import Explain, TokensRequest
+from minitx.playground.inspection import Explain, Look, TokensRequest
 from minitx.playground.play_requests import Session, Write
 from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
 from predictors import built, masked
@@ -112,6 +113,9 @@ def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
     alone = [*filled(predictor, [*prompt[:2], 8, *prompt[3:]], {})][1]
     torch.testing.assert_close(logits_of(other), logits_of(alone), atol=1e-4, rtol=1e-4)
     assert logits_of(other).tolist() != logits_of(steps[1]).tolist()
+    _, one, two, _ = filled(predictor, prompt, {1: 9, 0: 8})  # each reads the other
+    torch.testing.assert_close(logits_of(one), logits_of([*filled(predictor, prompt, {1: 9})][1]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_of(two), logits_of(other), atol=1e-4, rtol=1e-4)
 
 
 def test_the_distribution_of_a_large_vocabulary_keeps_its_sum() -> None:
@@ -145,6 +149,21 @@ def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
             assert (rows[-1]["rank"], rows[-1]["share"]) == (1, pytest.approx(float(shares[step["id"]]), abs=1e-4))
             assert [share for _, share in rows[-1]["tokens"]] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-4)
         assert sum(value for _, value in found["parts"]) == pytest.approx(max(step["logits"]), abs=1e-3)
+
+
+@pytest.mark.parametrize("most", [3, 128])
+@every_writer
+def test_maps_begin_with_the_tokens_that_they_name_first(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the last step: from the first token in the cache, or the last ones of many."""
+    monkeypatch.setattr("minitx.playground.inspection.MAX_MAP_TOKENS", most)
+    predictor, prompt = writer(name)
+    first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
+    read = {"source": first["source"], "target": [*first["target"], *(step["id"] for step in steps[:-1])]}
+    request = Look(prompt="", **read, prompt_tokens=len(first["target"]), start=steps[-1]["start"])
+    [found] = request.compute(Session(predictor), [])
+    for tag, maps in found["runs"]["model"].items():
+        for side, axis in zip(KINDS[tag.removesuffix("/text")], ("queries", "keys"), strict=True):
+            assert maps["0"][0][axis] == predictor.tokenizer.tokens(read[side][found["first"][side] :])
 
 
 def test_the_inside_of_a_mask_ends_in_its_probability() -> None:

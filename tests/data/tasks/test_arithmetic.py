@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from minitx.data.tasks import generator
 from minitx.nn.position_ids import CoupledIds
-from toy import check_answers, make, questions
+from toy import check_answers, make, questions, spelt
 
 OPTIONS = ("reverse", "reverse_operands", "pad")
 NOTATIONS = [dict(zip(OPTIONS, on, strict=True)) for on in itertools.product([False, True], repeat=3)]
@@ -34,6 +34,14 @@ def test_the_operands_alone_decide_the_split(split: str) -> None:
     assert len(plain) > 300
     for options in NOTATIONS:
         assert operands(**options) == plain
+
+
+def test_splits_are_planned_by_the_digits_of_both_operands() -> None:
+    task = make("addition", digits=(1, 3))
+    ids, keep = task.question(generator(1), 500)
+    digits = [tuple(map(len, "".join(row).split("+"))) for row in spelt(task, ids, keep)]
+    strata = task.strata(ids, keep).tolist()  # of which every split has the same shares
+    assert len({*digits}) == len({*strata}) == len({*zip(digits, strata, strict=True)}) == 9
 
 
 @pytest.mark.parametrize("pad", [False, True])

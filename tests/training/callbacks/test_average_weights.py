@@ -28,8 +28,13 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.allclose(weight, other[name], atol=1e-6) for name, weight in one.items())
 
 
-def test_the_moving_average_is_its_definition_and_leaves_training_alone(small: Any, trained: Any) -> None:
-    plain, averaged = trained(trainer=KEPT), trained(trainer={**KEPT, "ema": 0.3})
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_moving_average_is_its_definition_and_leaves_training_alone(
+    small: Any, trained: Any, accumulate: int
+) -> None:
+    """After each optimizer step, of however many batches."""
+    trainer = {**KEPT, "accumulate_grad_batches": accumulate}
+    plain, averaged = trained(trainer=trainer), trained(trainer={**trainer, "ema": 0.3})
     expected = {f"model.{name}": weight for name, weight in resolve(small()).model.state_dict().items()}
     for step in range(1, 7):
         decay = min(0.3, (1 + step) / (10 + step))

@@ -39,6 +39,7 @@ def stopped_at(values: list[float], **settings: Any) -> tuple[int, dict[str, Any
         ([0.5, 0.9], {"metric": "exact_match", "at_least": 0.9, "patience": 1}, (2, {"solved_at_step": 2})),
         ([3.0, 2.0, 1.0], {"metric": "loss", "at_most": 2.0}, (3, {"solved_at_step": 2})),
         ([3.0, 2.0, 2.0, 1.9, 1.9, 2.0], {"metric": "loss"}, (6, {"no_improvement_from_step": 5})),
+        ([3.0, 2.0, 2.5, 2.4], {"metric": "loss"}, (4, {"no_improvement_from_step": 3})),
         ([1.0, 2.0, 3.0], {"metric": "bleu"}, (0, {})),
         ([2.0, float("nan"), float("nan")], {"metric": "loss"}, (3, {"no_improvement_from_step": 2})),
         ([float("nan")] * 3, {"metric": "loss", "at_most": 2.0}, (0, {})),

@@ -1,5 +1,6 @@
 """Losses and gradients that are not finite change no weight, and the run names their origin."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -132,18 +133,23 @@ def test_the_count_continues_after_resuming(small: Any, monkeypatch: pytest.Monk
     assert train(small(trainer=trainer), resume=True)["skipped_steps"] == 2
 
 
-def test_weights_that_are_not_finite_are_not_saved(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = TransformerModule.on_train_batch_start
+@pytest.mark.parametrize(("every", "step"), [(2, 4), (100, 6)])
+def test_weights_that_are_not_finite_are_not_saved(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, step: int
+) -> None:
+    """Nor at the end of the run. No loss shows them: the step before, whose gradient was finite, made them."""
+    original, steps = TransformerModule.optimizer_step, itertools.count(1)
 
-    def spoil(self: TransformerModule, batch: Any, index: int) -> None:
-        original(self, batch, index)
-        if self.trainer.global_step == 3:
-            self.model.embedding.table.weight.data[0, 0] = float("inf")  # padding, which nothing reads
+    def spoil(self: TransformerModule, *given: Any, **more: Any) -> None:
+        original(self, *given, **more)
+        if next(steps) == step:
+            self.model.embedding.table.weight.data[0, 0] = float("inf")
 
-    monkeypatch.setattr(TransformerModule, "on_train_batch_start", spoil)
-    with pytest.raises(RunFailed, match=r"the weights embedding\.table\.weight are not finite"):
-        train(small())
-    assert all(weight.isfinite().all() for weight in state(tmp_path / "runs/small/v0")["state_dict"].values())
+    monkeypatch.setattr(TransformerModule, "optimizer_step", spoil)
+    with pytest.raises(RunFailed, match=rf"at step {step}: .*the weights embedding\.table\.weight are not finite"):
+        train(small(trainer={"save_every_n_steps": every}))
+    saved = [state(file.parent) for file in tmp_path.glob("runs/small/v0/last.ckpt")]
+    assert all(weight.isfinite().all() for contents in saved for weight in contents["state_dict"].values())
 
 
 def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
