@@ -27,6 +27,7 @@ KINDS = {
 NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
 """Suffixes of local files: owner/name.txt is a missing file, not a data set on the hub."""
 TABLE_ROWS = 1000  # rows of a table read at once
+MAX_HEADER_BYTES = 2**16  # names of the columns of a CSV file; `datasets` takes minutes for a million columns
 
 Files = Callable[[], list[Path]]
 CORPORA: dict[str, Files] = {}  # registered corpora: names for data.path
@@ -115,6 +116,10 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
 
     def chunks(file: Path) -> Iterator[Chunk]:
         with _readable(partial(_fault, file, kind)):
+            with file.open("rb") as stream:
+                if "sep" in options and len(stream.readline(MAX_HEADER_BYTES + 1)) > MAX_HEADER_BYTES:
+                    expected = f"the names of its columns in at most {MAX_HEADER_BYTES:,} bytes"
+                    raise ConfigError(f"data.path: the first line of {file} must be {expected}, got a longer one")
             data = {"train": [str(file)]}
             table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
             yield from _rows(table, str(file), column, by_row)

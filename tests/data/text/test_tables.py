@@ -120,6 +120,7 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
         ("x.csv", b"", r"x\.csv is empty"),
         ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
+        ("x.csv", b"text" + b"," * 10**6 + b"\n1\n", r"x\.csv must be the names of its columns in at most"),
         ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
     ],
 )
