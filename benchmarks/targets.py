@@ -181,10 +181,10 @@ TARGETS = (
     Target(
         "associative_recall",
         "64 symbols, 4 pairs of key and value, 4 queries, each answered where it is read (MQAR), after a stage with 1 "
-        "to 2 pairs; 2 layers of attention alone",
+        "to 2 pairs; 2 layers of attention alone, the first of which attends to two tokens",
         "about 100 %",
         ">= 99.9 %",
-        first_seed=71,
+        first_seed=221,
     ),
     Target(
         "associative_recall-16",
@@ -199,7 +199,7 @@ TARGETS = (
         ),
         lengths="16:16",
         headline=("exact_match", "exact_match@16-16"),
-        first_seed=71,
+        first_seed=221,
     ),
     Target(
         "associative_recall-256",
@@ -207,13 +207,12 @@ TARGETS = (
         "about 100 %",
         ">= 99 %",
         overrides=("--data.symbols=256", "--trainer.max_steps=2000"),
-        first_seed=71,
+        first_seed=221,
     ),
     Target(
         "associative_recall-zoology",
         "zoology's own setting: 4 pairs of 8,192 symbols, 4 queries among 48 random values, 1 head; after stages with "
-        "fewer pairs and values. The first layer attends to two tokens; a quarter of each head is rotated, and the "
-        "rest compares symbols at any distance",
+        "fewer pairs and values. A quarter of each head is rotated, and the rest compares symbols at any distance",
         "about 100 %",
         ">= 99 % in 30 minutes",
         overrides=(
@@ -224,13 +223,19 @@ TARGETS = (
             "--data.batch_size=128",
             "--model.n_heads=1",
             "--model.position={name: rope, base: 100.0, fraction: 0.25}",
-            "--model.window=[2, null]",
             "--trainer.max_steps=2500",
             "--trainer.val_every_n_steps=500",
         ),
         first_seed=74,
     ),
-    Target("associative_recall-1", "4 pairs with 1 layer", "fails", "fails", overrides=("--model.n_layers=1",)),
+    Target(
+        "associative_recall-1",
+        "4 pairs with 1 layer, which attends to all tokens",
+        "fails",
+        "fails",
+        overrides=("--model.n_layers=1", "--model.window=null"),
+        first_seed=221,
+    ),
     Target(
         "majority",
         "the more frequent of two symbols; 1 layer of width 16 without positions, trained on length 1-50, tested on "
