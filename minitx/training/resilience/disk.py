@@ -26,9 +26,9 @@ class TolerantFiles(RunFiles):
             RunFailed: the last save has failed.
         """
         if reason := self.failures.get(self.last.name):
-            kept, advice = f"last.ckpt is of step {self.saved:,}", "resume from it with --resume"
-            if not self.last.exists():
-                kept, advice = "there is no last.ckpt", "start again"
+            kept, advice = "there is no last.ckpt", "start again"
+            if self.last.exists():
+                kept, advice = f"last.ckpt is of step {self.saved:,}", "resume from it with --resume"
             raise RunFailed(
                 f"{self.folder}: the end of training could not be saved ({reason}); {kept}: once the folder can be "
                 f"written, {advice}"
