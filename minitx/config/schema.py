@@ -141,6 +141,11 @@ class ModelConfig:
         """A decoder alone has n_layers; one beside an encoder may have its own number."""
         return self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
 
+    @property
+    def inner_width(self) -> int:
+        """Inner width of the feed-forward networks; 0: there are none."""
+        return 4 * self.d_model if self.d_ff is None else self.d_ff
+
 
 @section("log.attention")
 class AttentionLogConfig:

@@ -64,7 +64,7 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
 def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross: bool = False) -> AnyStack:
     depth = config.decoder_layers if kind.causal else config.n_layers
     scheme, attentions = _self_attentions(config, kind.causal, depth)
-    d_ff = 4 * config.d_model if config.d_ff is None else config.d_ff
+    d_ff = config.inner_width
     ffn = (config.d_model, d_ff, config.activation, config.dropout, config.bias)
     layers = [
         layer(

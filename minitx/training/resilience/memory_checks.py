@@ -71,10 +71,9 @@ def check_batch(task: Task, config: Config) -> None:
     if available is not None and torch.cuda.is_available():
         available = max(available, torch.cuda.get_device_properties(0).total_memory)
     tokens = positions(model.architecture, task.longest)
-    d_ff = 4 * model.d_model if model.d_ff is None else model.d_ff
-    kept = model.d_model if config.trainer.recompute_activations else 4 * model.d_model + d_ff  # values of a layer
+    values = model.d_model if config.trainer.recompute_activations else 4 * model.d_model + model.inner_width
     layers = min(model.n_layers, model.decoder_layers)
-    needed = task.batch_size * tokens * layers * kept * ACTIVATION_BYTES
+    needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES
     if available is not None and needed > available:
         raise ConfigError(
             f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "
