@@ -13,7 +13,7 @@ import torch
 
 from minitx.checkpoints import safe_load as archive
 from minitx.checkpoints.atomic_files import written_whole
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, expanded
 
 FORMAT = 1
 """Version of the minitx section; a newer one is refused."""
@@ -83,9 +83,9 @@ def find(path: str | Path, name: str = "best") -> Path:
     Raises:
         ConfigError: there is none.
     """
-    if not path or not Path(path).exists():  # Path("") is the current folder
-        raise ConfigError(f"there is no checkpoint and no run folder at {path or repr(path)}")
-    path = Path(path)
+    given, path = path, expanded(str(path), "a checkpoint")
+    if not given or not path.exists():  # Path("") is the current folder
+        raise ConfigError(f"there is no checkpoint and no run folder at {given or repr(given)}")
     if path.is_file():
         return path
     for folder in [*reversed(versions(path)), path]:

@@ -82,7 +82,7 @@ def sweep_arguments(parser: Parser) -> None:
         metavar="FILE|URL",
         help="Optuna's journal file or database, which several processes may share; default: in the sweep's own folder",
     )
-    parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N")
+    parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N; default 3")
     parser.add_argument("--lengths", help="for example 1:40: also by length of the question")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each")
     parser.add_argument("--out", type=Path, help="folder of table and plot; default: the sweep's own")

@@ -115,14 +115,17 @@ def generate(parsed: Namespace) -> None:
     interactive = not parsed.texts and sys.stdin.isatty()
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
     warned = False
-    for text in texts:  # each line of a pipe is answered before the next one is read
+    for number, text in enumerate(texts, start=1):  # each line of a pipe is answered before the next one is read
         try:
             _answer(predictor, text, options, parsed.stream or interactive, parsed.json)
             warned = warned or _beyond_training(predictor, text)
         except ConfigError as error:
-            if not interactive:
+            if interactive:
+                print(f"minitx: {error}", file=sys.stderr)
+            elif parsed.texts:
                 raise
-            print(f"minitx: {error}", file=sys.stderr)
+            else:
+                raise ConfigError(f"line {number} of standard input: {error}") from None
 
 
 def _prompts() -> Iterator[str]:
@@ -172,7 +175,7 @@ def _add_text(parser: Parser, default: str) -> None:
 def attend_arguments(parser: Parser) -> None:
     _add_text(parser, "attention.png")
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
-    parser.add_argument("--step", type=int, default=0, help="with --logdir: the step of the maps; default 0")
+    parser.add_argument("--step", type=int, help="with --logdir: the step of the maps; default 0")
 
 
 def attend(parsed: Namespace) -> None:
@@ -180,6 +183,8 @@ def attend(parsed: Namespace) -> None:
     out: Path = parsed.out
     if parsed.logdir:
         writable_folder(parsed.logdir)
+    elif parsed.step is not None:
+        raise ConfigError("--step needs --logdir DIR")
 
     predictor = _load(parsed)
     maps = predictor.attend(parsed.text, parsed.target)
@@ -200,8 +205,8 @@ def attend(parsed: Namespace) -> None:
         writer = EventFile(parsed.logdir)
         name = parsed.text[:60]  # part of a tag
         for kind, items in encoded(maps).items():
-            add_maps(writer, f"{kind}/{name}", items, parsed.step)
-        add_attention(writer, pictures(maps), name, parsed.step)
+            add_maps(writer, f"{kind}/{name}", items, parsed.step or 0)
+        add_attention(writer, pictures(maps), name, parsed.step or 0)
         try:
             writer.close()
         except OSError:

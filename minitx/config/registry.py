@@ -6,13 +6,15 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, create_model
 
 from minitx.config.errors import ConfigError, UnknownName, did_you_mean
 from minitx.config.schema import Options
 from minitx.config.validation import Integer, shown, validate
+
+Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
 class LazyRegistry(UserDict[str, Any]):
@@ -22,6 +24,19 @@ class LazyRegistry(UserDict[str, Any]):
         if isinstance(self.data[name], str):
             import_module(self.data[name])  # replaces the name of the module by the class
         return self.data[name]
+
+    def register(self, name: str) -> Callable[[Kind], Kind]:
+        """Decorator that adds a class or a function; a ConfigError if minitx has another one of this name."""
+
+        def add(kind: Kind) -> Kind:
+            other = self.data.get(name, kind)
+            module = other if isinstance(other, str) else other.__module__
+            if module.startswith("minitx.") and module != kind.__module__:
+                raise ConfigError(f"{kind.__name__} cannot be registered as {name}: minitx has a {name} of its own")
+            self.data[name] = kind
+            return kind
+
+        return add
 
 
 def resolve(registry: Mapping[str, Any], options: Options, section: str, given: Iterable[str] = ()) -> Options:

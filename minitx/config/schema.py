@@ -78,7 +78,7 @@ class ModelConfig:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalization: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
     norm_eps: Positive | None = None
-    """Added to the variance before its root. Default: 1e-5 for layernorm, fp32's epsilon for rmsnorm."""
+    """Added to the variance before its root. Default: 1e-5 for layernorm, the dtype's epsilon for rmsnorm."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2", "swiglu", "geglu", "geglu_tanh"] = "gelu"
     """Non-linearity of the feed-forward networks; swiglu and geglu are gated, with a third matrix. _tanh: the
     approximation of gelu with which GPT-2 and T5 1.1 were trained."""

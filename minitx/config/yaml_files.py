@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with 1e-3 as a number (YAML 1.2), without repeated keys, and with limits.
+    """PyYAML's safe loader, with 1e-3 as a number (YAML 1.2), without repeated keys and octal 010, and with limits.
 
     Values count wherever they occur: aliases and merge keys could repeat a few of them millions of times.
     """
@@ -46,6 +46,8 @@ class Loader(yaml.SafeLoader):
             self._refuse(f"more than {MAX_VALUES:,} values", node)
         if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
             self._refuse(f"a number of more than {MAX_DIGITS} characters", node)
+        if node.tag.endswith(":int") and re.search("^[-+]?0[0-9_]|:", node.value):
+            self._refuse(f"{node.value}, which YAML 1.1 reads in base 8 or 60", node)
         names: set[str] = set()
         for key, _ in pairs:
             if str(key.value) in names and key.value != "<<":  # YAML would drop the first value

@@ -152,16 +152,14 @@ def check_architecture(architecture: str, kind: Kind, longest: tuple[int, int], 
         raise ConfigError(f"model.architecture: {needs}; use encoder_decoder or decoder_only ({here})")
 
 
-def positions(architecture: str, longest: tuple[int, int]) -> int:
-    """Number of tokens in the longest sequence of a stack, for examples of at most longest = (source, target)."""
+def positions(architecture: str, longest: tuple[int, int]) -> dict[str, int]:
+    """Number of tokens in the longest sequence of each stack, for examples of at most longest = (source, target)."""
     source, target = longest
-    if source == 0:
-        return target
-    return {
-        "encoder_decoder": max(source, target + 1),  # <bos> and the answer
-        "decoder_only": source + 1 + target,  # question, <sep>, answer
-        "encoder_only": source,
-    }[architecture]
+    if architecture == "encoder_decoder":
+        return {"encoder": source, "decoder": target + 1}  # <bos> and the answer
+    if architecture == "decoder_only":
+        return {"decoder": source + 1 + target if source else target}  # question, <sep>, answer; or a stream
+    return {"encoder": source}
 
 
 def question_prompt(source: Tensor, keep: Tensor, architecture: str, special: SpecialIds) -> Prompt:

@@ -55,8 +55,7 @@ def curriculum(task: Task) -> list[tuple[int, Task]]:
     """The tasks of data.stages, each with the number of steps at its end; the task itself follows them."""
     if not isinstance(task, QuestionTask) or not task.stages:
         return []
-    stages: list[tuple[int, Task]] = import_module("minitx.data.stages").tasks_of(task)  # an extra
-    return stages
+    return import_module("minitx.data.stages").tasks_of(task)  # an extra
 
 
 class FixedBatches:

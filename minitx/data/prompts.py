@@ -53,8 +53,8 @@ def framed(
         if answers is None:
             return batch
         index = torch.arange(batch.labels.size(1), device=device)
-        continuation = index >= torch.tensor([[len(row) - 1] for row in sources], device=device)
-        return replace(batch, labels=labels_where(continuation, batch.labels))
+        start, end = (torch.tensor([[len(row) - 1] for row in part], device=device) for part in (sources, rows))
+        return replace(batch, labels=labels_where((index >= start) & (index < end), ids[:, 1:]))
     source, source_keep = padded(sources, special.pad, device)
     answers, masks = answers or [[] for _ in sources], None
     if any(given):

@@ -50,7 +50,7 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
             f"--stride needs every block of the text; data.test_size, {len(stream.ids)}, is smaller than their number"
         )
     ids = torch.cat((stream.ids[0, :1], stream.ids[:, 1:].flatten()))
-    length = int((ids != special.pad).sum())
+    length = int((ids != special.pad).nonzero()[-1]) + 1  # <eos> within the text may be the padding id too
     ids = F.pad(ids[:length], (0, block + 1), value=special.pad)
     starts = torch.arange(0, max(length - 1 - block, 0) + stride, stride)
     in_overlap = torch.arange(block) < block - stride  # counted in the window before
@@ -58,9 +58,10 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     parts = progress(starts.split(rows_at_once(model, block)), "evaluating", len, len(starts), " windows")
     with evaluating(model), torch.inference_mode():
         for part in parts:
-            windows = ids[part[:, None] + torch.arange(block + 1)]  # [N, T + 1]
-            batch = Stream(moved(windows, device)).frame(architecture, special)
-            counted = moved(in_overlap & (part > 0)[:, None], device)
-            scores = teacher_forced(model, replace(batch, labels=batch.labels.masked_fill(counted, IGNORE)))
+            places = part[:, None] + torch.arange(block + 1)  # [N, T + 1]
+            windows = moved(ids[places], device)
+            ignored = moved((in_overlap & (part > 0)[:, None]) | (places[:, 1:] >= length), device)
+            batch = Stream(windows).frame(architecture, special)
+            scores = teacher_forced(model, replace(batch, labels=windows[:, 1:].masked_fill(ignored, IGNORE)))
             total += replace(scores, examples=len(part))
     return total

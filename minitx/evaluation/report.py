@@ -59,6 +59,8 @@ def evaluation_report(
     else:
         raise _unsuitable(task, "--stride is for language models of text")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
+    if path is not None:
+        report["path"] = path
     if isinstance(task, Text) and running_text is not None:
         report |= text_figures(scores, running_text, predictor.tokenizer)
     if stride is not None:
@@ -87,7 +89,6 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
     """Figures for each length of the question; lengths without held-out questions or positions are skipped."""
     task, special, figures = predictor.task, predictor.tokenizer.special, {}
     assert isinstance(task, QuestionTask)
-    limit = max_positions(predictor.model)
     for length in progress(lengths, "by length", total=len(lengths), unit=" lengths"):
         try:
             of_length = task.of_length(length)
@@ -95,7 +96,8 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             examples = of_length.examples(split, EXAMPLES_PER_LENGTH)
         except ValueError:  # too few questions of this length for a held-out set, or none
             continue
-        if limit is not None and positions(predictor.architecture, of_length.reach) > limit:
+        needed = positions(predictor.architecture, of_length.reach)
+        if any(tokens > (max_positions(getattr(predictor.model, stack)) or tokens) for stack, tokens in needed.items()):
             break  # the end of a table of learned positions
         scores = evaluate(predictor.model, examples, predictor.architecture, special, not task.metrics)
         figures[length] = _figures(scores)
@@ -152,7 +154,8 @@ _MEANINGS = {
 
 def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
-    lines = [f"{report['examples']:,} examples held out for {report['split']}"]
+    source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
+    lines = [f"{report['examples']:,} examples {source}"]
     lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in _MEANINGS if name in report]
     if "signatures" in report:
         lines += [f"  decoding: {report['decoding']}; sacreBLEU's signatures:"]

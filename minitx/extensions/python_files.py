@@ -27,7 +27,8 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
     for path in paths:
         file = expanded(path, "--import").absolute()
         if file.suffix != ".py" or not file.is_file():
-            raise ConfigError(f"--import: expected a Python file (.py), got {path!r}")
+            missing = "" if file.is_file() else f", and there is no such file in {file.parent}"
+            raise ConfigError(f"--import or imports: expected a Python file (.py), got {path!r}{missing}")
         digests[path] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
         name = f"{file.stem}_{digests[path]}"  # a reverse.py hides no other module
         spec = spec_from_file_location(name, file)
@@ -38,8 +39,12 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
         sys.modules[name] = module_from_spec(spec)  # where typing looks annotations up
         try:
             spec.loader.exec_module(sys.modules[name])
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
+            from minitx.nn.errors import OptionError  # torch, which such a file imports
+
+            if isinstance(error, OptionError):
+                raise ConfigError(f"{path}: {error}") from None
             raise
     return digests
 

@@ -61,7 +61,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     architecture, tokenizer, task = predictor.architecture, predictor.tokenizer, predictor.task
     max_length = max_positions(predictor.model)
     if max_length is None:
-        max_length = max(positions(architecture, task.longest), MIN_TABLE_POSITIONS)
+        max_length = max(*positions(architecture, task.longest).values(), MIN_TABLE_POSITIONS)
     name = "minitx"
     if to == "hf":
         name, settings, weights = choose(predictor, max_length)

@@ -56,6 +56,8 @@ def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, 
         raise ConfigError(f"{folder} has no config.json: it is not a model folder")
     check_plain(hf, f"{folder}/config.json")
     name = hf.get("model_type")
+    if name is None and "minitx" in hf:
+        raise ConfigError(f"{folder} holds bare weights: import reads what minitx export writes with --to hf")
     if not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError(f"model_type {name} is not supported; minitx imports {', '.join(FAMILIES)}")
     family = FAMILIES[name]

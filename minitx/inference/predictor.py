@@ -80,8 +80,8 @@ class Predictor:
             name = "stream" if stream else "return_attention"
             if not isinstance(prompt, str):
                 raise ConfigError(f"{name}=True takes one prompt, got a list")
-            if chosen.num_beams > 1 or chosen.num_return_sequences > 1:
-                raise ConfigError(f"{name} is for one text: leave num_beams and num_return_sequences at 1")
+            if (stream and return_attention) or chosen.num_beams > 1 or chosen.num_return_sequences > 1:
+                raise ConfigError("stream, return_attention, num_beams and num_return_sequences exclude each other")
             if stream:
                 return self.text_generator().stream(self.encode(prompt), chosen)
             from minitx.interpret.stepwise import generation_maps

@@ -56,6 +56,7 @@ class TextGenerator:
         self, model: EncoderDecoder | DecoderOnly, tokenizer: Tokenizer, task: Task, config: ModelConfig
     ) -> None:
         self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
+        self.own_ends = [token for token in (tokenizer.special.eos, *tokenizer.special_tokens.other_ends) if token >= 0]
         self.positions = max_positions(model.decoder)
         self.source_positions = max_positions(model.encoder) if isinstance(model, EncoderDecoder) else None
         # Running text has the context of its training at most; answers attend to everything.
@@ -84,8 +85,8 @@ class TextGenerator:
         return self._pieces(prompt, decode.steps(self.model, *tensors, scores=True, **arguments), ends)
 
     def ends(self, options: GenerationOptions) -> list[int]:
-        """Ids that end a text, the tokenizer's <eos> first; a ConfigError for a stop that is not a single token."""
-        ends = [self.tokenizer.special.eos, *self.tokenizer.special_tokens.other_ends]
+        """Ids that end a text, the tokenizer's own first, if any; a ConfigError for a stop of several tokens."""
+        ends = [*self.own_ends]
         for text in [options.stop] if isinstance(options.stop, str) else options.stop or []:
             ids = self.tokenizer.encode(text)
             if len(ids) != 1:
@@ -154,8 +155,8 @@ class TextGenerator:
         if start.given is not None and options.num_beams > 1:
             raise ConfigError("num_beams must be 1: the answers of this task have tokens that are given")
         own |= {} if start.given is None else {"given": start.given}
-        first_and_last = {0: special_tokens.forced_first, limit - 1: special_tokens.forced_last}
-        forced = {step: token for step, token in first_and_last.items() if token is not None}
+        first_and_last = (0, special_tokens.forced_first), (limit - 1, special_tokens.forced_last)
+        forced = {step: token for step, token in first_and_last if token is not None}
         penalties = options.repetition_penalty, options.no_repeat_ngram_size, options.min_new_tokens
         processor = combine_processors(ends, *penalties, never=special_tokens.never, forced=forced)
         own |= {"max_new_tokens": limit, "eos": ends, "pad": self.tokenizer.special.pad}
@@ -189,7 +190,7 @@ class TextGenerator:
         for index, token in enumerate(ids):
             if token in ends:
                 text = self._text(prompt, ids[:index])
-                return Generation(text, ids[: index + 1], log_probability, "end" if token == ends[0] else "stop")
+                return Generation(text, ids[: index + 1], log_probability, "end" if token in self.own_ends else "stop")
         return Generation(self._text(prompt, ids), ids, log_probability, "length")
 
     def _text(self, prompt: list[int], ids: list[int]) -> str:

@@ -119,7 +119,8 @@ def _count(calls: dict[Stack, Indices], stack: Stack, args: Any, kwargs: Any) ->
 
 
 def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
-    if isinstance(change.value, str) and change.value not in ("zero", "mean"):
+    known = change.value in ("zero", "mean") if isinstance(change.value, str) else callable(change.value)
+    if not known and not isinstance(change.value, Tensor):
         expected = 'expected a tensor, a function, "zero" or "mean"'
         raise ConfigError(f"intervene: {name}: {expected}, got {change.value!r}")
     if isinstance(change.value, str) and change.value == "mean" and name not in (means or {}):

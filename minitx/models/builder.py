@@ -104,6 +104,8 @@ def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[No
     expected = "a scheme that leaves the embeddings, which all layers share, as they are"
     require(shares, f"model.window_position must be {expected}, got {(config.window_position or {}).get('name')}")
     windows = [config.windows[layer % len(config.windows)] for layer in range(layers)]
+    if local is not usual and None not in windows and type(usual[0]).embed is NoPositions.embed:
+        usual[0].requires_grad_(False)  # no layer uses its weights: an optimizer would have no state of them
     return usual[0], [
         _attention(config, (usual if window is None else local)[layer], window) for layer, window in enumerate(windows)
     ]

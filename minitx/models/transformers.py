@@ -39,7 +39,7 @@ class _Model(nn.Module):
         else:
             pos = cache.append(ids, keep, stack.position_ids)
             keep = cache.keep
-        x: Tensor = stack(self.embedding(ids), pos, keep, cache=cache, rules=rules, **options)
+        x = stack(self.embedding(ids), pos, keep, cache=cache, rules=rules, **options)
         if cache is not None:
             cache.advance(ids.size(1))
         return x

@@ -41,7 +41,7 @@ class T5Positions(PreparedBias):
 
     Args:
         buckets: number of buckets; without causality half of them for each direction.
-        max_distance: where the last bucket begins.
+        max_distance: all distances from here on are in the last bucket.
         bidirectional: with causality too half of the buckets for each direction: coupled ids of earlier tokens may be
             larger.
     """

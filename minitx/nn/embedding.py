@@ -41,8 +41,7 @@ class HeadTransform(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] to [B, T, D]."""
-        out: Tensor = self.norm(self.activation(self.proj(x)))
-        return out
+        return self.norm(self.activation(self.proj(x)))
 
 
 class Head(nn.Linear):

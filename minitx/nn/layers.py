@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from minitx.nn.cache import LayerCache
+from minitx.nn.errors import require
 from minitx.nn.feed_forward import FeedForward
 from minitx.nn.multi_head import MultiHeadAttention, Prepared
 from minitx.nn.norms import AddNorm
@@ -64,6 +65,7 @@ class Layer(nn.Module):
         attend = partial(self.self_attn, causal=self.causal, cache=cache, prepared=prepared)
         out = getattr(self, self.first_norm)(x, attend)
         if self.cross_attn is not None:
+            require(memory is not None, "a layer with cross-attention needs a memory")
             attend = partial(self.cross_attn, memory=memory, cache=cache, prepared=cross_prepared)
             out = self.add_norm_cross(x if self.parallel else out, attend, out)
         if self.ffn is not None:

@@ -5,14 +5,12 @@ To add a numbering, subclass ConsecutiveIds, override `number` and register the 
 `model.position_ids.name`; it then works with every scheme.
 """
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.nn.errors import require
+from minitx.nn.positions import registration
 
 POSITION_IDS: dict[str, type["ConsecutiveIds"]] = {}
 """Every numbering by its name in the YAML."""
@@ -21,17 +19,8 @@ NO_TOKEN = -1
 MAX_ID_RANGE = 2**24
 """The largest range that ids are sampled from: each sample sorts all of it."""
 
-Numbering = TypeVar("Numbering", bound="type[ConsecutiveIds]")
-
-
-def register(name: str) -> Callable[[Numbering], Numbering]:
-    """Make a numbering available as model.position_ids.name."""
-
-    def add(numbering: Numbering) -> Numbering:
-        POSITION_IDS[name] = numbering
-        return numbering
-
-    return add
+register = registration(POSITION_IDS)
+"""Decorator that makes a numbering available as model.position_ids.name."""
 
 
 def consecutive(
@@ -166,7 +155,7 @@ class CoupledIds(ConsecutiveIds):
     """Counting restarts at some tokens, so that corresponding tokens have the same number.
 
     For instance those of a question and its answer, or the digits of numbers written from the lowest one (position
-    coupling, Cho et al. 2024; Abacus, McLeish et al. 2024). The first token of a sequence is 1.
+    coupling, Cho et al. 2024; Abacus, McLeish et al. 2024). The first token of a sequence is 1, or 0 as one of these.
 
     Args:
         after: ids of the tokens that are 0, the next token 1. Empty in a config: those that the task names.
@@ -176,6 +165,7 @@ class CoupledIds(ConsecutiveIds):
 
     def __init__(self, causal: bool, after: tuple[int, ...] = (), mirrored: bool = False) -> None:
         super().__init__(causal)
+        require(all(-1 <= token < 2**31 for token in after), f"model.position_ids.after: no ids of tokens: {[*after]}")
         self.mirrored = mirrored
         self.register_buffer("after", torch.tensor([*after], dtype=torch.long), persistent=False)
         self.after: Tensor

@@ -21,17 +21,27 @@ POSITIONS: dict[str, type["NoPositions"]] = {}
 GIVEN = ("d_model", "n_heads", "d_head", "causal")
 """Constructor arguments that come from the model; all others are options of the config section."""
 
-Scheme = TypeVar("Scheme", bound="type[NoPositions]")
+Kind = TypeVar("Kind", bound=type)
 
 
-def register(name: str) -> Callable[[Scheme], Scheme]:
-    """Make a scheme available as model.position.name."""
+def registration(registry: dict[str, Any]) -> Callable[[str], Callable[[Kind], Kind]]:
+    """The decorator register(name), which adds a class; an OptionError if minitx has another one of this name."""
 
-    def add(scheme: Scheme) -> Scheme:
-        POSITIONS[name] = scheme
-        return scheme
+    def register(name: str) -> Callable[[Kind], Kind]:
+        def add(kind: Kind) -> Kind:
+            module = registry.get(name, kind).__module__
+            free = module == kind.__module__ or not module.startswith("minitx.")
+            require(free, f"{kind.__name__} cannot be registered as {name}: minitx has a {name} of its own")
+            registry[name] = kind
+            return kind
 
-    return add
+        return add
+
+    return register
+
+
+register = registration(POSITIONS)
+"""Decorator that makes a scheme available as model.position.name."""
 
 
 @register("none")
@@ -110,7 +120,7 @@ class SinusoidalPositions(SinusoidBase):
     is then a rotation of each pair.
 
     Args:
-        base: the longest wavelength is 2 pi base.
+        base: wavelengths grow from 2 pi towards 2 pi base.
         halves: all sines first, then all cosines (tensor2tensor, Marian).
     """
 
@@ -160,7 +170,7 @@ class RotaryPositions(SinusoidBase):
     dimensions, as in Llama.
 
     Args:
-        base: the longest wavelength is 2 pi base.
+        base: wavelengths grow from 2 pi towards 2 pi base.
         fraction: share of each head's dimensions that is rotated.
         scaling: how to extend beyond the trained length. linear: positions divided by factor (Chen et al. 2023); ntk: a
             base enlarged so that only low frequencies are stretched (bloc97 2023); llama3: wavelengths above
@@ -190,7 +200,7 @@ class RotaryPositions(SinusoidBase):
         fits = 0.0 < fraction <= 1.0 and size >= 2 and size % 2 == 0
         expected = f"of d_head {d_head} must be an even number of dimensions"
         require(fits, f"model.position.fraction {expected}, got {fraction}")
-        require(factor >= 1.0, f"model.position.factor must be at least 1, got {factor}")
+        require(1.0 <= factor <= 1e6, f"model.position.factor must lie between 1 and 1,000,000, got {factor}")
         if scaling == "ntk":
             require(size > 2, f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")
             base = base * factor ** (size / (size - 2))

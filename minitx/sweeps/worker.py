@@ -19,7 +19,7 @@ from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPrun
 from minitx.training.api import AllExtras, train_config
 from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost
-from minitx.training.module import SELECTION, Callback
+from minitx.training.module import Callback
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
@@ -46,7 +46,7 @@ class _ReportValidations(Callback):
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         step = trainer.global_step + len(self.trial.rows) * trainer.max_steps
-        self.trial.report(step, float(trainer.callback_metrics[SELECTION]))
+        self.trial.report(step, module.selection)
 
 
 def run(trial: ClaimedTrial, seed: int) -> Row:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
 from minitx.training.folder import RunFiles
-from minitx.training.module import SELECTION, validation_is_due
+from minitx.training.module import validation_is_due
 from minitx.training.start import Start
 
 
@@ -84,7 +84,7 @@ class BestCheckpoint(Checkpoint):
         self.score: Tensor | None = None  # of best.ckpt
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        score, file = trainer.callback_metrics[SELECTION], self.files.folder / "best.ckpt"
+        score, file = torch.tensor(module.selection, dtype=torch.float64), self.files.folder / "best.ckpt"
         score = torch.where(score.isnan(), -torch.inf, score)
         if self.score is None or score > self.score or not trainer.strategy.broadcast(file.exists()):
             trainer.save_checkpoint(file, weights_only=True)

@@ -27,7 +27,7 @@ class Cost(NamedTuple):
     """Cost of a run, independent of its hardware."""
 
     parameters: int
-    tokens: int  # predicted in the first optimizer step
+    tokens: int  # predicted in one optimizer step, without data.stages
     flops: int  # of one optimizer step, forward and backward
 
 

@@ -74,7 +74,7 @@ class RunFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.last = folder / "last.ckpt"
-        self.saved: int | None = None  # step of last.ckpt, once this process has written or read it
+        self.saved: int | None = None  # step of last.ckpt, once this process has written it or resumed from it
         self.failures: dict[str, str] = {}  # reason by file, for files whose latest write failed
 
     def write(self, name: str, contents: bytes) -> None:

@@ -1,5 +1,6 @@
 """The LightningModule: training step, validation, and the contents of a checkpoint."""
 
+import math
 import time
 from importlib import import_module
 from typing import Any
@@ -24,9 +25,6 @@ from minitx.nn import kernels
 from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
 from minitx.training.optim import build_optimizer, place_step_counters, schedule, skips_on_device, unsharded
 from minitx.training.start import data_digest, resume_loops
-
-SELECTION = "validation/selection"
-"""Figure that selects best.ckpt, larger is better; see TransformerModule.on_validation_epoch_end."""
 
 
 class EveryStep:
@@ -61,6 +59,7 @@ class TransformerModule(pl.LightningModule):
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
         self.steps = EveryStep()
         self.validated: dict[str, float] = {}  # figures of the latest validation
+        self.selection = -math.inf  # of the latest validation: selects best.ckpt, larger is better
         self._scores = Scores()
         self._start_time = time.perf_counter()
         self._data_digest = data_digest(task)
@@ -141,9 +140,9 @@ class TransformerModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Sum over processes, log the means and the figure that selects best.ckpt.
 
-        The best model has the most exact matches and, among equals, the lowest loss: a thousandth of a match outweighs
-        any sensible loss. Running text has the loss alone. Where answers are scored as texts, hardly any output matches
-        exactly, so greedy BLEU on the validation set replaces the matches; it may still rise when the loss does.
+        The best model has the most exact matches and, among equals, the lowest loss: one match in a thousand weighs as
+        much as ten nats of loss. Running text has the loss alone. Where answers are scored as texts, hardly any output
+        matches exactly, so greedy BLEU on the validation set replaces the matches; it may rise when the loss does too.
         """
         scores, self._scores = self._scores, Scores()
         if self.trainer.world_size > 1:
@@ -159,7 +158,7 @@ class TransformerModule(pl.LightningModule):
         figures = {f"validation/{name}": value for name, value in self.validated.items()}
         self.log_dict({**figures, "step": float(self.global_step)})  # Lightning's own step is one less
         matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)
-        self.log(SELECTION, matches - 1e-4 * self.validated["loss"], logger=False)
+        self.selection = matches - 1e-4 * self.validated["loss"]  # logged, it would be fp32, where losses are equal
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

@@ -56,7 +56,10 @@ def resolve(
         raise ConfigError(f"trainer.precision 64-true needs trainer.accelerator cpu here: {device} has no float64")
     start = find_start(config, resume, init_from)
     if start is not None:
-        config = config_from_dict(merged({"model": start.config.to_dict()["model"]}, values))
+        model = start.config.to_dict()["model"]
+        if not start.resumes:
+            model["position_ids"].pop("after", None)  # tokens of another task, unless it is the same
+        config = config_from_dict(merged({"model": model}, values))
         config = start.completed(dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data")))
     task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
     config = dataclasses.replace(config, data=section_of(config.data["name"], task), model=model)
@@ -104,11 +107,9 @@ def _completed(config: Config, task: Task) -> Config:
 
 def _check_positions(config: Config, model: Transformer, task: Task) -> None:
     """Refuse a model with fewer positions than the longest sequence of the task has."""
-    limit, needed = max_positions(model), positions(config.model.architecture, task.reach)
-    if limit is None or needed <= limit:
-        return
-    ids, expected = config.model.position_ids["name"], "model.position.max_len must be at least"
-    if ids != "consecutive":
-        keys = f"model.position_ids.name {ids} with its options, and model.position.max_len if there is one,"
-        expected = f"{keys} must allow at least"
-    raise ConfigError(f"{expected} {needed} tokens, the longest sequence of this task, got {limit}")
+    for stack, needed in positions(config.model.architecture, task.reach).items():
+        if needed > (limit := max_positions(getattr(model, stack)) or needed):
+            ids = config.model.position_ids["name"]
+            keys = "" if ids == "consecutive" else f"model.position_ids.name {ids} with its options, and "
+            expected = f"{keys}model.position.max_len must allow at least {needed} tokens"
+            raise ConfigError(f"{expected}, the longest sequence of the {stack}, got {limit}")

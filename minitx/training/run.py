@@ -89,8 +89,8 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
     if start is not None and (figures := start.finished(run.config, run.changes)) is not None:
         return figures
     with extras.folder(run.config, start) as folder:
-        if start is not None:
-            start.check_current()
+        if start is not None and start.file.stat().st_mtime_ns != start.written_ns:
+            raise ConfigError(f"--resume: another process has just trained in {folder}: repeat the command")
         return _train(run, start, validation, extras.files(folder), extras)
 
 
@@ -166,7 +166,7 @@ def _train(
             results["skipped_steps"] = int(module.steps.skipped)
         if trainer.is_global_zero:
             files.check_saved()
-            predictor = load(files.folder)
+            predictor = load(files.folder, training_device(settings.accelerator))
             predictor.task = task  # its corpus is already open
             figures, text = extras.report(predictor)
             results |= figures

@@ -19,7 +19,7 @@ from minitx.training.folder import is_first_process, print_line, run_root
 
 RESHAPABLE = tuple(f"model.{key}." for key in (
     "dropout", "attention_dropout", "window", "softcap", "logit_softcap", "prefix_lm", "position_ids", "position.base",
-    "window_position.base",
+    "position.scaling", "position.factor", "window_position.base", "window_position.scaling", "window_position.factor",
 ))  # fmt: skip
 """Keys of `model`, or sections of it, that may change in a run initialized from weights, because no weight's shape
 depends on them; with a dot at the end, since model.window is not model.window_position."""
@@ -61,11 +61,6 @@ class Start:
         run = replace(config.run, init_from=init_from)
         return replace(config, model=model, data=data, run=run)
 
-    def check_current(self) -> None:
-        """Check that no process has saved since the checkpoint was read; to be called once its folder is locked."""
-        if self.file.stat().st_mtime_ns != self.written_ns:
-            raise ConfigError(f"--resume: another process has just trained in {self.file.parent}: repeat the command")
-
     def check(self, config: Config, task: Task) -> Changes:
         """Compare the run's settings with the checkpoint's.
 
@@ -94,7 +89,7 @@ class Start:
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
         if self.step > steps:
             done = f"{self.step:,}, the steps that {self.file} has done"
-            raise ConfigError(f"--resume: trainer.max_steps must be larger than {done}, got {steps:,}")
+            raise ConfigError(f"--resume: trainer.max_steps must be at least {done}, got {steps:,}")
         return found
 
     def finished(self, config: Config, found: Changes) -> dict[str, Any] | None:

@@ -184,7 +184,7 @@ def test_foreign_files_are_refused_by_name(tmp_path: Path, case: int) -> None:
     ],
 )
 def test_a_run_folder_means_its_newest_version(
-    tmp_path: Path, names: list[str], asked: str, expected: str | None
+    tmp_path: Path, names: list[str], asked: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -196,5 +196,7 @@ def test_a_run_folder_means_its_newest_version(
     found = checkpoint.find(tmp_path, asked)
     assert found == tmp_path / f"{expected}.ckpt"
     assert checkpoint.find(str(found), "last") == checkpoint.find(found.parent, asked) == found
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert checkpoint.find("~", asked) == found
     with pytest.raises(ConfigError, match=r"there is no checkpoint and no run folder at .*typo"):
         checkpoint.find(tmp_path / "typo")

@@ -69,7 +69,8 @@ def test_a_line_of_input_a_line_of_output(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert printed(answers) == [""]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 \xff\n"), encoding="utf-8"))
-    assert refused("generate", answers) == "minitx: a text must be UTF-8, got '3 \\udcff'\n"
+    expected = "minitx: line 1 of standard input: a text must be UTF-8, got '3 \\udcff'\n"
+    assert refused("generate", answers) == expected
 
 
 @pytest.mark.parametrize(("word", "value"), [("true", True), ("false", False), ("never", "never")])

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+import minitx
 from minitx.cli.arguments import output
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
@@ -51,7 +53,7 @@ BAD_USE = [
     (["trian"], "did you mean train?"),
     (["train"], "nothing to train on"),
     ([*TRAIN, "--model.position.bas", "3"], "did you mean model.position.base?"),
-    ([*TRAIN, "--model.position", "{name: learned, max_len: 9}"], "model.position.max_len must be at least"),
+    ([*TRAIN, "--model.position", "{name: learned, max_len: 9}"], "model.position.max_len must allow at least"),
     ([*TRAIN, "--run.name", "a/b"], "run.name must be a plain folder name"),
     ([*TRAIN, "--run.name=--"], "--run.name must not be --"),
     ([*TRAIN, "--run.folder", __file__], "run.folder"),
@@ -81,6 +83,7 @@ BAD_USE = [
     (["evaluate", "RUN", "--plot", "a.png"], "--plot needs --lengths FROM:TO"),
     (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
     (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
+    (["attend", "RUN", "1 2", "--step", "3"], "--step needs --logdir"),
     (["attend", "RUN", "1 2", "--logdir", __file__], "test_main.py cannot be written"),
     (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
     (["lens", "RUN", "3 x"], "'x' is not in the tokenizer's alphabet"),
@@ -164,6 +167,8 @@ def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
     assert (report["stride"], report["bits_per_character"]) == (8, pytest.approx(report["bits_per_token"]))
     out, err = capsys.readouterr()
     assert re.search(r"evaluating: (\d+) of \1 windows", err)
+    block = minitx.load(text_run, device="cpu").task.longest[1]
+    assert f"{math.ceil((1999 - block) / 8) + 1} examples of {tmp_path / 'other.txt'}\n" in out, "all of it"
     assert "stride (tokens between overlapping windows)   8\n" in out
     assert "perplexity (per token)" in out
 

@@ -188,7 +188,7 @@ def test_settings_that_a_file_omits_are_those_of_transformers(name: str) -> None
     assert resolved(FAMILIES[name].from_hf(short)) == resolved(FAMILIES[name].from_hf(theirs))
 
 
-def test_plain_safetensors(tmp_path: Path) -> None:
+def test_plain_safetensors(tmp_path: Path, refused: Callable) -> None:
     ours, plain = trained(tmp_path / "one.ckpt", {"softcap": 5.0}), tmp_path / "plain"
     main(["export", str(tmp_path / "one.ckpt"), "--to", "safetensors", str(plain)])
     torch.testing.assert_close(
@@ -198,6 +198,7 @@ def test_plain_safetensors(tmp_path: Path) -> None:
     assert {name: value for name, value in config.items() if name != "minitx"} == ours.config.to_dict()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(plain / "tokenizer.json"))
     assert tokenizer.encode("3 1 4") == ours.tokenizer.encode("3 1 4")
+    assert "holds bare weights" in refused("import", str(plain), "--out", str(tmp_path / "two.ckpt"))
 
 
 def test_the_card_has_task_data_and_metrics(tmp_path: Path, refused: Callable) -> None:

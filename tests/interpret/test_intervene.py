@@ -236,6 +236,7 @@ RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
         ({RESID: at("zero", positions=[1, 5])}, r"resid_pre has indices 0 to 4 in dimension 1, got \[1, 5\]"),
         ({RESID: torch.zeros(2, 6, 16)}, r"expected \[B, T, D\] = \[2, 5, 16\], got \[2, 6, 16\]"),
         ({Z: lambda z: z[:, :, 0]}, r"z does not fit: expected \[B, T, H, K\] = \[2, 5, 4, 4\], got \[2, 5, 4\]"),
+        ({Z: 3}, 'z: expected a tensor, a function, "zero" or "mean", got 3'),
         ({Z: lambda z: None}, "function for .*z returns NoneType, expected a tensor"),
     ],
 )

@@ -136,6 +136,16 @@ def test_a_sequence_past_the_table_is_refused() -> None:
     model(draw(2, 9), keep_of(6, 2, width=9))  # padding needs no position
 
 
+@every_architecture
+@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("window", [3, (3, None)])
+def test_every_weight_to_be_trained_has_a_gradient(window: int | tuple, name: str, architecture: str) -> None:
+    """Also where no layer uses the scheme of those without a window: an optimizer has no state of its weights."""
+    model = fresh(architecture, window=window, position={"name": name}, window_position={"name": "t5"})
+    model(*(draw(2, 6) for _ in range(1 + (architecture == "encoder_decoder")))).sum().backward()
+    assert [path for path, part in model.named_parameters() if part.requires_grad and part.grad is None] == []
+
+
 def test_dropout_windows_and_their_positions_reach_every_layer() -> None:
     """Other keys change logits, which are compared with those of other implementations."""
     model = fresh(

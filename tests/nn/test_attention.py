@@ -13,7 +13,7 @@ from small_models import close, every_direction, keep_of, pairwise
 
 HALF = (torch.bfloat16, torch.float16)
 both_paths = pytest.mark.parametrize("path", ["fused", "explicit"])
-every_mask = pytest.mark.parametrize("hidden", ["none", "padding", "heads"])
+every_mask = pytest.mark.parametrize("hidden", ["none", "keys", "padding", "heads"])
 
 
 def run(path: str, *args: Any, **options: Any) -> Tensor:
@@ -27,6 +27,8 @@ def make_mask(hidden: str, keys: int) -> Tensor | None:
     """Padding of each row's own, or what each head may see; the last row of the batch sees nothing at all."""
     if hidden == "none":
         return None
+    if hidden == "keys":
+        return torch.arange(keys) != 1  # [S]: the same ones for all
     if hidden == "padding":
         return (torch.arange(keys) < torch.tensor([[keys], [2], [0]]))[:, None, None, :]
     mask = torch.rand(3, 4, 1, keys) < 0.6

@@ -40,6 +40,8 @@ def test_parallel_sublayers_read_the_input_of_their_layer(roughen) -> None:
     x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
     own, cross = attend[0](layer.add_norm_self.norm(x), causal=True), attend[1](layer.add_norm_cross.norm(x), memory)
     close(layer(x, memory), x + own + cross + layer.ffn(layer.add_norm_ffn.norm(x)))
+    with pytest.raises(ValueError, match="needs a memory"):
+        layer(x)
 
 
 @both_norms

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 import minitx
+from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.data.tasks import Task
 from minitx.data.tasks.question_tasks import LengthTask
@@ -84,6 +85,16 @@ def test_other_symbols_must_fit_and_are_reported(small: Any, pretrained: Path, c
     assert "this task has its own tokens" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"model\.vocab_size must be at least the tokenizer's 15, got 12"):
         train(tuned(small, pretrained, data={"symbols": 9}))
+
+
+def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
+    model = {"architecture": "decoder_only", "position_ids": "coupled", "d_model": 16, "n_heads": 2}
+    one = resolve({"data": {"name": "addition"}, "model": model})
+    weights = {f"model.{name}": weight for name, weight in one.model.state_dict().items()}
+    header = checkpoint.header(one.config.to_dict(), one.task.vocabulary.to_dict())
+    checkpoint.write({"minitx": header, "state_dict": weights}, tmp_path / "addition.ckpt")
+    two = resolve({"data": {"name": "reverse", "symbols": 5}}, init_from=str(tmp_path / "addition.ckpt"))
+    assert two.config.model.position_ids["after"] == two.task.boundaries != one.task.boundaries
 
 
 def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

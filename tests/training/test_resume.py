@@ -138,7 +138,7 @@ def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished:
     assert "small/v0 has done its 9 steps already; a larger trainer.max_steps continues" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"already; .* continues with optimizer\.lr 0\.005 -> 0\.5"):
         train(small(**sections(9, lr=0.5)), resume=True)
-    with pytest.raises(ValueError, match=r"trainer\.max_steps must be larger than 9, .* got 4"):
+    with pytest.raises(ValueError, match=r"trainer\.max_steps must be at least 9, .* got 4"):
         train(small(**sections(4)), resume=True)
 
 

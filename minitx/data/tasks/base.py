@@ -1,9 +1,8 @@
 """The interface of every task, and the registry."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 
@@ -33,17 +32,8 @@ TASKS = LazyRegistry(
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)  # the id of a toy task's first symbol
 
-TaskClass = TypeVar("TaskClass", bound="type[Task]")
-
-
-def register(name: str) -> Callable[[TaskClass], TaskClass]:
-    """Decorator that makes a task available as data.name."""
-
-    def add(task: TaskClass) -> TaskClass:
-        TASKS[name] = task
-        return task
-
-    return add
+register = TASKS.register
+"""Decorator that makes a task available as data.name."""
 
 
 def hash_seed(*numbers: int) -> int:

@@ -66,8 +66,13 @@ class Text(Task):
                 f"{self.validation_share} and {self.test_share}"
             )
 
+    all_held_out = False  # as of a text that is only evaluated
+
     def on_file(self, path: str) -> Self:
-        return dataclasses.replace(self, path=path)
+        """The same task on another text, all of it held out."""
+        other = dataclasses.replace(self, path=path)
+        other.all_held_out = True
+        return other
 
     @cached_property
     def _corpus(self) -> Corpus:
@@ -93,6 +98,8 @@ class Text(Task):
     def _parts(self) -> dict[Split, np.ndarray]:
         """The ids of each split."""
         ids = token_cache.encode(self._corpus, self.vocabulary)
+        if self.all_held_out:
+            return {"training": ids[:0], "test": ids, "validation": ids}
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
         if start <= self.block:
@@ -121,6 +128,8 @@ class Text(Task):
         """Consecutive blocks of the held-out text, at most `limit` (by default data.test_size), evenly spread."""
         ids = self._parts[split]
         if len(ids) < 2:
+            if self.all_held_out:
+                raise ConfigError(f"{self.path} holds fewer than two tokens")
             raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger than 0")
         starts = np.arange(0, len(ids) - 1, self.block)
         limit = self.test_size if limit is None else limit

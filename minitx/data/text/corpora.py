@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
+from minitx.config.registry import LazyRegistry
 from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, local_corpus, text_files, where_to_find
 from minitx.data.text.token_cache import cache_folder
 
@@ -29,18 +30,9 @@ NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
 TABLE_ROWS = 1000  # rows of a table read at once
 MAX_HEADER_BYTES = 2**16  # names of the columns of a CSV file; `datasets` takes minutes for a million columns
 
-Files = Callable[[], list[Path]]
-CORPORA: dict[str, Files] = {}  # registered corpora: names for data.path
-
-
-def register(name: str) -> Callable[[Files], Files]:
-    """Decorator that makes a function that returns text files available as data.path."""
-
-    def add(files: Files) -> Files:
-        CORPORA[name] = files
-        return files
-
-    return add
+CORPORA = LazyRegistry()  # functions by their names for data.path
+register = CORPORA.register
+"""Decorator that makes a function that returns text files available as data.path."""
 
 
 @register("python_code")

@@ -110,6 +110,8 @@ def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarr
                 started = inside = True
             inside = inside and chunk.unfinished and number == len(chunk.texts)
         ids, counts = table(texts) if table is not None else _encoded_texts(texts, tokenizer)
+        if borders and tokenizer.special.eos < 0:
+            raise ConfigError("data.documents must be whole: the tokenizer has no <eos> to separate documents")
         before = np.concatenate(([0], counts.cumsum()))  # [texts + 1], tokens before each text
         yield np.insert(ids, before[borders], tokenizer.special.eos)
 

@@ -42,18 +42,21 @@ def choose_numerics(run: ResolvedRun) -> tuple[Numerics, str]:
     A resumed run computes as its checkpoint does. One of several processes takes the defaults.
     """
     settings, start = run.config.trainer, run.start
-    resolved = Numerics(resolve_precision(settings.precision, settings.accelerator))
+    wanted: str = settings.precision
+    if wanted == "16-mixed" and training_device(settings.accelerator) == "cpu":
+        wanted = BF16  # Lightning would
+    resolved = Numerics(resolve_precision(wanted, settings.accelerator))
     if start is not None and start.resumes and settings.precision == start.config.trainer.precision:
         saved = {name: start.contents[name] for name in Numerics._fields if name in start.contents}
         return resolved._replace(**saved), ""
     several = "WORLD_SIZE" in os.environ or settings.num_nodes > 1 or settings.devices not in (1, "auto")
-    if settings.precision not in ("auto", BF16, "bf16-true"):
+    if wanted not in ("auto", BF16, "bf16-true"):
         return resolved, ""
     if training_device(settings.accelerator) != "cpu" or several:
         return resolved, ""
-    precision = BF16 if settings.precision == "auto" else settings.precision
+    precision = BF16 if wanted == "auto" else wanted
     candidates = {f"bf16 with {kernel} attention": Numerics(precision, kernel) for kernel in kernels.CPU_HALF_KERNELS}
-    if settings.precision == "auto":
+    if wanted == "auto":
         candidates = {"fp32": resolved} | candidates
     subject = [run.config.to_dict()["model"], run.config.data]
     chosen, seconds = decide(subject, [*candidates], lambda: measure(run, candidates))
@@ -81,7 +84,7 @@ def measure(run: ResolvedRun, candidates: dict[str, Numerics]) -> Seconds:
 
 
 def first_batch(config: Config, task: Task) -> Batch:
-    """The first batch that a run trains on."""
+    """A batch of the task, without data.stages."""
     examples = task.batch(generator(config.run.seed, 0, 0), task.batch_size)
     return examples.frame(config.model.architecture, task.vocabulary.special)
 

@@ -70,7 +70,7 @@ def check_batch(task: Task, config: Config) -> None:
     available, model = memory_bytes(), config.model
     if available is not None and torch.cuda.is_available():
         available = max(available, torch.cuda.get_device_properties(0).total_memory)
-    tokens = positions(model.architecture, task.longest)
+    tokens = max(positions(model.architecture, task.longest).values())
     values = model.d_model if config.trainer.recompute_activations else 4 * model.d_model + model.inner_width
     layers = min(model.n_layers, model.decoder_layers)
     needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES

@@ -203,7 +203,7 @@ def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Pat
     assert needed > 101
     fits = {"name": "learned", "max_len": needed}
     resolve(config(folder, "encoder_decoder", position=fits))
-    with pytest.raises(ValueError, match=rf"model\.position\.max_len must be at least {needed}"):
+    with pytest.raises(ValueError, match=rf"model\.position\.max_len must allow at least {needed}"):
         resolve(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
 
 

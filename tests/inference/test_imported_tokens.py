@@ -1,0 +1,74 @@
+"""Special tokens as imported models have them: no <eos>, several ends, padding that is an end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers as library
+import torch
+from tokenizers import models, pre_tokenizers
+
+from minitx.config.errors import ConfigError
+from minitx.config.registry import build
+from minitx.config.schema import Config, ModelConfig
+from minitx.data.tasks import TASKS
+from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
+from minitx.generation.options import GenerationOptions
+from minitx.inference.predictor import Predictor
+from minitx.inference.text_generation import Generation
+from minitx.models.builder import build_model
+
+WORDS = ["a", "b", "c", "d", "e", "<end>", "<other>"]
+END, OTHER = 5, 6
+
+
+def tokenizer(pad: int = 0, eos: int = -1, **special: Any) -> Tokenizer:
+    backend = library.Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, SpecialTokens(SpecialIds(pad, -1, eos, -1, -1, -1), **special))
+
+
+def imported(writes: int | None = None, **special: Any) -> Predictor:
+    """A language model with random weights, or one that always writes one token."""
+    config = ModelConfig(architecture="decoder_only", d_model=16, n_heads=2, n_layers=1, tie_embeddings=False)
+    torch.manual_seed(1)
+    model = build_model(config, len(WORDS)).eval()
+    if writes is not None:
+        model.decoder.norm.bias.data.fill_(1.0)
+        model.head.weight.data.zero_()[writes] = 1.0
+    return Predictor(model, tokenizer(**special), Config(data={"name": "imported_text"}, model=config))
+
+
+def first(predictor: Predictor, **options: Any) -> Generation:
+    return predictor.generations(["a b"], GenerationOptions(**options))[0][0]
+
+
+def test_without_an_end_min_new_tokens_bans_nothing() -> None:
+    assert first(imported(writes=OTHER), max_new_tokens=3, min_new_tokens=3).ids == [OTHER] * 3
+
+
+def test_any_end_of_the_model_is_an_end() -> None:
+    for token in (END, OTHER):
+        found = first(imported(token, pad=END, eos=END, other_ends=(OTHER,)))
+        assert (found.ids, found.stopped) == ([token], "end")
+
+
+def test_the_first_token_is_forced_where_it_is_the_last_too() -> None:
+    for count in (1, 2):
+        assert first(imported(forced_first=3), max_new_tokens=count).ids[0] == 3
+
+
+def test_an_end_that_is_the_padding_too_is_scored() -> None:
+    predictor = imported(pad=END, eos=END)
+    logs = predictor.model(torch.tensor([[0, 1, 2]])).detach().log_softmax(dim=-1)[0]
+    both = predictor.score(["a b", "a b"], ["<end>", "c <end>"])
+    assert both == pytest.approx([float(logs[1, END]), float(logs[1, 2] + logs[2, END])], abs=1e-5)
+
+
+def test_documents_need_an_end(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b\nc d\n" * 50)
+    options = {"name": "imported_text", "path": str(tmp_path / "text.txt"), "block": 4, "documents": "line"}
+    task = build(TASKS, options, "data")
+    task.vocabulary = tokenizer()
+    with pytest.raises(ConfigError, match=r"data\.documents must be whole"):
+        task.examples("validation")
