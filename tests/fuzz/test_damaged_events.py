@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from asking import FINE, REFUSED, Asked, few_and_many
 from hostile import damaged
@@ -18,17 +17,11 @@ from torch.utils.tensorboard import SummaryWriter
 
 sys.path.append(str(Path(__file__).parents[1] / "tensorboard"))
 
-from reading import Board
+from reading import Board, items
 
-from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 
 TAG = "cross/example_1"
-
-
-def items(step: int) -> list[bytes]:
-    weights = np.random.default_rng(step).dirichlet(np.ones(4), (2, 3)).astype(np.float32)
-    return encode("cross", ["a", "b", "<b>"], ["x", "y", "z", None], [weights, weights], extras={"rollout": weights[0]})
 
 
 @pytest.fixture
@@ -94,9 +87,3 @@ def test_damaged_event_files(events: bytes, tmp_path: Path, damage: Callable, co
         look(tmp_path / str(number), damage(chance, events), asked, f"{number} of seed {seed}")
     asked.check()
     assert asked.came[FINE] > count
-
-
-def test_the_whole_file_shows_all(events: bytes, tmp_path: Path) -> None:
-    asked = Asked()
-    look(tmp_path / "whole", events, asked, "whole")
-    assert asked.came == {FINE: 1 + 3 * 4, REFUSED: 3}  # the fourth item of three is refused
