@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitx.data.tasks import generator
-from minitx.data.tasks.recall import distinct
-from toy import check_answers, check_even, make, spelt
+from toy import check_answers, make, spelt
 
 
 @given(
@@ -59,7 +58,3 @@ def test_values_are_recalled(symbols: int, pairs: tuple[int, int], queries: int,
     sampled = task.question(generator(1), 300)
     check_answers("associative_recall", task, task.answered(*sampled))
     assert {symbol for row in spelt(task, *sampled) for symbol in row} == {*task.vocabulary.alphabet}
-
-
-def test_all_choices_of_different_numbers_are_equally_likely() -> None:
-    check_even(map(tuple, distinct(24_000, 3, 4, generator(1)).tolist()), itertools.permutations(range(4), 3))
