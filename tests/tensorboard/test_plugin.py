@@ -71,14 +71,6 @@ def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
                 assert np.abs(decoded - exact).max() <= 1 / 255
 
 
-@pytest.mark.parametrize("gzipped", [True, False])
-def test_a_map_is_sent_in_its_stored_bytes_or_unpacked(board: Board, gzipped: bool) -> None:
-    answer = board.get("/map", gzipped=gzipped, **PLACE, item=1)
-    assert answer.headers.get("Content-Encoding") == ("gzip" if gzipped else None)
-    assert answer.content_type == "application/octet-stream"
-    assert answer.data == (items()[2] if gzipped else gzip.decompress(items()[2]))
-
-
 def test_a_step_logged_twice_is_listed_once(tmp_path: Path) -> None:
     for part, steps in enumerate(((0, 10, 20), (20, 30))):
         with SummaryWriter(str(tmp_path), filename_suffix=f".{part}") as writer:
