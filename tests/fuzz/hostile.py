@@ -159,15 +159,6 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 """Rules that take memory or time without end, instead of those of a tokenizer."""
 
 
-def hostile_tokenizer(chance: Chance) -> tuple[str, dict[str, Any]]:
-    """An altered tokenizer, or an attack."""
-    tree = tokenizer()
-    if chance.random() < 0.6:
-        return alter(chance, tree), tree
-    what = chance.choice([*TOKENIZERS])
-    return what, tree | TOKENIZERS[what]
-
-
 # ---- folders to import -----------------------------------------------------------------------------------------------
 
 GPT2 = {
@@ -204,6 +195,7 @@ def _header(header: bytes, length: int | None = None, body: bytes = b"") -> byte
 FOLDERS: dict[str, tuple[str, bytes]] = {
     "a deep config": ("config.json", b"[" * 10**5),
     "a deep tokenizer": ("tokenizer.json", b'{"a":' * 10**5),
+    "rules without end": ("tokenizer.json", json.dumps(tokenizer() | TOKENIZERS["many rules"]).encode()),
     "a large config": ("config.json", b'{"a": [' + b"[]," * 10**7 + b"[]]}"),
     "a config of digits": ("config.json", b'{"model_type": "gpt2", "a": ' + b"9" * 10**5 + b"}"),
     "a path out of the folder": ("model.safetensors.index.json", b'{"weight_map": {"a": "/dev/zero"}}'),
@@ -231,7 +223,7 @@ def write_folder(folder: Path, files: dict[str, Any] | None = None) -> None:
 
 
 def hostile_folder(chance: Chance, folder: Path) -> str:
-    """Write a folder with one file that is altered or damaged, or with an attack by its tokenizer; returns which."""
+    """Write a folder with one file that is altered or damaged; returns which."""
     kind = chance.randrange(3)
     files: dict[str, Any]
     if kind == 0:
@@ -247,11 +239,11 @@ def hostile_folder(chance: Chance, folder: Path) -> str:
         written = json.dumps(header, default=str).encode()
         files = {"model.safetensors": _header(written, body=content[end:])}
     else:
-        trees = {"config.json": chance.choice([GPT2, QWEN2]), **SETTINGS}
-        name = chance.choice([*trees, "tokenizer.json"])
-        tree = json.loads(json.dumps(trees.get(name)))
-        what, tree = hostile_tokenizer(chance) if tree is None else (alter(chance, tree), tree)
+        trees = {"config.json": chance.choice([GPT2, QWEN2]), "tokenizer.json": tokenizer(), **SETTINGS}
+        name = chance.choice([*trees])
+        tree = json.loads(json.dumps(trees[name]))
+        what = f"{name}: {alter(chance, tree)}"
         content = json.dumps(tree, default=str).encode()
-        what, files = f"{name}: {what}", {name: damaged(chance, content) if chance.random() < 0.2 else content}
+        files = {name: damaged(chance, content) if chance.random() < 0.2 else content}
     write_folder(folder, files)
     return what
