@@ -114,14 +114,10 @@ def prompts(predictor: Predictor) -> list[str]:
     )
 
 
-def ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text)
-
-
 def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:
     """Logits of the model, one question and its continuation, padded by hand: those that predict the answer
     and the token after it."""
-    special, asked = predictor.tokenizer.special, ids(predictor.tokenizer, question)
+    special, asked = predictor.tokenizer.special, predictor.tokenizer.encode(question)
     with torch.no_grad():
         if predictor.architecture == "encoder_decoder":
             return predictor.model(torch.tensor([asked]), torch.tensor([[special.bos, *answer]]))[0]

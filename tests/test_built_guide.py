@@ -79,13 +79,3 @@ def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
     assert too_wide == {}
     assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
     assert [what for what in broken if "ERR_ABORTED" not in what] == []  # interrupted by the next page
-
-
-def test_search_works_from_disk(site: Path, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
-    page.goto((site / "guide" / "masks.html").as_uri())
-    page.locator(".md-search__input").click()
-    page.locator(".md-search__input").press_sequentially("learning rate")
-    page.locator(".md-search-result__link").first.wait_for()
-    assert page.locator('.md-search-result__link[href*="guide/training.html"]').count()
-    page.close()

@@ -21,18 +21,6 @@ from reading import Board, items
 
 from minitx.tensorboard.writer import add_maps
 
-TAG = "cross/example_1"
-
-
-@pytest.fixture
-def events(tmp_path: Path) -> bytes:
-    with SummaryWriter(str(tmp_path / "good")) as writer:
-        for step in range(3):
-            add_maps(writer, TAG, items(step), step)
-            writer.add_scalar("loss", 1.0 / (step + 1), step)
-    (file,) = (tmp_path / "good").iterdir()
-    return file.read_bytes()
-
 
 def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
     """Open it in TensorBoard and request everything that it lists."""
@@ -81,9 +69,14 @@ def _sum(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [damaged, rechecked])
 @few_and_many(20, 1000, 2)
-def test_damaged_event_files(events: bytes, tmp_path: Path, damage: Callable, count: int, seed: int) -> None:
+def test_damaged_event_files(tmp_path: Path, damage: Callable, count: int, seed: int) -> None:
+    with SummaryWriter(str(tmp_path / "good")) as writer:
+        for step in range(3):
+            add_maps(writer, "cross/example_1", items(step), step)
+            writer.add_scalar("loss", 1.0 / (step + 1), step)
+    (good,) = (tmp_path / "good").iterdir()
     chance, asked = random.Random(seed), Asked()
     for number in range(count):
-        look(tmp_path / str(number), damage(chance, events), asked, f"{number} of seed {seed}")
+        look(tmp_path / str(number), damage(chance, good.read_bytes()), asked, f"{number} of seed {seed}")
     asked.check()
     assert asked.came[FINE] > count

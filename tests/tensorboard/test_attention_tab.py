@@ -20,7 +20,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 import minitx
 from minitx.cli.main import main
-from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.encoded_maps import encoded
 from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
@@ -102,15 +101,6 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
 # ---- in a browser ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trained(runs: Path) -> AttentionMaps:
-    """The maps of the trained model, for the example that the tab shows first."""
-    predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
-    examples = logged_examples(predictor.task, 2)
-    sides = examples.source.tolist(), examples.target.tolist()
-    return predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
-
-
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page of a browser; fails where something goes wrong in it."""
@@ -135,8 +125,12 @@ def opened(page: Any, address: str, **view: object) -> Maps:
 REVERSE = {"run": "reverse/v0", "example": "example_1"}
 
 
-def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, trained: AttentionMaps) -> None:
+def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, runs: Path) -> None:
     """In TensorBoard's own page, of one kind; every kind, and each row: test_offline_page.py."""
+    predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
+    examples = logged_examples(predictor.task, 2)
+    sides = examples.source.tolist(), examples.target.tolist()
+    trained = predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
     page.goto(f"{address}#minitx")
     maps = Maps(page.frame_locator("iframe"), page)
     maps.choose("run", "reverse/v0")
