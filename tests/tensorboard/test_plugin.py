@@ -250,7 +250,8 @@ def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: p
     header_and_two = 3 * plugin.ENTRY_BYTES + plugin.PARSED_BYTES * len(header) + sum(map(len, maps[:2]))
     monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", header_and_two)
     for item in (0, 1, 0, 2, 0, 1):
-        assert board.get("/map", **PLACE, item=item).data == maps[item]
+        answer = board.get("/map", **PLACE, item=item)
+        assert (answer.data, answer.headers["Content-Encoding"]) == (maps[item], "gzip")
     assert checked == [maps[0], maps[1], maps[2], maps[1]]
 
 
