@@ -56,10 +56,12 @@ def test_files_that_cannot_be_read_are_refused(file: Callable, tmp_path: Path, m
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
     file("text\n")
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
     monkeypatch.chdir(tmp_path)
     forbidden = PermissionError(13, "Permission denied")  # file modes do not hold for root, who runs many a CI
     monkeypatch.setattr(Path, "open", Mock(side_effect=forbidden))
-    missing = ("no/such/folder/x.txt", "owner/file.txt", "nonsense")
+    missing = ("no/such/folder/x.txt", "owner/file.txt", "nonsense", "loop.txt", "pipe.txt", "/dev/zero", "\0")
     for wrong, reason in (
         ("", "is empty"),
         ("folder", r"no \.txt file"),
