@@ -11,7 +11,7 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import head_mask
 from minitx.interpret.recording import KINDS
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.inspection import Explain, Look, TokensRequest
+from minitx.playground.inspection import Explain, Look
 from minitx.playground.play_requests import Session, Write
 from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
 from predictors import built, masked
@@ -42,21 +42,6 @@ def test_the_text_is_that_of_generate_seed_for_seed(name: str, options: dict[str
     assert [step["id"] for step in steps] == generated.ids
     assert (end["text"], end["stopped"]) == (generated.text, generated.stopped)
     assert end["log_probability"] == pytest.approx(generated.log_probability, abs=1e-4)
-
-
-@every_writer
-def test_each_step_has_the_logits_of_a_forward_over_what_was_read(name: str) -> None:
-    """Running text too, which is longer than the context: its cache is rebuilt from the last half."""
-    predictor, prompt = writer(name)
-    first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
-    read = first["target"]
-    for step in steps:
-        request = TokensRequest(prompt="", source=first["source"], target=read, prompt_tokens=len(first["target"]))
-        with torch.no_grad():
-            expected = predictor.model(**request.forward_inputs(predictor, step["start"]))[0, -1]
-        torch.testing.assert_close(logits_of(step), expected, atol=1e-4, rtol=1e-4)
-        read = [*read, step["id"]]
-    assert (len({step["start"] for step in steps}) > 1) == (name == "text")
 
 
 @every_writer
@@ -136,9 +121,13 @@ def explained(predictor: Predictor, first: dict[str, Any], read: list[int], **fi
 
 @every_writer
 def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
-    """The last row of each lens is the step's distribution, and the parts add up to its logit."""
+    """The last row of each lens, of one forward, is the step's distribution; the parts add up to its logit.
+
+    Of running text too, which is longer than the context: its cache is rebuilt from the last half.
+    """
     predictor, prompt = writer(name)
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=12), {})
+    assert (len({step["start"] for step in steps}) > 1) == (name == "text")
     ids = [*first["target"], *(step["id"] for step in steps)]
     for number, step in enumerate(steps):
         read = ids[step["start"] : len(first["target"]) + number]
