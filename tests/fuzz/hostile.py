@@ -48,24 +48,22 @@ def replace(tree: Any, path: tuple, new: Any) -> None:
     tree[path[-1]] = new
 
 
+NEAR: dict[type, Callable[[Any], list[Any]]] = {
+    bool: lambda old: [not old],
+    int: lambda old: [0, 1, 2, 3, 8, -old - 1, old + 1, 2**31, 10**9, 2**62, 10**30],
+    float: lambda old: [0.0, 0.1, 1.0, 2.0, -old, 1e-9, 1e30, float("inf")],
+    str: lambda old: [old[:-1], old * 9, f"{old}é", "(a+)+$"],
+    list: lambda old: [old[:-1], old[::-1], old * 2, old * 1000],
+    dict: lambda old: [{key: part for key, part in old.items() if key != left_out} for left_out in old],
+}
+"""Values of the kind of another, but of another size."""
+
+
 def other(chance: Chance, old: Any) -> Any:
-    """A value in place of another: of its kind, but of another size, or an alien."""
-    near: list[Any] = []
+    """A value in place of another: near it, or an alien."""
+    near = next((values(old) for kind, values in NEAR.items() if isinstance(old, kind)), [])
     if isinstance(old, Tensor):
         near = [altered_tensor(chance, old)]
-    elif isinstance(old, bool):
-        near = [not old]
-    elif isinstance(old, int):
-        near = [0, 1, 2, 3, 8, -old - 1, old + 1, 2**31, 10**9, 2**62, 10**30]
-    elif isinstance(old, float):
-        near = [0.0, 0.1, 1.0, 2.0, -old, 1e-9, 1e30, float("inf")]
-    elif isinstance(old, str):
-        near = [old[:-1], old * 9, f"{old}é", "(a+)+$"]
-    elif isinstance(old, list):
-        near = [old[:-1], old[::-1], old * 2, old * 1000]
-    elif isinstance(old, dict) and old:
-        left_out = chance.choice([*old])
-        near = [{key: part for key, part in old.items() if key != left_out}]
     return chance.choice(near if near and chance.random() < 0.6 else ALIENS)
 
 
