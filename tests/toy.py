@@ -52,6 +52,12 @@ def spelt(task: Task, ids: Tensor, keep: Tensor) -> list[list[str]]:
     return [task.vocabulary.tokens(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
 
 
+def texts(task: Task, pairs: Pairs) -> list[tuple[str, str]]:
+    """Question and answer as texts."""
+    sides = ([task.vocabulary.decode(row) for row in ids.tolist()] for ids in (pairs.source, pairs.target))
+    return [*zip(*sides, strict=True)]
+
+
 def questions(task: Task, pairs: Pairs) -> list[tuple[str, ...]]:
     return [tuple(question) for question in spelt(task, pairs.source, pairs.source_keep)]
 

@@ -15,7 +15,7 @@ from minitx.data.splits import SPLITS
 from minitx.data.tasks import Dates, NumberWords, generator
 from minitx.data.tasks.languages import number_parts
 from minitx.data.text.tokenizer_training import CharTokenizer
-from toy import check_answers, check_even, make, words
+from toy import check_answers, check_even, make, texts, words
 
 ENGLISH = (r"\d+/\d+/\d{4}", r"\w{3} \d+, \d{4}", r"(?!\w{3} )\w+ \d+, \d{4}", r"\w+day, \w+ \d+, \d{4}")
 """Short, medium, long and full, but in May."""
@@ -29,8 +29,7 @@ def few_of(languages: tuple[str, ...]) -> list[Any]:
 
 def pairs_of(task: Any, pairs: Any) -> list[tuple[str, str, str]]:
     """Language, question and answer."""
-    sources, targets = ([task.vocabulary.decode(row) for row in ids.tolist()] for ids in (pairs.source, pairs.target))
-    return [(*question.split(": ", 1), answer) for question, answer in zip(sources, targets, strict=True)]
+    return [(*question.split(": ", 1), answer) for question, answer in texts(task, pairs)]
 
 
 def contents(task: Any, pairs: Any) -> set[str]:
