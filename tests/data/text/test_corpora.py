@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,16 +20,10 @@ from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, symbols
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str | bytes], str]:
-    """file(content) writes text.txt and returns its path."""
-
-    def write(content: str | bytes) -> str:
-        path = tmp_path / "text.txt"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return str(path)
-
-    return write
+def file(folder: Path, content: str | bytes) -> str:
+    path = folder / "text.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
 
 
 def trained(corpus: Corpus) -> Tokenizer:
@@ -47,15 +40,15 @@ def trained(corpus: Corpus) -> Tokenizer:
         ("é".encode() * 700_000 + b"\xff rest", r"near byte 1400000\)"),  # beyond the first block that is checked
     ],
 )
-def test_what_is_not_text_is_refused(file: Callable, content: bytes, reason: str) -> None:
+def test_what_is_not_text_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=rf"data\.path: .*text\.txt.*{reason}"):
-        corpora.load(file(content))
+        corpora.load(file(tmp_path, content))
 
 
-def test_files_that_cannot_be_read_are_refused(file: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
-    file("text\n")
+    file(tmp_path, "text\n")
     (tmp_path / "loop.txt").symlink_to("loop.txt")
     os.mkfifo(tmp_path / "pipe.txt")
     monkeypatch.chdir(tmp_path)
@@ -76,9 +69,9 @@ def test_files_that_cannot_be_read_are_refused(file: Callable, tmp_path: Path, m
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_a_local_file_is_read_without_the_network_and_a_hub_that_is_not_reached_is_one_sentence(
-    file: Callable, tmp_path: Path, local: bool
+    tmp_path: Path, local: bool
 ) -> None:
-    path = file("text") if local else "nobody-at-all/no-such-data"
+    path = file(tmp_path, "text") if local else "nobody-at-all/no-such-data"
     code = (
         "import socket\n"
         "def refuse(*args, **kwargs): print('asked for', *args); raise OSError\n"
@@ -129,9 +122,9 @@ def test_a_text_that_changes_while_it_is_read_is_not_cached(tmp_path: Path, cach
 
 
 @pytest.mark.parametrize("damaged", [slice(20), slice(-1), slice(0), slice(1, None)], ids=str)
-def test_a_damaged_entry_is_made_again(file: Callable, caches: Path, damaged: slice) -> None:
+def test_a_damaged_entry_is_made_again(tmp_path: Path, caches: Path, damaged: slice) -> None:
     def cached() -> list[str]:
-        corpus = corpora.load(file("to be\nor not\n\nto be"))
+        corpus = corpora.load(file(tmp_path, "to be\nor not\n\nto be"))
         tokenizer = token_cache.train_tokenizer(corpus, {"name": "char"})
         return tokenizer.tokens(token_cache.encode(corpus, tokenizer).tolist())
 
@@ -141,20 +134,20 @@ def test_a_damaged_entry_is_made_again(file: Callable, caches: Path, damaged: sl
     assert cached() == before
 
 
-def test_unfinished_entries_are_removed_unless_somebody_writes(file: Callable, caches: Path) -> None:
+def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, caches: Path) -> None:
     caches.mkdir()
     unfinished, other = caches / ".entry.npy.0123abcd.part", os.open(caches, os.O_RDONLY)
     for number, lock in enumerate((fcntl.LOCK_SH, fcntl.LOCK_UN)):  # of another process, which ends then
         fcntl.flock(other, lock)
         unfinished.touch()
-        corpus = corpora.load(file(f"text {number}"))
+        corpus = corpora.load(file(tmp_path, f"text {number}"))
         token_cache.encode(corpus, trained(corpus))
         assert unfinished.exists() == (lock == fcntl.LOCK_SH)
     os.close(other)
 
 
-def test_a_cache_that_cannot_be_written_is_named(file: Callable, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = corpora.load(file("text"))
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = corpora.load(file(tmp_path, "text"))
     tokenizer = trained(corpus)
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ConfigError, match=rf"cache folder {caches} cannot .*No space left on device\): set .* MINITX_"):
