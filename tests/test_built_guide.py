@@ -1,6 +1,7 @@
 """The built documentation: no warnings, no request to another host, no page wider than a phone (mkdocs, chromium)."""
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from minitx.config.schema import Config
 from minitx.config.validation import keys
 from minitx.data.tokenizers import SPECIAL_TOKENS
 from pages import PAGES, ROOT, named
+from web_pages import watched
 
 PHONE, DESKTOP = (390, 844), (1300, 900)
 CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
@@ -59,23 +61,14 @@ def test_the_api_has_its_entries_and_their_tokens(site: Path) -> None:
 
 
 def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
-    page, too_wide = browser.new_page(), {}
-    requested: list[str] = []
-    broken: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("requestfailed", lambda request: broken.append(f"{request.url} {request.failure}"))
-    page.on("pageerror", lambda error: broken.append(str(error)))
-    for source in PAGES:
-        for width, height in (PHONE, DESKTOP):
+    too_wide: dict[tuple[str, int], Any] = {}
+    with watched(browser, "file:", "data:", "blob:") as page:
+        for source, (width, height) in itertools.product(PAGES, (PHONE, DESKTOP)):
             page.set_viewport_size({"width": width, "height": height})  # before loading: a change is animated
             page.goto((site / named(source).replace(".md", ".html")).as_uri())
             if cut := page.evaluate(CUT):
                 too_wide[named(source), width] = cut
             if (needed := page.evaluate("document.documentElement.scrollWidth")) > width:
                 too_wide[named(source), width] = needed
-        missing = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
-        broken += page.evaluate(missing)
-    page.close()
+            assert page.evaluate("[...document.images].every(image => !image.complete || image.naturalWidth)")
     assert too_wide == {}
-    assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert [what for what in broken if "ERR_ABORTED" not in what] == []  # interrupted by the next page
