@@ -169,22 +169,15 @@ def test_special_tokens_and_unknown_characters_beside_a_mask() -> None:
         LETTERS.encode_masked("ab<mask>z")
 
 
-# ---- documents in one stream, separated by <eos>, isolated if requested ---------------------------------------------
-
-DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
-LINES: dict[str, Any] = {"content": "\n".join(DOCUMENTS), "documents": "line", "block": 12, "validation_share": 0.3}
-
-
-def test_an_end_token_stands_between_two_documents(tmp_path: Path) -> None:
-    task = make(tmp_path, **LINES)
-    stream = [int(token) for part in ("training", "validation") for token in task._parts[part]]
-    assert "".join(task.vocabulary.tokens(stream)) == "<eos>".join(DOCUMENTS)
+# ---- documents, isolated if requested; <eos> between them: text/test_readers.py --------------------------------------
 
 
 def test_with_isolation_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:
-    task = make(tmp_path, **LINES, isolate=True)
+    content = "\n".join(["abc", "d", "efghij", "kl", "mnopqrs"] * 6)
+    lines: dict[str, Any] = {"content": content, "documents": "line", "block": 12, "validation_share": 0.3}
+    task = make(tmp_path, **lines, isolate=True)
     stream = task.batch(generator(1), 50)
-    assert torch.equal(stream.ids, make(tmp_path, **LINES).batch(generator(1), 50).ids)
+    assert torch.equal(stream.ids, make(tmp_path, **lines).batch(generator(1), 50).ids)
     batch = stream.frame("decoder_only", task.vocabulary.special)
     end = task.vocabulary.special.eos
     assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "the token after an end belongs to another document"
