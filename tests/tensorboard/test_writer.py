@@ -36,8 +36,9 @@ def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path:
 
 
 def visible(markup: str) -> str:
-    """The text that a browser shows; spaces that it keeps apart are spaces."""
-    return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<br>", "\n"))).replace("\xa0", " ")
+    """The text that a browser shows: one of several spaces, but all that are to be kept."""
+    text = html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<br>", "\n")))
+    return re.sub(" +", " ", text).replace("\xa0", " ")
 
 
 @pytest.mark.parametrize(
