@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -55,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Through Python's data server, requests go in process in test_plugin.py; here they go through the one in Rust.
 @pytest.fixture(scope="module", params=["--load_fast=auto", pytest.param("--load_fast=false", marks=pytest.mark.slow)])
 def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a TensorBoard on the runs, once it answers."""
+    """The address of a TensorBoard on the runs, once it has read them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -64,13 +65,13 @@ def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://localhost:{port}/"
     try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
-                break
-            except OSError:
-                assert server.poll() is None, "tensorboard ended by itself"
-                time.sleep(0.1)
+        for _ in range(900):
+            assert server.poll() is None, "tensorboard ended by itself"
+            with suppress(OSError):
+                found = get(url, "/index")["runs"]
+                if "strange" in found and len(found.get("long", {}).get("encoder/x", [])) == len(LONG):
+                    break
+            time.sleep(0.1)
         yield url
     finally:
         server.terminate()
@@ -83,12 +84,7 @@ def get(address: str, route: str, **query: Any) -> Any:
 
 
 def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
-    for _ in range(900):  # until all runs are read
-        runs = get(address, "/index")["runs"]
-        if "strange" in runs and len(runs.get("long", {}).get("encoder/x", [])) == len(LONG):
-            break
-        time.sleep(0.1)
-    assert runs["long"]["encoder/x"] == [*LONG]
+    assert get(address, "/index")["runs"]["long"]["encoder/x"] == [*LONG]
     for step in (0, 10, 430, 790):
         assert get(address, "/header", run="long", tag="encoder/x", step=step)["queries"] == [str(step)]
     for run, tag, step in (("strange", "foreign/x", 1), ("long", "encoder/x", 7), ("long", "none", 0)):
