@@ -16,14 +16,15 @@ from minitx.playground.play_requests import Session, Write
 from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
 from predictors import built, masked
 
-PROMPTS = {"decoder_only": "1 2 3 4", "encoder_decoder": "1 2 3 4", "text": "abc de"}
+PROMPTS = {"decoder_only": "1 2 3 4", "prefix_lm": "1 2 3 4", "encoder_decoder": "1 2 3 4", "text": "abc de"}
 every_writer = pytest.mark.parametrize("name", PROMPTS)
 SAMPLED = {"do_sample": True, "temperature": 1.3, "top_k": 6, "top_p": 0.95, "min_p": 0.01}
 PLAIN = GenerationOptions()
 
 
 def writer(name: str) -> tuple[Predictor, list[int]]:
-    predictor = built("decoder_only", text=True) if name == "text" else built(name)
+    own = {"text": {"text": True}, "prefix_lm": {"prefix_lm": True}}
+    predictor = built("decoder_only", **own[name]) if name in own else built(name)
     return predictor, predictor.encode(PROMPTS[name])
 
 
