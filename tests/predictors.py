@@ -107,11 +107,9 @@ def bytewise() -> Tokenizer:
 
 
 def prompts(predictor: Predictor) -> list[str]:
-    return (
-        ["abc", "g", "fed cab"]
-        if predictor.tokenizer.vocab_size == CHARACTERS.vocab_size
-        else ["3 1 4", "5", "0 2 6 6 1"]
-    )
+    if predictor.tokenizer.vocab_size == CHARACTERS.vocab_size:
+        return ["abc", "g", "fed cab"]
+    return ["3 1 4", "5", "0 2 6 6 1"]
 
 
 def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:

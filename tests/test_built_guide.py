@@ -42,9 +42,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_key_of_the_config_has_a_row(site: Path) -> None:
     html = (site / "api" / "config.html").read_text()
-    rows = re.findall(
-        r'<tr>\s*<td><code id="([\w.]+)">(\w+)</code></td>\s*<td>(.+?)</td>.*?<td>.+?</td>', html, re.DOTALL
-    )
+    row = r'<tr>\s*<td><code id="([\w.]+)">(\w+)</code></td>\s*<td>(.+?)</td>.*?<td>.+?</td>'
+    rows = re.findall(row, html, re.DOTALL)
     every = [key for key, field in keys(Config) if "." in key and not is_dataclass(field.annotation)]
     assert [key for key, _, _ in rows] == every
     assert [key.rpartition(".")[2] for key in every] == [name for _, name, _ in rows]
