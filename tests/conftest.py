@@ -10,8 +10,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
+from torch.utils._device import DeviceContext, _device_constructors
 
 from minitx.cli.main import main
 from minitx.data.text import work_progress
@@ -27,20 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="where tests of nn, models and generation make tensors: cuda")
 
 
-class OnDevice(TorchFunctionMode):
+class OnDevice(DeviceContext):
     """Tensors are made on a device unless the call names another one; random ones from a CPU generator are moved."""
 
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self.device = device
-
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if function not in _device_constructors() or kwargs.get("device") is not None:
-            return function(*args, **kwargs)
-        if kwargs.get("generator") is not None:
-            return function(*args, **kwargs).to(self.device)
-        return function(*args, **{**kwargs, "device": self.device})
+        options = kwargs or {}
+        if function in _device_constructors() and options.get("generator") and not options.get("device"):
+            return function(*args, **options).to(self.device)
+        return super().__torch_function__(function, types, args, kwargs)
 
 
 @pytest.fixture(autouse=True)

@@ -107,21 +107,15 @@ def bytewise() -> Tokenizer:
 
 
 def prompts(predictor: Predictor) -> list[str]:
-    return (
-        ["abc", "g", "fed cab"]
-        if predictor.tokenizer.vocab_size == CHARACTERS.vocab_size
-        else ["3 1 4", "5", "0 2 6 6 1"]
-    )
-
-
-def ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text)
+    if predictor.tokenizer.vocab_size == CHARACTERS.vocab_size:
+        return ["abc", "g", "fed cab"]
+    return ["3 1 4", "5", "0 2 6 6 1"]
 
 
 def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:
     """Logits of the model, one question and its continuation, padded by hand: those that predict the answer
     and the token after it."""
-    special, asked = predictor.tokenizer.special, ids(predictor.tokenizer, question)
+    special, asked = predictor.tokenizer.special, predictor.tokenizer.encode(question)
     with torch.no_grad():
         if predictor.architecture == "encoder_decoder":
             return predictor.model(torch.tensor([asked]), torch.tensor([[special.bos, *answer]]))[0]

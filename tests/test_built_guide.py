@@ -1,6 +1,7 @@
 """The built documentation: no warnings, no request to another host, no page wider than a phone (mkdocs, chromium)."""
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from minitx.config.schema import Config
 from minitx.config.validation import keys
 from minitx.data.tokenizers import SPECIAL_TOKENS
 from pages import PAGES, ROOT, named
+from web_pages import watched
 
 PHONE, DESKTOP = (390, 844), (1300, 900)
 CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
@@ -40,9 +42,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_key_of_the_config_has_a_row(site: Path) -> None:
     html = (site / "api" / "config.html").read_text()
-    rows = re.findall(
-        r'<tr>\s*<td><code id="([\w.]+)">(\w+)</code></td>\s*<td>(.+?)</td>.*?<td>.+?</td>', html, re.DOTALL
-    )
+    row = r'<tr>\s*<td><code id="([\w.]+)">(\w+)</code></td>\s*<td>(.+?)</td>.*?<td>.+?</td>'
+    rows = re.findall(row, html, re.DOTALL)
     every = [key for key, field in keys(Config) if "." in key and not is_dataclass(field.annotation)]
     assert [key for key, _, _ in rows] == every
     assert [key.rpartition(".")[2] for key in every] == [name for _, name, _ in rows]
@@ -59,33 +60,14 @@ def test_the_api_has_its_entries_and_their_tokens(site: Path) -> None:
 
 
 def test_pages_fit_and_request_no_other_host(site: Path, browser: Any) -> None:
-    page, too_wide = browser.new_page(), {}
-    requested: list[str] = []
-    broken: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("requestfailed", lambda request: broken.append(f"{request.url} {request.failure}"))
-    page.on("pageerror", lambda error: broken.append(str(error)))
-    for source in PAGES:
-        for width, height in (PHONE, DESKTOP):
+    too_wide: dict[tuple[str, int], Any] = {}
+    with watched(browser, "file:", "data:", "blob:") as page:
+        for source, (width, height) in itertools.product(PAGES, (PHONE, DESKTOP)):
             page.set_viewport_size({"width": width, "height": height})  # before loading: a change is animated
             page.goto((site / named(source).replace(".md", ".html")).as_uri())
             if cut := page.evaluate(CUT):
                 too_wide[named(source), width] = cut
             if (needed := page.evaluate("document.documentElement.scrollWidth")) > width:
                 too_wide[named(source), width] = needed
-        missing = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
-        broken += page.evaluate(missing)
-    page.close()
+            assert page.evaluate("[...document.images].every(image => !image.complete || image.naturalWidth)")
     assert too_wide == {}
-    assert [url for url in requested if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert [what for what in broken if "ERR_ABORTED" not in what] == []  # interrupted by the next page
-
-
-def test_search_works_from_disk(site: Path, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
-    page.goto((site / "guide" / "masks.html").as_uri())
-    page.locator(".md-search__input").click()
-    page.locator(".md-search__input").press_sequentially("learning rate")
-    page.locator(".md-search-result__link").first.wait_for()
-    assert page.locator('.md-search-result__link[href*="guide/training.html"]').count()
-    page.close()

@@ -154,9 +154,8 @@ def as_shown(command: Command, out: str) -> None:
         assert similar, f"{' '.join(command.words)}\nshown: {line}\nwas:\n{out}"
         wanted = percentages(line)
         differences = [[abs(a - b) for a, b in zip(wanted, percentages(other), strict=True)] for other in similar]
-        assert min(max(found, default=0.0) for found in differences) <= MAX_PERCENT_DIFFERENCE, (
-            f"shown: {line}\nwas: {similar}"
-        )
+        nearest = min(max(found, default=0.0) for found in differences)
+        assert nearest <= MAX_PERCENT_DIFFERENCE, f"shown: {line}\nwas: {similar}"
 
 
 def skeleton(line: str) -> str:

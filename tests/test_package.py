@@ -41,18 +41,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that holds the wheel, and what it depends on from here."""
-    folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder / "env", with_pip=False)
-    binaries = folder / "env" / ("Scripts" if os.name == "nt" else "bin")
-    (site,) = (folder / "env").rglob("site-packages")
-    output(sys.executable, "-m", "pip", "--python", binaries / "python", "install", "--no-deps", wheel)
-    (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    return binaries
-
-
 def test_the_wheel_carries_all_that_is_not_python(wheel: Path) -> None:
     data = [
         *(ROOT / "configs").rglob("*.yaml"),
@@ -67,8 +55,14 @@ def test_the_wheel_carries_all_that_is_not_python(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_works_away_from_the_repository(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_works_away_from_the_repository(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an environment that holds the wheel, and what it depends on from here."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    venv.create(tmp_path / "env", with_pip=False)
+    installed = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin")
+    (site,) = (tmp_path / "env").rglob("site-packages")
+    output(sys.executable, "-m", "pip", "--python", installed / "python", "install", "--no-deps", wheel)
+    (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
 
     def minitx(*words: str) -> str:
         return output(installed / "minitx", *words, folder=tmp_path)

@@ -12,10 +12,8 @@ import torch
 from benchmarks import common, fourier, lengths, results, solved
 from benchmarks.measures import MEASURES, Measure
 from benchmarks.targets import TARGETS, Target
-from minitx.config.registry import resolve
 from minitx.data.splits import SPLITS
 from minitx.data.tasks import TASKS
-from short_configs import config_from_words
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = {path.stem: path for path in (ROOT / "configs").glob("*.yaml")}
@@ -69,12 +67,11 @@ def test_the_header_of_a_config_has_its_recorded_figures() -> None:
             assert [*map(int, pair)] == [min(steps), max(steps)], target.name
 
 
-def test_every_config_has_a_row_and_overrides_fit() -> None:
+def test_every_config_has_a_row_whose_figures_are_measured() -> None:
+    """That the overrides of rows fit: test_configs.py."""
     assert set(CONFIGS) <= {target.stem for target in TARGETS}
     assert len({target.name for target in TARGETS}) == len(TARGETS)
     for target in (target for target in TARGETS if target.stem in CONFIGS):
-        config = config_from_words(["--config", str(CONFIGS[target.stem]), *target.overrides])
-        resolve(TASKS, config.data, "data")
         assert set(target.measures) <= set(MEASURES)
         assert target.lengths or not any("@" in name for name in target.headline)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minitx.data import prompts
 from minitx.data.batch import IGNORE
-from minitx.data.examples import Kind, Pairs, Stream, check_architecture, positions, question_prompt, right_aligned
+from minitx.data.examples import Kind, Pairs, Stream, check_architecture, positions, question_prompt
 from minitx.data.tokenizers import SpecialIds
 from small_models import every_architecture
 
@@ -84,14 +84,6 @@ def test_a_prompt_and_its_reference_are_the_training_sequence(rows: list[tuple[l
             assert trained == beginning + answer[:-1]  # the end is predicted, not read
             assert labels[labels != IGNORE].tolist() == answer
             assert int((labels != IGNORE).nonzero().min()) == len(beginning) - 1
-
-
-@given(st.lists(st.lists(SYMBOLS, min_size=0, max_size=6), min_size=1, max_size=6).filter(any))
-def test_right_alignment_moves_rows_and_changes_nothing_in_them(rows: list[list[int]]) -> None:
-    ids, keep = right_aligned(*padded(rows), SPECIAL)
-    longest = max(map(len, rows))
-    assert ids.tolist() == [[P] * (longest - len(row)) + row for row in rows]
-    assert keep is None if min(map(len, rows)) == longest else keep.equal(ids != P)
 
 
 @every_architecture

@@ -54,10 +54,7 @@ def test_each_stage_has_its_own_options_wherever_a_run_starts(first: int, accumu
 @pytest.mark.parametrize(
     ("stage", "sentence"),
     [
-        (
-            {"length": [1, 2]},
-            r"data\.stages: each stage has steps, at least 1, .* options of the task \(distinct, length",
-        ),
+        ({"length": [1, 2]}, r"data\.stages: each stage has steps, at least 1, .* \(distinct, length"),
         ({"steps": 0, "length": [1, 2]}, r"at least 1.* got \{'steps': 0"),
         ({"steps": 3, "test_size": 5}, "options of the task"),
         ({"steps": 3, "length": [4, 2]}, r"data\.stages: data\.length must be .* got \[4, 2\]"),

@@ -27,15 +27,6 @@ def test_symbols_survive_the_round_trip(numbers: list[int]) -> None:
     assert DIGITS.encode(text.replace(" ", " \n\t")) == ids
 
 
-@given(TEXTS)
-@settings(deadline=None, max_examples=40)
-def test_every_character_is_one_token_and_comes_back(text: str) -> None:
-    tokenizer = characters(text)
-    ids = tokenizer.encode(text)
-    assert tokenizer.tokens(ids) == list(text)
-    assert tokenizer.decode(ids) == text
-
-
 def test_the_characters_of_all_batches_are_collected_in_an_order_of_their_own() -> None:
     together = CharTokenizer().train([["ba", "c"], ["d\n"]])
     apart = CharTokenizer().train([["\nd"], ["c"], ["a", "b"]])

@@ -2,9 +2,10 @@
 
 import contextlib
 import io
+import resource
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +14,28 @@ from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 
 FINE, REFUSED = "fine", "refused with a sentence"
+MAX_SECONDS = 10.0
+"""Of processor time, for one input."""
+MAX_KILOBYTES = 2**20
+"""By which one input may raise the peak of memory."""
 
 
 def few_and_many(few: int, many: int, seeds: int) -> Any:
     """Parametrize a test by count and seed: few inputs, and in slow tests many of each of several seeds."""
     slow = [pytest.param(many, seed, marks=pytest.mark.slow) for seed in range(2, 2 + seeds)]
     return pytest.mark.parametrize(("count", "seed"), [(few, 1), *slow])
+
+
+@contextlib.contextmanager
+def limited(kilobytes: int = MAX_KILOBYTES) -> Iterator[None]:
+    """Fail where one input takes too much time or memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        yield
+    finally:
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < MAX_SECONDS
+        assert after.ru_maxrss - before.ru_maxrss < kilobytes
 
 
 class Asked:
@@ -33,7 +50,7 @@ class Asked:
         errors, output = io.StringIO(), io.StringIO()
         code: Any = 0
         try:
-            with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
+            with limited(), contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
                 main(list(words))
         except SystemExit as end:
             code = end.code or 0
@@ -47,7 +64,8 @@ class Asked:
     def call(self, function: Callable[[], Any], what: str) -> str:
         """Call a function that may refuse its input with a ConfigError."""
         try:
-            function()
+            with limited():
+                function()
         except Exception as error:
             if isinstance(error, ConfigError) and all(len(line) > 15 for line in str(error).split("\n")):
                 return self.note(REFUSED, what, str(error))

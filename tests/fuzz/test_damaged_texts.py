@@ -3,7 +3,6 @@
 import gzip
 import io
 import itertools
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +12,8 @@ import pytest
 from asking import Asked, few_and_many
 from hostile import damaged
 
-from minitx.config.errors import ConfigError
 from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
-from minitx.data.text import corpora
 
 ENDINGS = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "")
 
@@ -107,15 +104,3 @@ def test_parallel_text_is_read_or_refused(tmp_path: Path) -> None:
             (tmp_path / side).write_bytes(whole())
             asked.call(lambda: read(side.removesuffix(".de")), f"{name} as {side}")  # noqa: B023
     asked.check()
-
-
-def test_a_folder_a_pipe_and_a_loop_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
-    (tmp_path / "folder.txt").mkdir()
-    os.mkfifo(tmp_path / "pipe.txt")
-    asked = Asked()
-    for path in (*(tmp_path / f"{name}.txt" for name in ("loop", "folder", "pipe", "none")), "\0", "x" * 5000, "a/b/c"):
-        asked.call(lambda: corpora.load(str(path)), str(path)[:50])  # noqa: B023
-    asked.check(fine=False)
-    with pytest.raises(ConfigError, match="there is no file /dev/zero"):
-        corpora.load("/dev/zero")

@@ -6,11 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
 import minitx
 from minitx.checkpoints import safe_load
-from minitx.config import yaml_files
 from minitx.training.checkpointing import AtomicCheckpointIO
 from minitx.training.resilience.disk import TolerantFiles
 
@@ -43,10 +41,6 @@ def test_nothing_runs_what_it_reads() -> None:
         imported = {name.name for node in nodes(file) if isinstance(node, ast.Import) for name in node.names}
         imported |= {str(node.module) for node in nodes(file) if isinstance(node, ast.ImportFrom)}
         assert not imported & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}, file
-
-
-def test_the_yaml_loader_is_a_safe_one() -> None:
-    assert issubclass(yaml_files.Loader, yaml.SafeLoader)
 
 
 def test_torch_loads_in_one_place_and_weights_only() -> None:

@@ -49,10 +49,6 @@ class PlayPage:
         act()
         self.settled()
 
-    def write(self, prompt: str) -> None:
-        self.page.get_by_label("prompt").fill(prompt)
-        self.after(lambda: self.page.get_by_label("prompt").press("Enter"))
-
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).click()
 
@@ -84,10 +80,6 @@ class PlayPage:
     def force(self, token: int) -> None:
         self.after(self.page.locator(f'.candidates [data-token="{token}"]').click)
 
-    def lines(self) -> list[float]:
-        """The weights of the lines over the text."""
-        return [float(one.get_attribute("data-weight")) for one in self.page.locator(".text svg path").all()]
-
 
 @pytest.fixture
 def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
@@ -114,14 +106,16 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     predictor, prompt = built("encoder_decoder", ends=False), "1 2 3 4"
     page = play(predictor)
     page.open()
-    page.write(prompt)
+    page.page.get_by_label("prompt").fill(prompt)
+    page.after(lambda: page.page.get_by_label("prompt").press("Enter"))
     assert page.text == predictor.generate(prompt)
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {})
     assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(2).click()
     bars = page.shown_bars(shares(steps[2]))
     row = predictor.attend(prompt, page.text).cross[-1][0].mean(dim=0)[2].tolist()  # all heads of the last layer
-    assert page.lines() == pytest.approx([weight for weight in row if weight >= 0.04], abs=0.01)
+    lines = [float(line.get_attribute("data-weight")) for line in page.page.locator(".text svg path").all()]
+    assert lines == pytest.approx([weight for weight in row if weight >= 0.04], abs=0.01)
 
     page.page.keyboard.press("2")
     last = page.page.locator('[data-lens="lens"] tr').last

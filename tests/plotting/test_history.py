@@ -73,9 +73,7 @@ def test_missing_curves_and_folders(run: Path, tmp_path: Path) -> None:
     curves = minitx.curves(run)
     with pytest.raises(ValueError, match=r"no curve 'training/los'; did you mean training/loss\?"):
         curves["training/los"]
-    with pytest.raises(
-        ValueError, match=r"no curve like x\*; there are final/\*, heads_decoder/entropy/\*, training/\*"
-    ):
+    with pytest.raises(ValueError, match=r"no curve like x\*; there are final/\*, heads_decoder/entropy/\*"):
         curves.of("x*")
     with pytest.raises(ValueError, match="there is no run folder"):
         minitx.curves(tmp_path / "nowhere")

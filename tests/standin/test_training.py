@@ -60,14 +60,10 @@ QUIET = (1, 2, 4, 5, 7)
 
 def waits(library: Path, folder: Path, *runs: dict[str, Any], fused: bool = True) -> list[Any]:
     """Synchronizations in the quiet steps of each run; one of the same name resumes. The first may not be fused."""
-    asked = [
-        (
-            {**SMALL, "run.folder": str(folder), "run.name": f"run{n}", **run},
-            fused or n > 0,
-            n > 0 and "run.name" in run,
-        )
-        for n, run in enumerate(runs)
-    ]
+    asked = []
+    for number, run in enumerate(runs):
+        values = {**SMALL, "run.folder": str(folder), "run.name": f"run{number}", **run}
+        asked.append((values, fused or number > 0, number > 0 and "run.name" in run))
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(library), json.dumps(asked)]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)

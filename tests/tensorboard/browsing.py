@@ -76,6 +76,5 @@ class Maps:
     def pixel(self, tile: str, x: int, y: int) -> tuple[int, ...]:
         """A pixel of a small map: as these are drawn, one for each weight."""
         canvas = self.root.locator(f'[data-tile="{tile}"] canvas').first
-        return tuple(
-            canvas.evaluate("(one, [x, y]) => [...one.getContext('2d').getImageData(x, y, 1, 1).data]", [x, y])
-        )
+        read = "(one, [x, y]) => [...one.getContext('2d').getImageData(x, y, 1, 1).data]"
+        return tuple(canvas.evaluate(read, [x, y]))

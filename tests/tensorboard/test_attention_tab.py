@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -20,7 +21,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 import minitx
 from minitx.cli.main import main
-from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.encoded_maps import encoded
 from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
@@ -56,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Through Python's data server, requests go in process in test_plugin.py; here they go through the one in Rust.
 @pytest.fixture(scope="module", params=["--load_fast=auto", pytest.param("--load_fast=false", marks=pytest.mark.slow)])
 def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of a TensorBoard on the runs, once it answers."""
+    """The address of a TensorBoard on the runs, once it has read them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -65,13 +65,13 @@ def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://localhost:{port}/"
     try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{url}data/plugin/images/tags").read()
-                break
-            except OSError:
-                assert server.poll() is None, "tensorboard ended by itself"
-                time.sleep(0.1)
+        for _ in range(900):
+            assert server.poll() is None, "tensorboard ended by itself"
+            with suppress(OSError):
+                found = get(url, "/index")["runs"]
+                if "strange" in found and len(found.get("long", {}).get("encoder/x", [])) == len(LONG):
+                    break
+            time.sleep(0.1)
         yield url
     finally:
         server.terminate()
@@ -84,12 +84,7 @@ def get(address: str, route: str, **query: Any) -> Any:
 
 
 def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
-    for _ in range(900):  # until all runs are read
-        runs = get(address, "/index")["runs"]
-        if "strange" in runs and len(runs.get("long", {}).get("encoder/x", [])) == len(LONG):
-            break
-        time.sleep(0.1)
-    assert runs["long"]["encoder/x"] == [*LONG]
+    assert get(address, "/index")["runs"]["long"]["encoder/x"] == [*LONG]
     for step in (0, 10, 430, 790):
         assert get(address, "/header", run="long", tag="encoder/x", step=step)["queries"] == [str(step)]
     for run, tag, step in (("strange", "foreign/x", 1), ("long", "encoder/x", 7), ("long", "none", 0)):
@@ -100,15 +95,6 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def trained(runs: Path) -> AttentionMaps:
-    """The maps of the trained model, for the example that the tab shows first."""
-    predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
-    examples = logged_examples(predictor.task, 2)
-    sides = examples.source.tolist(), examples.target.tolist()
-    return predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
 
 
 @pytest.fixture
@@ -135,8 +121,12 @@ def opened(page: Any, address: str, **view: object) -> Maps:
 REVERSE = {"run": "reverse/v0", "example": "example_1"}
 
 
-def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, trained: AttentionMaps) -> None:
+def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, runs: Path) -> None:
     """In TensorBoard's own page, of one kind; every kind, and each row: test_offline_page.py."""
+    predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
+    examples = logged_examples(predictor.task, 2)
+    sides = examples.source.tolist(), examples.target.tolist()
+    trained = predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
     page.goto(f"{address}#minitx")
     maps = Maps(page.frame_locator("iframe"), page)
     maps.choose("run", "reverse/v0")

@@ -26,15 +26,11 @@ weights = arrays.arrays(np.float32, st.tuples(*[st.integers(1, 4)] * 3), element
 labels = st.one_of(st.none(), st.text(st.characters(), max_size=5))
 
 
-def named(layer: np.ndarray) -> tuple[list[str], list[str]]:
-    return [f"q{n}" for n in range(layer.shape[1])], [f"k{n}" for n in range(layer.shape[2])]
-
-
 @given(weights)
 def test_weights_keep_their_order_and_small_ones_their_precision(layer: np.ndarray) -> None:
     """The error is half a step of the root: at most the root of the weight times a step. Zero and one are exact."""
     layer.flat[0] = round(float(layer.flat[0]))
-    header, (decoded,) = decode(encode("cross", *named(layer), [layer]))
+    header, (decoded,) = decode(encode("cross", *([None] * size for size in layer.shape[1:]), [layer]))
     assert header["heads"] == [len(layer)]
     assert decoded.shape == layer.shape
     assert (np.abs(decoded - layer) <= np.sqrt(layer) * STEP + (STEP / 2) ** 2 + 1e-6).all()

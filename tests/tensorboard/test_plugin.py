@@ -71,14 +71,6 @@ def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
                 assert np.abs(decoded - exact).max() <= 1 / 255
 
 
-@pytest.mark.parametrize("gzipped", [True, False])
-def test_a_map_is_sent_in_its_stored_bytes_or_unpacked(board: Board, gzipped: bool) -> None:
-    answer = board.get("/map", gzipped=gzipped, **PLACE, item=1)
-    assert answer.headers.get("Content-Encoding") == ("gzip" if gzipped else None)
-    assert answer.content_type == "application/octet-stream"
-    assert answer.data == (items()[2] if gzipped else gzip.decompress(items()[2]))
-
-
 def test_a_step_logged_twice_is_listed_once(tmp_path: Path) -> None:
     for part, steps in enumerate(((0, 10, 20), (20, 30))):
         with SummaryWriter(str(tmp_path), filename_suffix=f".{part}") as writer:
@@ -126,13 +118,9 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"tag": None}, "parameter tag is missing"),
     ({"step": None}, "parameter step is missing"),
     ({"run": "two"}, "there is no attention map 'cross/example_1' of run 'two' at step 3"),
-    ({"run": ""}, "there is no attention map"),
-    ({"run": "../one"}, "there is no attention map"),
-    ({"tag": "cross/example_2"}, "there is no attention map"),
     ({"tag": "x" * 10_000}, "there is no attention map"),
     ({"tag": "\ud800"}, "there is no attention map"),
     ({"step": 4}, "at step 4"),
-    ({"step": -1}, "at step -1"),
     ({"step": 10**30}, "there is no attention map"),
     ({"step": "x" * 10_000}, "step must be a whole number, got 'xxx"),
     ({"step": "9" * 10_000}, "step must be a whole number"),
@@ -262,7 +250,8 @@ def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: p
     header_and_two = 3 * plugin.ENTRY_BYTES + plugin.PARSED_BYTES * len(header) + sum(map(len, maps[:2]))
     monkeypatch.setattr(plugin, "MAX_CHECKED_BYTES", header_and_two)
     for item in (0, 1, 0, 2, 0, 1):
-        assert board.get("/map", **PLACE, item=item).data == maps[item]
+        answer = board.get("/map", **PLACE, item=item)
+        assert (answer.data, answer.headers["Content-Encoding"]) == (maps[item], "gzip")
     assert checked == [maps[0], maps[1], maps[2], maps[1]]
 
 

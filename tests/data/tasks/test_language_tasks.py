@@ -4,7 +4,6 @@ import datetime
 import itertools
 import random
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 from minitx.data.splits import SPLITS
 from minitx.data.tasks import Dates, NumberWords, generator
-from minitx.data.tasks.languages import Pieces, number_parts
+from minitx.data.tasks.languages import number_parts
 from minitx.data.text.tokenizer_training import CharTokenizer
-from toy import check_answers, check_even, date_text, make, spelt, words
+from toy import check_answers, check_even, make, texts, words
 
 ENGLISH = (r"\d+/\d+/\d{4}", r"\w{3} \d+, \d{4}", r"(?!\w{3} )\w+ \d+, \d{4}", r"\w+day, \w+ \d+, \d{4}")
 """Short, medium, long and full, but in May."""
@@ -30,8 +29,7 @@ def few_of(languages: tuple[str, ...]) -> list[Any]:
 
 def pairs_of(task: Any, pairs: Any) -> list[tuple[str, str, str]]:
     """Language, question and answer."""
-    sources, targets = ([task.vocabulary.decode(row) for row in ids.tolist()] for ids in (pairs.source, pairs.target))
-    return [(*question.split(": ", 1), answer) for question, answer in zip(sources, targets, strict=True)]
+    return [(*question.split(": ", 1), answer) for question, answer in texts(task, pairs)]
 
 
 def contents(task: Any, pairs: Any) -> set[str]:
@@ -60,14 +58,7 @@ def test_joined_parts_are_the_words_of_num2words_and_no_two_numbers_have_the_sam
 def test_numbers_are_translated_in_either_direction(direction: str, low: int, more: int, seed: int) -> None:
     numbers = (low, min(low + more, 999_999))
     task = make("number_words", languages=("en", "ja"), direction=direction, numbers=numbers)
-    source, keep = task.question(generator(seed), 30)
-    pairs = task.answered(source, keep)
-    for (language, text, answer), (number, index, to_words) in zip(pairs_of(task, pairs), source.tolist(), strict=True):
-        assert numbers[0] <= number <= numbers[1]
-        assert direction in ("both", "to_words" if to_words else "to_digits")
-        assert task.languages[index] == language
-        both = (str(number), words(language, number))
-        assert (text, answer) == (both if to_words else both[::-1])
+    check_answers("number_words", task, task.answered(*task.question(generator(seed), 30)))
 
 
 def test_numbers_of_all_lengths_and_directions_are_equally_likely() -> None:
@@ -98,16 +89,15 @@ def test_numbers_of_one_length() -> None:
 def test_dates_are_texts_of_babel_and_each_has_one_day(language: str) -> None:
     task = make("dates", languages=(language,), years=(2019, 2020))
     days: dict[str, str] = {}
-    for tag, text, answer in pairs_of(task, task.answered(*task.question(generator(1), 5000))):
+    pairs = task.answered(*task.question(generator(1), 5000))
+    check_answers("dates", task, pairs.slice(0, 100))
+    for tag, text, answer in pairs_of(task, pairs):
         assert tag == language
         assert days.setdefault(text, answer) == answer, "the question determines the answer"
         assert re.search(rf"(?<!\d){answer[:4]}(?!\d)", text), "the year is written in full"
         assert text == text.strip()
         assert not {*text} & {*"\u00a0\u202f\u2009\t\n"}, "spaces are plain"
     assert len({*days.values()}) > 650, "most of the 731 days"
-    for text, answer in [*days.items()][:100]:
-        day = datetime.date.fromisoformat(answer)
-        assert text in {date_text(day, language, form) for form in task.formats}
     assert max(len(text) for text in days) + len(language) + 2 == task.longest[0]
 
 
@@ -164,21 +154,7 @@ def test_the_alphabet_covers_all_ranges_and_a_checkpoint_may_bring_another(name:
     one, two = (each.batch(generator(1), 20) for each in (task, other))
     assert pairs_of(task, one) == pairs_of(other, two)
     assert not torch.equal(one.source, two.source)
-
-
-LETTERS = CharTokenizer().train([["abcäß -"]])
-
-
-@given(st.lists(st.text("abcäß -", max_size=6), min_size=3, max_size=5), st.integers(0, 3))
-@settings(deadline=None)
-def test_pieces_are_joined_without_gaps(strings: list[str], more: int) -> None:
-    rows = [*itertools.product(range(len(strings)), repeat=3)]
-    expected = ["".join(strings[number] for number in row) for row in rows]
-    ids, keep = Pieces(strings, LETTERS).joined(torch.tensor(rows), max(map(len, expected)) + more)
-    task: Any = SimpleNamespace(vocabulary=LETTERS)
-    assert ["".join(row) for row in spelt(task, ids, keep)] == expected
-
-
-def test_a_character_that_the_vocabulary_does_not_hold_is_named() -> None:
-    with pytest.raises(ValueError, match="'z' is not in the tokenizer's alphabet"):
-        Pieces(["ab", "az"], LETTERS)
+    foreign = make(name, languages=("en",), **{option: few})
+    foreign.vocabulary = CharTokenizer().train([["a: 0"]])
+    with pytest.raises(ValueError, match="is not in the tokenizer's alphabet"):
+        foreign.batch(generator(1), 20)

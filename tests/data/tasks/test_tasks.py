@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,10 @@ def test_all_lengths_and_symbols_occur_equally_often(name: str, options: dict) -
             lambda row: tuple(row[0:8:2].index(query) for query in row[8:]),
             itertools.permutations(range(4), 2),
         ),
+        *(("parity", {"length": (n, n)}, methodcaller("count", "1"), range(n + 1)) for n in range(3, 7)),
+        # Half of the symbols are no majority.
+        *(("majority", {"length": (n, n)}, methodcaller("count", "1"), {*range(n + 1)} - {n / 2}) for n in range(3, 7)),
+        *((name, {"length": (5, 5)}, itemgetter(place), "01") for name in ("parity", "majority") for place in range(5)),
     ],
 )
 def test_all_kinds_of_questions_are_equally_likely(
@@ -110,18 +115,6 @@ def test_all_kinds_of_questions_are_equally_likely(
 ) -> None:
     task = make(name, **options)
     check_even(map(part, spelt(task, *task.question(generator(1), 8000))), possible)
-
-
-@pytest.mark.parametrize("name", ["parity", "majority"])
-def test_every_number_of_ones_is_equally_likely_and_every_place_of_theirs(name: str) -> None:
-    """But half of the length, for majority."""
-    for length in range(3, 7):
-        task = make(name, length=(length, length))
-        rows = spelt(task, *task.question(generator(1), 10_000))
-        possible = [ones for ones in range(length + 1) if name == "parity" or 2 * ones != length]
-        check_even((row.count("1") for row in rows), possible)
-        for column in zip(*rows, strict=True):
-            check_even(column, "01")
 
 
 @pytest.mark.parametrize(

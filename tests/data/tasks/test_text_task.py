@@ -1,7 +1,6 @@
 """Running text, and masked language modelling: the choice of tokens, their replacement, texts with <mask>."""
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,12 @@ from minitx.data.tasks.text import MASK_SHARE, RANDOM_SHARE, mask_tokens
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
 
-Writer = Callable[..., Text]
 
-
-@pytest.fixture
-def make(tmp_path: Path) -> Writer:
-    """make(content, **options): the task on a file."""
-
-    def task(content: str, kind: type[Text] = Text, **options: object) -> Any:
-        path = tmp_path / "some.txt"
-        path.write_text(content, newline="")
-        return kind(path=str(path), **options)  # type: ignore[arg-type]
-
-    return task
+def make(folder: Path, content: str, kind: type[Text] = Text, **options: Any) -> Any:
+    """The task on a file."""
+    path = folder / "some.txt"
+    path.write_text(content, newline="")
+    return kind(path=str(path), **options)
 
 
 def distinct(length: int) -> str:
@@ -46,11 +38,11 @@ def spelt(task: Text, ids: Tensor) -> str:
 @pytest.mark.parametrize("block", [1, 7, 9])
 @pytest.mark.parametrize("kind", [Text, MaskedText])
 def test_training_reaches_all_of_its_part_and_the_others_are_read_in_order(
-    make: Writer, kind: type[Text], block: int
+    tmp_path: Path, kind: type[Text], block: int
 ) -> None:
     """The last token of a stream is not read, only predicted; masked text has none to predict beyond a block."""
     text, stream = distinct(200), kind is Text
-    task = make(text, kind, block=block, validation_share=0.1, test_share=0.25)
+    task = make(tmp_path, text, kind, block=block, validation_share=0.1, test_share=0.25)
 
     def parts(examples: Any) -> Tensor:
         return examples.ids if stream else examples.target
@@ -69,9 +61,9 @@ def test_training_reaches_all_of_its_part_and_the_others_are_read_in_order(
             assert examples.source_keep.sum() == min(len(part), ids.numel()), "padded after the end"
 
 
-def test_a_limit_takes_examples_evenly_from_beginning_to_end(make: Writer) -> None:
+def test_a_limit_takes_examples_evenly_from_beginning_to_end(tmp_path: Path) -> None:
     text = distinct(1000)
-    task = make(text, block=4, validation_share=0.5)
+    task = make(tmp_path, text, block=4, validation_share=0.5)
     everything = task.examples("validation").ids
     for limit in (1, 5, 30):
         ids = task.examples("validation", limit).ids
@@ -84,18 +76,18 @@ def test_a_limit_takes_examples_evenly_from_beginning_to_end(make: Writer) -> No
             assert max(gaps) - min(gaps) <= 1
 
 
-def test_a_text_too_short_for_a_block_is_refused(make: Writer) -> None:
+def test_a_text_too_short_for_a_block_is_refused(tmp_path: Path) -> None:
     """Of 90 characters, 81 are for training: enough for a block of 80 and the character after it."""
-    assert make("x" * 90, block=80).batch(generator(1), 2)
-    task = make("x" * 90, block=81)
+    assert make(tmp_path, "x" * 90, block=80).batch(generator(1), 2)
+    task = make(tmp_path, "x" * 90, block=81)
     for use in (lambda: task.batch(generator(1), 2), lambda: task.examples("validation")):
         with pytest.raises(ValueError, match=r"data\.block: .* 81 tokens for training, fewer than one block of 81"):
             use()
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_share_of_nothing_is_refused(make: Writer, split: str) -> None:
-    task = make("some text " * 10, block=4, validation_share=0.0)
+def test_a_share_of_nothing_is_refused(tmp_path: Path, split: str) -> None:
+    task = make(tmp_path, "some text " * 10, block=4, validation_share=0.0)
     with pytest.raises(ValueError, match=rf"data\.{split}_share"):
         task.examples(split)  # type: ignore[arg-type]
 
@@ -177,22 +169,15 @@ def test_special_tokens_and_unknown_characters_beside_a_mask() -> None:
         LETTERS.encode_masked("ab<mask>z")
 
 
-# ---- documents in one stream, separated by <eos>, isolated if requested ---------------------------------------------
-
-DOCUMENTS = ["abc", "d", "efghij", "kl", "mnopqrs"] * 6
-LINES: dict[str, Any] = {"content": "\n".join(DOCUMENTS), "documents": "line", "block": 12, "validation_share": 0.3}
+# ---- documents, isolated if requested; <eos> between them: text/test_readers.py --------------------------------------
 
 
-def test_an_end_token_stands_between_two_documents(make: Writer) -> None:
-    task = make(**LINES)
-    stream = [int(token) for part in ("training", "validation") for token in task._parts[part]]
-    assert "".join(task.vocabulary.tokens(stream)) == "<eos>".join(DOCUMENTS)
-
-
-def test_with_isolation_nothing_is_predicted_across_a_border(make: Writer) -> None:
-    task = make(**LINES, isolate=True)
+def test_with_isolation_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:
+    content = "\n".join(["abc", "d", "efghij", "kl", "mnopqrs"] * 6)
+    lines: dict[str, Any] = {"content": content, "documents": "line", "block": 12, "validation_share": 0.3}
+    task = make(tmp_path, **lines, isolate=True)
     stream = task.batch(generator(1), 50)
-    assert torch.equal(stream.ids, make(**LINES).batch(generator(1), 50).ids)
+    assert torch.equal(stream.ids, make(tmp_path, **lines).batch(generator(1), 50).ids)
     batch = stream.frame("decoder_only", task.vocabulary.special)
     end = task.vocabulary.special.eos
     assert torch.equal(batch.labels == IGNORE, batch.tgt == end), "the token after an end belongs to another document"
@@ -202,8 +187,8 @@ def test_with_isolation_nothing_is_predicted_across_a_border(make: Writer) -> No
     assert torch.equal(batch.documents.diff(dim=1), (batch.tgt[:, :-1] == end).long())
 
 
-def test_nothing_to_isolate_is_refused(make: Writer) -> None:
+def test_nothing_to_isolate_is_refused(tmp_path: Path) -> None:
     text: dict[str, Any] = {"content": "some text\n\nand more\n\n" * 20, "isolate": True, "block": 4}
     with pytest.raises(ValueError, match=r"data\.isolate: .*some.txt is read as one running text; set data\.documents"):
-        _ = make(**text).vocabulary
-    assert make(**text, documents="paragraph").batch(generator(1), 2)
+        _ = make(tmp_path, **text).vocabulary
+    assert make(tmp_path, **text, documents="paragraph").batch(generator(1), 2)

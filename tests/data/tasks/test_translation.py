@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from minitx.config.schema import Config, ModelConfig
-from minitx.data.examples import Pairs
 from minitx.data.tasks import Translation, generator
 from minitx.data.text import parallel_files as parallel
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.resolve import resolve
 from parallel_files import made_up, make_files, write_split
-from toy import check_even
+from toy import check_even, texts
 
 
 @pytest.fixture
@@ -28,17 +26,8 @@ def make(folder: Path, **options: Any) -> Translation:
     return Translation(path=str(folder), **{"tokenizer": {"name": "bpe", "size": 300}, **options})
 
 
-def spelt(task: Translation, ids: Tensor, keep: Tensor) -> list[str]:
-    return [task.vocabulary.decode(row[real].tolist()) for row, real in zip(ids, keep, strict=True)]
-
-
-def pairs_of(task: Translation, pairs: Pairs) -> list[tuple[str, str]]:
-    questions = spelt(task, pairs.source, pairs.source_keep)
-    return list(zip(questions, spelt(task, pairs.target, pairs.target_keep), strict=True))
-
-
 def sampled(task: Translation, batches: int = 60, size: int = 32) -> set[tuple[str, str]]:
-    return {pair for step in range(batches) for pair in pairs_of(task, task.batch(generator(1, step, 0), size))}
+    return {pair for step in range(batches) for pair in texts(task, task.batch(generator(1, step, 0), size))}
 
 
 def test_training_samples_every_pair_of_the_file_and_no_other_in_either_direction(folder: Path) -> None:
@@ -54,10 +43,10 @@ def test_training_samples_every_pair_of_the_file_and_no_other_in_either_directio
 def test_held_out_examples_are_the_file_in_its_order(folder: Path, split: Any) -> None:
     task = make(folder)
     whole = parallel.read(str(folder), getattr(task, split), "de", "en", split)
-    assert pairs_of(task, task.examples(split)) == task.sentences(split) == whole
-    assert pairs_of(task, task.examples(split, 5)) == task.sentences(split, 5) == whole[:5]
+    assert texts(task, task.examples(split)) == task.sentences(split) == whole
+    assert texts(task, task.examples(split, 5)) == task.sentences(split, 5) == whole[:5]
     fewer = make(folder, validation_size=7, test_size=7)
-    assert pairs_of(fewer, fewer.examples(split)) == fewer.sentences(split) == whole[:7]
+    assert texts(fewer, fewer.examples(split)) == fewer.sentences(split) == whole[:7]
 
 
 NEAR = [
@@ -99,7 +88,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(folder: Path) -> None
     write_split(folder, "val", [("", "x y"), ("sechs sieben", "x y")])
     task = make(folder)
     assert sampled(task) == set(made_up(40, seed=1))
-    assert task.sentences("validation") == pairs_of(task, task.examples("validation")) == [("sechs sieben", "x y")]
+    assert task.sentences("validation") == texts(task, task.examples("validation")) == [("sechs sieben", "x y")]
     assert task.notes == [
         "40 pairs to train on; left out: 3 with an empty side",
         "left out of validation: 1 with an empty side",
@@ -117,7 +106,7 @@ def test_a_sentence_longer_than_allowed_is_not_trained_on_but_measured(folder: P
     assert task.notes == [f"40 pairs to train on; left out: 2 longer than data.max_tokens {most}"]
     assert task.longest == (most, most)
     test = task.examples("test")
-    assert pairs_of(task, test)[1][0] == long[0] + " neun"
+    assert texts(task, test)[1][0] == long[0] + " neun"
     assert task.reach[0] == test.source.size(1) > most
     write_split(folder, "train", [long])
     with pytest.raises(ValueError, match=rf"data\.max_tokens: no training pair has at most {most} tokens"):
@@ -149,7 +138,7 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     write_split(folder, "val", [("DREI Ä", "Three Ä")])
     task = make(folder, lowercase=True)
     assert sampled(task) == {(a.lower(), b.lower()) for a, b in made_up(40, seed=1)}
-    assert pairs_of(task, task.examples("validation")) == [("drei ä", "three ä")]
+    assert texts(task, task.examples("validation")) == [("drei ä", "three ä")]
     assert task.sentences("validation") == [("DREI Ä", "Three Ä")], "references keep their case"
     merged = [token.strip("Ġ") for token in task.vocabulary.alphabet if len(token) > 2]
     assert merged
@@ -180,10 +169,10 @@ def test_groups_are_of_equal_longer_sides(folder: Path) -> None:
 
 def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
     task = make(folder, batch_size=64)
-    several = [len({*pairs_of(task, task.batch(generator(step), 64))}) for step in range(5)]
+    several = [len({*texts(task, task.batch(generator(step), 64))}) for step in range(5)]
     assert min(several) > 64 / 3, "few pairs in many groups would repeat the same sentences"
     few = make(folder, batch_size=4)
-    assert len({*pairs_of(few, few.batch(generator(1), 64))}) <= 5
+    assert len({*texts(few, few.batch(generator(1), 64))}) <= 5
 
 
 def config(folder: Path, architecture: Any, **model: Any) -> Config:

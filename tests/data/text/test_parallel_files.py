@@ -39,11 +39,7 @@ NONE = "train.de and train.en in .* holds no pair of sentences"
 @pytest.mark.parametrize(
     ("name", "contents", "message"),
     [
-        (
-            "train",
-            {"de": "a\n" * 4, "en": "a\n" * 1234},
-            r"data\.training: .*train.de has 4 lines .*train.en has 1,234",
-        ),
+        ("train", {"de": "a\n" * 4, "en": "a\n" * 1234}, r"train\.de has 4 lines .*train\.en has 1,234"),
         ("train", {"de": b"Hund\nB\xe4r\nMaus\n", "en": "a\n" * 3}, r"train.de is not UTF-8 text \(line 2\)"),
         ("train", {"de": "word\n"}, r"data\.training: there is no file .*/train\.en"),
         ("train", {"de": None, "en": "word\n"}, "train.de cannot be read"),

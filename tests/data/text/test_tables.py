@@ -145,33 +145,25 @@ def test_a_column_of_numbers_or_divisions_that_a_file_does_not_have(tmp_path: Pa
     refused(str(tmp_path / "x.txt"), r"data\.documents: row is for tables", documents="row")
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that some/data is loaded from; when its table changes, so does the version of the data set."""
-    folder = tmp_path / "hub"
-    table(folder, ".jsonl", ["a", "b", ""], name="train")
-    builder = datasets.load_dataset_builder
+def test_a_data_set_on_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps its key until it changes. It is a folder here, whose version changes with its table."""
+    path, builder = table(tmp_path / "hub", ".jsonl", ["a", "b", ""], name="train"), datasets.load_dataset_builder
 
     def here(name: str, *options: Any) -> Any:
         assert name == "some/data"
-        return builder(str(folder), *options, cache_dir=str(tmp_path / "datasets"))
+        return builder(str(tmp_path / "hub"), *options, cache_dir=str(tmp_path / "datasets"))
 
     monkeypatch.setattr(datasets, "load_dataset_builder", here)
-    return folder
-
-
-def test_a_data_set_on_the_hub_is_streamed(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps its key until it changes."""
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: pytest.fail("made a copy"))
     load = partial(corpora.load, "some/data", streaming=True)
     corpus = load()
     assert documents(corpus) == documents(corpus) == ["a", "b"]
     assert not [*tmp_path.rglob("*.arrow")]
     assert load().key == corpus.key not in (load(column="number").key, load(documents="whole").key)
-    (hub / "train.jsonl").unlink()
+    Path(path).unlink()
     with pytest.raises(ValueError, match=r"data\.path: reading some/data broke off"):
         [*corpus.chunks()]
-    table(hub, ".jsonl", ["a", "c", "d"], name="train")
+    table(tmp_path / "hub", ".jsonl", ["a", "c", "d"], name="train")
     assert load().key != corpus.key
 
 

@@ -11,7 +11,7 @@ from minitx.data.tasks import Markov, generator
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.training.losses import count, cross_entropy
+from minitx.training.losses import cross_entropy
 from minitx.training.resilience import memory_checks
 from minitx.training.resolve import resolve
 from predictors import untrained
@@ -32,23 +32,16 @@ def config(name: str, architecture: str, position_ids: str = "consecutive", **op
 
 @every_architecture
 @pytest.mark.parametrize("name", [*PAIR_TASKS, "markov"])
-def test_two_steps(name: str, architecture: str) -> None:
+def test_a_batch_has_gradients_and_the_task_is_measured(name: str, architecture: str) -> None:
     requested = config(name, architecture, "coupled" if name in ("addition", "reverse") else "consecutive")
     if name in REFUSED[architecture]:
         with pytest.raises(ValueError, match=r"model\.architecture"):
             resolve(requested)
         return
     resolved, task, model, *_ = resolve(requested)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = [weight.clone() for weight in model.parameters()]
-    for number in range(2):
-        batch = task.batch(generator(number), task.batch_size).frame(architecture, task.vocabulary.special)
-        loss = cross_entropy(model(**batch.model_inputs()), batch.labels, 0.0) / count(batch.labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        assert math.isfinite(loss.item())
-    assert any(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    batch = task.batch(generator(1), task.batch_size).frame(architecture, task.vocabulary.special)
+    cross_entropy(model(**batch.model_inputs()), batch.labels).backward()
+    assert all(weight.grad.isfinite().all() and weight.grad.any() for weight in model.parameters())
     predictor = Predictor(model.eval(), task.vocabulary, resolved)
     report = evaluation_report(predictor)
     assert math.isfinite(report["loss"])
