@@ -17,7 +17,7 @@ from minitx.generation.decode import generate
 from minitx.inference.predictor import Predictor
 from minitx.models.builder import build_model
 
-OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3, "filler": 2}
+OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3, "filler": 2, "add_bos": True, "add_eos": True}
 TASK = AssociativeRecall(interleaved=True, **OPTIONS)
 SPECIAL = TASK.vocabulary.special
 

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from minitx import head_mask, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import intervene
-from minitx.nn import POSITIONS
-from small_models import close, draw, every_architecture, every_decoder, every_scheme, ragged_inputs, untouched
+from small_models import SCHEMES, close, draw, every_architecture, every_decoder, every_scheme, ragged_inputs, untouched
 
-SCHEMES = [*POSITIONS, "all_hooks"]
 OPTIONS: list[dict[str, Any]] = [
     {"norm_first": False}, {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True},
     {"n_kv_heads": 1, "window": 3, "softcap": 2.0, "activation": "swiglu"}, {"d_ff": 0, "bias": False},
