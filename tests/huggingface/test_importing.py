@@ -115,7 +115,7 @@ def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, P
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "marian"], indirect=True)
+@pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "bart", "marian"], indirect=True)
 def test_evaluation_on_files_of_ones_own(
     both: tuple[HFModel, Predictor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, refused: Callable
 ) -> None:
