@@ -1,4 +1,4 @@
-"""Small transformers models of every family, with random weights, their own tokenizer, and ours with the same weights."""
+"""Small transformers models of every family with random weights and tokenizers, and ours with the same weights."""
 
 import math
 from collections import Counter

@@ -1,6 +1,5 @@
 """Position schemes. What holds for one interface is tested on the whole registry: a new scheme gets it free."""
 
-
 import pytest
 import torch
 from torch import Tensor
