@@ -7,7 +7,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor
 
 from decoded_maps import decode
 from minitx.interpret import images
@@ -15,25 +14,13 @@ from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.head_statistics import head_statistics
 from minitx.interpret.recording import KINDS
-from predictors import EVERY, built
-
-H = 2
-
-
-def random_maps(batch: int, queries: int, keys: int, layers: int = 2) -> list[Tensor]:
-    return [torch.rand(batch, H, queries, keys).softmax(dim=-1) for _ in range(layers)]
+from predictors import EVERY, H, built
 
 
 @pytest.fixture
 def maps() -> AttentionMaps:
-    """A batch of two: four source and three target tokens, and two and one."""
-    torch.manual_seed(1)
-    tokens = {"source": [["a", "b", "c", "d"], ["e", "f"]], "target": [["x", "y", "z"], ["w"]]}
-    encoder, decoder = random_maps(2, 4, 4), [layer.tril() for layer in random_maps(2, 3, 3)]
-    for layer in encoder:
-        layer[1, :, :, 2:] = 0.0  # padded keys
-    normed = ([layer / layer.sum(-1, keepdim=True) for layer in layers] for layers in (encoder, decoder))
-    return AttentionMaps(tokens, *normed, random_maps(2, 3, 4))
+    """A batch of two: four source and three target tokens, and two and two."""
+    return built("encoder_decoder").attend(["3 1 4 1", "5 2"], ["1 4", "5"])
 
 
 @pytest.mark.parametrize("example", [0, 1])

@@ -15,7 +15,7 @@ from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import Lens, decoder_lens, lens
 from predictors import EVERY, KINDS_OF, built, prompts
-from small_models import SCHEMES, build_tiny, close, draw, every_architecture, keep_of
+from small_models import SCHEMES, build_tiny, close, draw, every_architecture, ragged_inputs
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {"norm_first": index % 2 == 0}) for index, name in enumerate(SCHEMES)),
@@ -28,10 +28,9 @@ every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 
 
 def ragged(architecture: str) -> dict[str, Tensor]:
-    """Inputs of a batch of two."""
-    if architecture == "encoder_decoder":
-        return {"src_ids": draw(2, 6), "tgt_ids": draw(2, 5), "src_keep": keep_of(6, 4), "tgt_keep": keep_of(3, 5)}
-    return {"ids": draw(2, 6), "keep": keep_of(6, 4)}
+    """Inputs by name."""
+    names = ("src_ids", "tgt_ids", "src_keep", "tgt_keep") if architecture == "encoder_decoder" else ("ids", "keep")
+    return dict(zip(names, ragged_inputs(architecture), strict=True))
 
 
 def without_upper_layers(model: Any, stack: str, kept: int) -> Any:
