@@ -202,7 +202,7 @@ def _built(name: str) -> tuple[Any, Any]:
     sizes |= {key: SIZES[NAMES[key]] for key in family.defaults if NAMES[key] in SIZES}
     config = kind.config_class(**{**sizes, **ids, **case.options})
     config._attn_implementation = "eager"
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.device("cpu"):  # the same weights for every --device
         torch.manual_seed(0)
         model = kind(config).eval()
         _roughen(model)
@@ -230,7 +230,7 @@ def converted(name: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def pair(name: str) -> tuple[Any, Any]:
     """The model of a case, and ours with the same weights, to be changed at will."""
-    theirs = deepcopy(_built(name)[0])
+    theirs = deepcopy(_built(name)[0]).to(torch.empty(0).device)
     ours = build_model(family_of(name).from_hf(theirs.config.to_dict())).eval()
     ours.load_state_dict(converted(name, dict(theirs.named_parameters())))
     return theirs, ours
