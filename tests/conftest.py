@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 from torch.utils._device import DeviceContext, _device_constructors
 
 from minitx.cli.main import main
 from minitx.data.text import work_progress
 from minitx.models.transformers import Transformer
-from small_models import Module, build_tiny, roughen_weights, torch_twin
+from small_models import Module, build_tiny, roughen_weights
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
@@ -61,12 +60,6 @@ def roughen() -> Callable[[Module], Module]:
 def tiny() -> Callable[..., Transformer]:
     """tiny(architecture, position name, position_ids name, **other keys of ModelConfig): a small model in eval()."""
     return build_tiny
-
-
-@pytest.fixture
-def twin() -> Callable[[nn.Module], nn.Module]:
-    """twin(our attention or layer): torch's module of the same kind with the same weights, in train()."""
-    return torch_twin
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Small models whose every weight counts, torch's modules with our weights, and what tests of models have in common."""
+"""Small models whose every weight counts, and what tests of models have in common."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from functools import cache, partial
+from functools import cache
 from itertools import combinations, product
 from typing import Any, TypeVar
 
@@ -16,8 +16,6 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly,
 from minitx.nn import (
     POSITION_IDS,
     POSITIONS,
-    DecoderLayer,
-    EncoderLayer,
     MultiHeadAttention,
     NoPositions,
     scaled_dot_product_attention,
@@ -158,28 +156,3 @@ def _build_once(
         patch.setitem(POSITIONS, "all_hooks", AllHooks)
         torch.manual_seed(0)  # apart, so that a test draws the same numbers whichever test built the model first
         return roughen_weights(build_model(config))
-
-
-@torch.no_grad()
-def torch_twin(ours: Any) -> nn.Module:
-    """Torch's module of the same kind as our attention or layer, with the same weights, in train()."""
-    if isinstance(ours, MultiHeadAttention):
-        theirs: Any = nn.MultiheadAttention(ours.q_proj.in_features, ours.n_heads, batch_first=True)
-        for kind in ("weight", "bias"):
-            maps = [getattr(part, kind) for part in (ours.q_proj, ours.k_proj, ours.v_proj)]
-            getattr(theirs, f"in_proj_{kind}").copy_(torch.cat(maps))
-            getattr(theirs.out_proj, kind).copy_(getattr(ours.o_proj, kind))
-        return theirs
-    kind = {EncoderLayer: nn.TransformerEncoderLayer, DecoderLayer: nn.TransformerDecoderLayer}[type(ours)]
-    norms = [part for name, part in ours.named_children() if name.startswith("add_norm")]
-    activation = {nn.ReLU: "relu", nn.GELU: "gelu"}[type(ours.ffn.activation)]
-    make = partial(kind, dropout=0.0, activation=activation, batch_first=True, norm_first=norms[0].norm_first)
-    theirs = make(ours.self_attn.q_proj.in_features, ours.self_attn.n_heads, ours.ffn.up_proj.out_features)
-    theirs.self_attn = torch_twin(ours.self_attn)
-    if isinstance(ours, DecoderLayer):
-        theirs.multihead_attn = torch_twin(ours.cross_attn)
-    theirs.linear1.load_state_dict(ours.ffn.up_proj.state_dict())
-    theirs.linear2.load_state_dict(ours.ffn.down_proj.state_dict())
-    for index, part in enumerate(norms, 1):
-        getattr(theirs, f"norm{index}").load_state_dict(part.norm.state_dict())
-    return theirs.train()  # in eval torch may take a fast path that zeroes padding; there is no dropout anyhow

@@ -94,20 +94,20 @@ def test_a_compiled_step_writes_the_same_and_is_traced_once(
 
 
 def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beams are reordered, tokens that no beam has are dropped, and the capacity grows."""
+    """Beams, also more than twice the capacity, are reordered, tokens that none has are dropped, the capacity grows."""
     compacted, compact = [], cache.LayerCache.compact
     monkeypatch.setattr(
         cache.LayerCache, "compact", lambda layer, index: (compacted.append(layer), compact(layer, index))
     )
     monkeypatch.setattr(cache, "MAX_DEAD_TOKENS", 4)
-    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 48)
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
     model, prompts = tiny("encoder_decoder", "rope"), [draw(3, 4), draw(3, 4), keep_of(4, 2, 4)]
-    options = {"num_beams": 6, "max_new_tokens": 24, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
+    options = {"num_beams": 21, "max_new_tokens": 24, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
     expected, found = (beam_search(model, *prompts, stepper=stepper, **options) for stepper in (None, CompiledStep))
     assert torch.equal(found.ids, expected.ids)
     close(found.scores, expected.scores)
     assert any(isinstance(layer, StaticLayerCache) for layer in compacted)
-    assert 2 <= len(graphs) <= 3, "one for each capacity"
+    assert 2 <= len(graphs) <= 5, "one for each capacity"
 
 
 def test_attention_maps_of_compiled_steps(graphs: list) -> None:
@@ -120,15 +120,6 @@ def test_attention_maps_of_compiled_steps(graphs: list) -> None:
     for kind in ("decoder", "cross"):
         for weights, expected in zip(getattr(compiled, kind), getattr(maps, kind), strict=True):
             close(weights, expected)
-
-
-def test_more_beams_than_twice_the_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
-    model, ids, options = tiny("decoder_only", "rope"), draw(2, 3), {"max_new_tokens": 4, "eos": -1, "pad": 0}
-    expected, found = (
-        beam_search(model, ids, num_beams=11, stepper=stepper, **options) for stepper in (None, CompiledStep)
-    )
-    assert torch.equal(found.ids, expected.ids)
 
 
 def test_layers_keep_tensors_of_their_own_when_beams_are_compacted(tiny) -> None:

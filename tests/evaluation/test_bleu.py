@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from minitx.cli.main import main
-from minitx.config.schema import Config, ModelConfig, config_from_dict
+from minitx.config.schema import Config, ModelConfig
 from minitx.evaluation import bleu
 from minitx.evaluation.bleu import text_scores, translated
 from minitx.evaluation.report import evaluation_report, table
@@ -21,6 +21,7 @@ from minitx.inference.predictor import Predictor, load
 from minitx.training.api import train_config as train
 from parallel_files import HELD_OUT, make_files, write_split
 from predictors import untrained
+from short_configs import config_from_words, short
 
 WRITTEN = ["A man in a hat.", "Two dogs run over the grass .", "a Cat", ""]
 WANTED = ["A man with a hat.", "Two dogs are running over the grass.", "A cat", "Nothing"]
@@ -146,27 +147,17 @@ def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None
     assert evaluation_report(model) == expected  # the model itself keeps its own files
 
 
-def config(folder: Path) -> Config:
-    return config_from_dict(
-        {
-            "run": {"name": "small", "folder": str(folder / "runs")},
-            "data": {
-                "name": "translation", "path": str(folder), "tokenizer": {"name": "word", "size": 50},
-                "batch_size": 32, "max_tokens": 20,
-            },
-            "model": {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
-            "optimizer": {"lr": 1e-2, "schedule": {"warmup_steps": 10}},
-            "trainer": {
-                "max_steps": 60, "val_every_n_steps": 30, "accelerator": "cpu", "precision": "32-true",
-                "save_every_n_steps": 60,
-            },
-            "log": {"every_n_steps": 20},
-        }
-    )  # fmt: skip
+def config(folder: Path, steps: int, *words: str) -> Config:
+    data = {"name": "translation", "path": folder, "tokenizer.name": "word", "tokenizer.size": 50, "max_tokens": 20}
+    model = {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64}
+    sections = {"data": data, "model": model, "run": {"name": "small", "folder": folder / "runs"}}
+    given = [f"--{section}.{key}={value}" for section, keys in sections.items() for key, value in keys.items()]
+    return config_from_words([*short(steps), *given, *words])
 
 
 def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = train(config(folder))
+    rate = ["--optimizer.lr=1e-2", "--optimizer.schedule.warmup_steps=10"]
+    results = train(config(folder, 60, "--data.batch_size=32", "--trainer.val_every_n_steps=30", *rate))
     out = capsys.readouterr().out
     assert "100 pairs to train on" in out
     assert out.count("validation BLEU") == 2
@@ -193,9 +184,7 @@ def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(
 ) -> None:
     figures = iter([3.0, 9.0, 6.0])
     monkeypatch.setattr(bleu, "reduced_bleu", lambda predictor, sentences, reduce: next(figures))
-    values = config(folder).to_dict()
-    values["trainer"] |= {"max_steps": 6, "val_every_n_steps": 2}
-    train(config_from_dict(values | {"log": {"attention": {"every_n_validations": 0}}}))
+    train(config(folder, 6, "--trainer.val_every_n_steps=2", "--log.attention.every_n_validations=0"))
     best = torch.load(folder / "runs/small/v0/best.ckpt", weights_only=True)
     assert next(figures, None) is None, "one for each validation"
     assert best["global_step"] == 4

@@ -1,6 +1,5 @@
 """Filters and samplers: what remains possible, how often it comes, and that a row's numbers are its own."""
 
-import itertools
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.sampling import NUMBERS_AT_ONCE, filtered, greedy, sampler, token_at, uniforms
+from minitx.generation.sampling import filtered, greedy, sampler, token_at
 
 LOGITS = st.lists(st.integers(-60, 60), min_size=2, max_size=12, unique=True).map(lambda row: torch.tensor([row]) / 10)
 TEN = torch.tensor([[1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -torch.inf]])
@@ -83,13 +82,6 @@ def test_each_row_is_sampled_from_its_own_distribution_with_its_own_numbers() ->
     whole = sampler(seeds(*range(9)))(torch.zeros(9, 50))
     remaining = torch.tensor([2, 7])
     assert sampler(seeds(*range(9)))(torch.zeros(2, 50), remaining).equal(whole[remaining])
-
-
-def test_numbers_of_rows_are_those_of_their_generators_in_order() -> None:
-    steps = 2 * NUMBERS_AT_ONCE + 3
-    columns = torch.cat([*itertools.islice(uniforms(seeds(5, 6), torch.device("cpu")), steps)], dim=1)
-    for row, generator in zip(columns, seeds(5, 6), strict=True):
-        assert torch.equal(row, torch.rand(3 * NUMBERS_AT_ONCE, generator=generator, dtype=torch.float64)[:steps])
 
 
 @example([0.0, 0.0, 0.75, 0.25], 0.0)

@@ -1,8 +1,9 @@
-"""Small transformers models of every family, with random weights and their own tokenizer, and comparisons with them."""
+"""Small transformers models of every family with random weights and tokenizers, and ours with the same weights."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,9 +15,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor, nn
 
 from minitx.generation.options import GenerationOptions
-from minitx.huggingface.families import FAMILIES
+from minitx.huggingface import importing
+from minitx.huggingface.families import FAMILIES, Family
 from minitx.huggingface.families.family import NAMES
 from minitx.inference.predictor import Predictor
+from minitx.models.builder import build_model
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
@@ -180,14 +183,18 @@ class HFModel(NamedTuple):
     tokenizer: Any
 
 
+def family_of(name: str) -> Family:
+    return FAMILIES[name.partition("-")[0]]
+
+
 def hf_class(name: str) -> Any:
-    exported = FAMILIES[name.partition("-")[0]].model
+    exported = family_of(name).model
     return getattr(pytest.importorskip("transformers"), CASES[name].model or exported)
 
 
 @cache
 def _built(name: str) -> tuple[Any, Any]:
-    case, kind, family = CASES[name], hf_class(name), FAMILIES[name.partition("-")[0]]
+    case, kind, family = CASES[name], hf_class(name), family_of(name)
     tokenizer = case.tokens.trained(TEXT, 300)
     ids = case.ids(tokenizer)
     # More rows than tokens, as in many models whose table is padded for the GPU.
@@ -195,7 +202,7 @@ def _built(name: str) -> tuple[Any, Any]:
     sizes |= {key: SIZES[NAMES[key]] for key in family.defaults if NAMES[key] in SIZES}
     config = kind.config_class(**{**sizes, **ids, **case.options})
     config._attn_implementation = "eager"
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.device("cpu"):  # the same weights for every --device
         torch.manual_seed(0)
         model = kind(config).eval()
         _roughen(model)
@@ -213,6 +220,20 @@ def _roughen(model: nn.Module) -> None:
     for part in [*model.parameters(), *biases]:
         if part.requires_grad or part.size(0) == 1:  # not Marian's sinusoids
             part.add_(torch.randn_like(part), alpha=0.1)
+
+
+def converted(name: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights by name, made of those of transformers; gradients pass through."""
+    config = family_of(name).from_hf(_built(name)[0].config.to_dict())
+    return importing._convert(family_of(name), config, dict(weights))[1]
+
+
+def pair(name: str) -> tuple[Any, Any]:
+    """The model of a case, and ours with the same weights, to be changed at will."""
+    theirs = deepcopy(_built(name)[0]).to(torch.empty(0).device)
+    ours = build_model(family_of(name).from_hf(theirs.config.to_dict())).eval()
+    ours.load_state_dict(converted(name, dict(theirs.named_parameters())))
+    return theirs, ours
 
 
 def save(name: str, folder: Path) -> None:

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from huggingface.hf_models import CASES
-from minitx.data.tasks import Translation, generator
 from minitx.data.tasks.text import mask_tokens
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.huggingface.hub_files import write_json
 from minitx.huggingface.tokenizer_files import generation_settings, read_tokenizer, write_tokenizer
-from parallel_files import write_split
 
 transformers = pytest.importorskip("transformers")
 
@@ -59,19 +57,6 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
     for line in lines[::30]:
         assert copy.encode_question(line) == ours.encode_question(line) == exported(line)["input_ids"]
     assert (exported.pad_token_id, exported.model_max_length) == (ours.special.pad, 64)
-
-
-def test_translation_uses_the_special_tokens_of_the_model(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        write_split(tmp_path, split, [(f"ein {split} de", f"ein {split} en")] * 3)
-    hf = CASES["bart"].tokens.trained(["ein train val de en"], 300)
-    hf.save_pretrained(tmp_path)
-    task = Translation(path=str(tmp_path), test=None, batch_size=2)
-    task.vocabulary = read_tokenizer(tmp_path, "encoder_decoder", CASES["bart"].ids(hf))
-    pairs = task.batch(generator(1), 2)
-    read, written = pairs.source[0][pairs.source_keep[0]].tolist(), pairs.target[0][pairs.target_keep[0]].tolist()
-    assert (read[0], read[-1], written[0]) == (0, 2, 0)
-    assert 2 not in written  # framing appends it
 
 
 def test_special_tokens_may_come_last() -> None:

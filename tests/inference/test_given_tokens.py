@@ -15,9 +15,9 @@ from minitx.data.tasks.recall import AssociativeRecall
 from minitx.evaluation.metrics import exact_matches, teacher_forced
 from minitx.generation.decode import generate
 from minitx.inference.predictor import Predictor
-from minitx.models.builder import build_model
+from predictors import untrained
 
-OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3, "filler": 2}
+OPTIONS = {"symbols": 12, "pairs": (1, 4), "queries": 3, "filler": 2, "add_bos": True, "add_eos": True}
 TASK = AssociativeRecall(interleaved=True, **OPTIONS)
 SPECIAL = TASK.vocabulary.special
 
@@ -26,8 +26,7 @@ def predictor(architecture: str, prefix_lm: bool = False) -> Predictor:
     torch.manual_seed(0)
     model = ModelConfig(architecture=architecture, prefix_lm=prefix_lm, d_model=32, n_heads=2, n_layers=2, d_ff=0)
     data = {"name": "associative_recall", "interleaved": True, **OPTIONS}
-    built = build_model(model, TASK.vocabulary.vocab_size).eval()
-    return Predictor(built, TASK.vocabulary, Config(data=data, model=model))
+    return untrained(Config(data=data, model=model))
 
 
 def test_both_layouts_have_the_same_texts_and_splits() -> None:

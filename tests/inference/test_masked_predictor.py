@@ -74,16 +74,8 @@ def test_a_score_without_a_mask_is_refused(predictor: Predictor, text) -> None:
         predictor.score(text, target)
 
 
-def test_attention_maps_show_the_masks(predictor: Predictor) -> None:
-    maps = predictor.attend(["a<mask>c", "g"])
-    assert maps.tokens == {"source": [["a", "<mask>", "c"], ["g"]]}
-    assert [tuple(part.shape) for part in maps.encoder] == [(2, 2, 3, 3)] * 2
-    assert not maps.decoder
-    assert (maps.encoder[0][1, :, :, 1:] == 0).all()  # padding
-
-
 def test_what_it_does_not_do_is_refused(predictor: Predictor) -> None:
-    for option in ({"do_sample": True}, {"stream": True}, {"max_new_tokens": 3}):
+    for option in ({"do_sample": True}, {"stream": True}, {"return_attention": True}, {"max_new_tokens": 3}):
         with pytest.raises(ValueError, match="encoder_only"):
             predictor.generate("a<mask>", **option)
     with pytest.raises(ValueError, match="empty"):

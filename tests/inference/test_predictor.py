@@ -101,7 +101,7 @@ def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
         answers = predictor.generate(several)  # type: ignore[call-overload]
         assert isinstance(answers, list)
         assert answers[0] == predictor.generate("3 1 4")
-    assert predictor.generate([]) == []
+    assert predictor.generate([]) == predictor.score([], []) == []
 
 
 @each_decoder
@@ -267,8 +267,9 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
                 use(["3", "4"], ["5"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no separate target"):
         built(text=True).attend("abc", "d")
-    with pytest.raises(ValueError, match="stream=True takes one prompt"):
-        built().generate(["3", "4"], stream=True)  # type: ignore[call-overload]
+    for how in ("stream", "return_attention"):
+        with pytest.raises(ValueError, match=f"{how}=True takes one prompt"):
+            built().generate(["3", "4"], **{how: True})  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'max_length'"):
         built().generate("3", max_length=4)
 
@@ -303,7 +304,3 @@ def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: b
 def test_an_encoder_scores_answers_of_its_questions_length_only(target: str) -> None:
     with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
         built("encoder_only").score("3 1 4", target)
-
-
-def test_no_texts_have_no_scores() -> None:
-    assert [built(architecture).score([], []) for architecture in EVERY] == [[], [], []]

@@ -7,40 +7,20 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor
 
 from decoded_maps import decode
-from minitx.config.registry import build
-from minitx.config.schema import Config, ModelConfig
-from minitx.data.example_texts import example_texts
-from minitx.data.prompts import labels
-from minitx.data.tasks import TASKS
-from minitx.inference.predictor import Predictor
 from minitx.interpret import images
-from minitx.interpret.attention_maps import AttentionMaps, attention_maps
+from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.head_statistics import head_statistics
 from minitx.interpret.recording import KINDS
-from minitx.models.builder import build_model
-from predictors import EVERY, built
-
-H = 2
-
-
-def random_maps(batch: int, queries: int, keys: int, layers: int = 2) -> list[Tensor]:
-    return [torch.rand(batch, H, queries, keys).softmax(dim=-1) for _ in range(layers)]
+from predictors import EVERY, H, built
 
 
 @pytest.fixture
 def maps() -> AttentionMaps:
-    """A batch of two: four source and three target tokens, and two and one."""
-    torch.manual_seed(1)
-    tokens = {"source": [["a", "b", "c", "d"], ["e", "f"]], "target": [["x", "y", "z"], ["w"]]}
-    encoder, decoder = random_maps(2, 4, 4), [layer.tril() for layer in random_maps(2, 3, 3)]
-    for layer in encoder:
-        layer[1, :, :, 2:] = 0.0  # padded keys
-    normed = ([layer / layer.sum(-1, keepdim=True) for layer in layers] for layers in (encoder, decoder))
-    return AttentionMaps(tokens, *normed, random_maps(2, 3, 4))
+    """A batch of two: four source and three target tokens, and two and two."""
+    return built("encoder_decoder").attend(["3 1 4 1", "5 2"], ["1 4", "5"])
 
 
 @pytest.mark.parametrize("example", [0, 1])
@@ -94,24 +74,6 @@ def test_one_image_holds_every_head_with_its_tokens(
     texts = [text.get_text() for text in axes.texts]
     assert texts.count("$a_1$") == 2 * 1 + 2 * H + 2 * 1, "rows once for a layer, columns for each head"
     assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
-
-
-@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
-def test_maps_of_a_typed_question_are_those_of_its_example(architecture: str) -> None:
-    """With <bos> and <eos> around the question, and given tokens in the answer."""
-    data = {"name": "associative_recall", "symbols": 12, "pairs": [3, 3], "interleaved": True}
-    config = Config(data=data | {"add_bos": True, "add_eos": True}, model=ModelConfig(architecture, d_model=16))
-    task = build(TASKS, config.data, "data")
-    predictor = Predictor(build_model(config.model, task.vocabulary.vocab_size).eval(), task.vocabulary, config)
-    pairs = task.examples("test", 5)
-    batch = pairs.frame(architecture, task.vocabulary.special)
-    expected = attention_maps(predictor.model, batch.model_inputs(), labels(batch, task.vocabulary))
-    typed = predictor.attend(*example_texts(pairs, task.vocabulary, 99))
-    assert typed.tokens == expected.tokens
-    for kind in ("encoder", "decoder", "cross"):
-        for ours, theirs in zip(getattr(typed, kind), getattr(expected, kind), strict=True):
-            torch.testing.assert_close(ours, theirs)
-    assert typed.decoder or typed.cross
 
 
 # ---- rollout ---------------------------------------------------------------------------------------------------------

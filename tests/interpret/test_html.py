@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.encoded_maps import by_tag
 from minitx.interpret.html import page
 from minitx.tensorboard import map_format
+from predictors import built
 
 STATIC = Path(map_format.__file__).parent / "static"
 HOSTILE = ["</script>", "<!--", "<script>alert(1)</script>", "\0", "\ud800", "http://example.org", "\u202egnol"]
 
 
-def random_maps(batch: int, size: int) -> list[Tensor]:
-    return [torch.rand(batch, 2, size, size).softmax(dim=-1) for _ in range(2)]
-
-
 @pytest.fixture
 def maps() -> AttentionMaps:
-    return AttentionMaps({"target": [["a", "b"], ["c"]]}, decoder=random_maps(2, 2))
+    return built().attend(["3 1", "5"])
 
 
 def runs(text: str) -> dict[str, Any]:
@@ -38,18 +34,17 @@ def runs(text: str) -> dict[str, Any]:
 
 
 def test_no_token_is_markup(tmp_path: Path) -> None:
-    AttentionMaps({"source": [HOSTILE]}, random_maps(1, len(HOSTILE))).save_html(tmp_path / "maps.html")
+    AttentionMaps({"source": [HOSTILE]}, [torch.rand(1, 2, 7, 7)]).save_html(tmp_path / "maps.html")
     found = runs((tmp_path / "maps.html").read_text(encoding="utf-8"))
     assert found["maps"]["encoder/example_1"]["0"][0]["queries"] == HOSTILE
 
 
 def test_several_runs_share_a_page(maps: AttentionMaps, tmp_path: Path) -> None:
-    other = AttentionMaps({"target": [["q"]]}, decoder=random_maps(1, 1))
-    maps.save_html(tmp_path / "x.html", beside={"later": other})
+    maps.save_html(tmp_path / "x.html", beside={"later": built().attend("5")})
     found = runs((tmp_path / "x.html").read_text())
-    assert {run: len(tags) for run, tags in found.items()} == {"maps": 2, "later": 1}
+    assert {run: len(tags) for run, tags in found.items()} == {maps.name: 2, "later": 1}
     with pytest.raises(ValueError, match="choose another"):
-        maps.save_html(tmp_path / "x.html", beside={"maps": other})
+        maps.save_html(tmp_path / "x.html", beside={maps.name: maps})
 
 
 def test_without_maps_no_file_is_made(tmp_path: Path) -> None:
@@ -64,7 +59,7 @@ def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> 
         r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts allow-downloads" .*></iframe>', maps._repr_html_()
     )
     assert shown
-    assert html.unescape(shown[1]) == page({"maps": by_tag(maps)})
+    assert html.unescape(shown[1]) == page({maps.name: by_tag(maps)})
 
 
 def test_no_two_modules_of_the_page_define_the_same_name(maps: AttentionMaps) -> None:

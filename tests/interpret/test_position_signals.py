@@ -3,17 +3,15 @@
 import pytest
 import torch
 
-from minitx import ModelConfig, build_model
 from minitx.interpret.position_signals import PositionSignal, position_signals
 from minitx.nn import POSITIONS
+from small_models import build_tiny
 
 LENGTH = 9
 
 
-def signals(name: str, **changes: object) -> dict[str, PositionSignal]:
-    torch.manual_seed(1)
-    options = {"architecture": "encoder_decoder", "vocab_size": 11, "d_model": 32, "n_heads": 4, **changes}
-    return position_signals(build_model(ModelConfig(position={"name": name}, **options)), LENGTH)  # type: ignore[arg-type]
+def signals(name: str, architecture: str = "encoder_decoder", **changes: object) -> dict[str, PositionSignal]:
+    return position_signals(build_tiny(architecture, name, **changes), LENGTH)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
@@ -23,7 +21,7 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
     for signal in found.values():
         assert any(part is not None for part in signal) == (name != "none")
         if signal.table is not None:
-            assert signal.table.shape == (LENGTH, 32)
+            assert signal.table.shape == (LENGTH, 16)
         if signal.bias is not None:
             assert signal.bias.shape == (4, LENGTH, LENGTH)
     assert signals(name, architecture="decoder_only", n_kv_heads=2).keys() == {"decoder"}

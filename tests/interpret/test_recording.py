@@ -58,17 +58,6 @@ def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_s
     assert untouched(model)
 
 
-def test_any_module_with_attention_inside(tiny) -> None:
-    model = tiny("encoder_decoder")
-    src, tgt, src_keep, _ = ragged_inputs("encoder_decoder")
-    with record_attention(model.encoder) as maps:  # paths count from the module handed in
-        model(src, tgt, src_keep)
-    assert set(maps) == {"layers.0.self_attn", "layers.1.self_attn"}
-    with record_attention(torch.nn.Linear(2, 2)) as maps:
-        pass
-    assert maps == {}
-
-
 @every_architecture
 @pytest.mark.parametrize("softcap", [None, 1.0])
 @pytest.mark.parametrize("kind", ["autocast", "weights"])

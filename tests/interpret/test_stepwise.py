@@ -65,13 +65,6 @@ def test_alignment_is_the_mean_of_the_last_cross_attention() -> None:
         built().attend("3 1").alignment()
 
 
-def test_only_decoders_generate_and_only_one_prompt() -> None:
-    with pytest.raises(ValueError, match="return_attention=True takes one prompt, got a list"):
-        built().generate(["3", "1"], return_attention=True)
-    with pytest.raises(ValueError, match="encoder_only"):
-        built("encoder_only").generate("3 1", return_attention=True)
-
-
 @pytest.mark.parametrize("question", ["abc", "abcdefga"])
 def test_running_text_past_its_block_is_refused_with_what_is_possible(question: str) -> None:
     predictor = built(text=True, ends=False)

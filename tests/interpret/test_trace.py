@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from minitx import head_mask, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import intervene
-from minitx.nn import POSITIONS
-from small_models import close, draw, every_architecture, every_decoder, every_scheme, ragged_inputs, untouched
+from small_models import SCHEMES, close, draw, every_architecture, every_decoder, every_scheme, ragged_inputs, untouched
 
-SCHEMES = [*POSITIONS, "all_hooks"]
 OPTIONS: list[dict[str, Any]] = [
     {"norm_first": False}, {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True},
     {"n_kv_heads": 1, "window": 3, "softcap": 2.0, "activation": "swiglu"}, {"d_ff": 0, "bias": False},
@@ -84,7 +82,7 @@ def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, half: boo
         with trace(model) as t:
             assert torch.equal(model(*arguments), before)
         for name in t:
-            with intervene(model, {name: t[name].clone()}):
+            with intervene(model, {name: t[name].double()}):
                 assert torch.equal(model(*arguments), before), name
     assert next(value for name, value in t.items() if name.endswith(".z")).dtype == before.dtype
 

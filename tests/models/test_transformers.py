@@ -1,4 +1,4 @@
-"""The three models as wholes: against torch, their construction, and their first weights."""
+"""The three models as wholes: their construction and first weights. Against other implementations: test_parity.py."""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import max_positions
 from minitx.nn import POSITIONS, AddNorm, FeedForward, MultiHeadAttention, Stack
-from small_models import VOCAB, close, draw, every_architecture, keep_of, pairwise
+from small_models import VOCAB, draw, every_architecture, keep_of
 
 D = 16
 
@@ -21,42 +21,6 @@ def fresh(architecture: str = "encoder_decoder", **changes):
     """A model as build_model leaves it."""
     sizes = {"d_model": D, "n_heads": 4, "n_layers": 2, "d_ff": 24, "vocab_size": VOCAB}
     return build_model(ModelConfig(architecture=architecture, **{**sizes, **changes}))  # type: ignore[arg-type]
-
-
-# --- against torch --------------------------------------------------------------------------------------------------
-
-
-def torch_transformer(ours, twin) -> nn.Transformer:
-    """torch.nn.Transformer with our weights; with final norms where ours has them."""
-    theirs = nn.Transformer(D, 4, 1, 1, 24, batch_first=True)
-    for stack, part in ((theirs.encoder, ours.encoder), (theirs.decoder, ours.decoder)):
-        stack.layers = nn.ModuleList(twin(layer) for layer in part.layers)  # after construction, which redraws weights
-        stack.norm = part.norm if isinstance(part.norm, nn.LayerNorm) else None
-    return theirs.train()
-
-
-@pairwise({
-    "with_keep": [False, True], "position": ["none", "sinusoidal"], "activation": ["relu", "gelu"],
-    "norm_first": [False, True],
-})  # fmt: skip
-def test_encoder_decoder_equals_torch_transformer(
-    norm_first: bool, activation: str, position: str, with_keep: bool, tiny, twin
-) -> None:
-    ours = tiny("encoder_decoder", position, norm_first=norm_first, activation=activation)
-    assert isinstance(ours.encoder.norm, nn.LayerNorm) == isinstance(ours.decoder.norm, nn.LayerNorm) == norm_first
-    ours.head = nn.Identity()
-    src, src_keep, tgt, tgt_keep = draw(3, 6), keep_of(6, 4, 1), draw(3, 5), keep_of(2, 5, 4)
-    pos = torch.arange(6)[None]
-    theirs = torch_transformer(ours, twin)(
-        ours.encoder.position.embed(ours.embedding(src), pos),
-        ours.decoder.position.embed(ours.embedding(tgt), pos[:, :5]),
-        tgt_mask=~torch.ones(5, 5).tril().bool(),
-        src_key_padding_mask=~src_keep if with_keep else None,
-        memory_key_padding_mask=~src_keep if with_keep else None,
-        tgt_key_padding_mask=~tgt_keep if with_keep else None,
-    )
-    out = ours(src, tgt, src_keep, tgt_keep) if with_keep else ours(src, tgt)
-    close(out[tgt_keep], theirs[tgt_keep])
 
 
 # --- construction ---------------------------------------------------------------------------------------------------

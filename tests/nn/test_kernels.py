@@ -171,20 +171,16 @@ def test_flex_attention_equals_the_explicit_formula(
 
 
 def test_blocks_and_score_mods_are_made_once() -> None:
-    """Another function each time would be another kernel to compile each time."""
-    assert _score_mod(2.0) is _score_mod(2.0)
-    assert _score_mod(2.0) is not _score_mod(3.0)
-    assert _block_mask(64, True, 3, torch.device("cpu")) is _block_mask(64, True, 3, torch.device("cpu"))
+    """Another function each time would be another kernel to compile each time.
 
-
-def test_blocks_made_while_predicting_serve_training() -> None:
-    """A tensor made in inference mode could not be saved for a backward pass."""
+    A tensor made in inference mode could not be saved for a backward pass.
+    """
+    assert _score_mod(2.0) is _score_mod(2.0) is not _score_mod(3.0)
     _block_mask.cache_clear()
     with torch.inference_mode():
         blocks = _block_mask(96, True, 3, torch.device("cpu"))
-    parts = [part for part in vars(blocks).values() if isinstance(part, Tensor)]
-    assert parts
-    assert not any(part.is_inference() for part in parts)
+    assert blocks is _block_mask(96, True, 3, torch.device("cpu"))
+    assert {part.is_inference() for part in vars(blocks).values() if isinstance(part, Tensor)} == {False}
 
 
 @every_direction

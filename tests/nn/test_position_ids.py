@@ -102,13 +102,6 @@ def test_no_id_of_max_tokens_lies_beyond_the_table(name: str, causal: bool, tabl
     assert int(numbering(ids, keep).max()) < table
 
 
-@pytest.mark.parametrize(("name", "table"), [("consecutive", 9), ("offset", LARGEST + 5), ("coupled", 9)])
-def test_max_tokens_is_not_smaller_than_necessary(name: str, table: int) -> None:
-    numbering = policy(name).train()
-    ids = torch.zeros(2000, numbering.max_tokens(table) + 1, dtype=torch.long)
-    assert int(numbering(ids).max()) == table
-
-
 @every_policy
 @given(rows_of_tokens, st.data())
 @settings(deadline=None, max_examples=20)

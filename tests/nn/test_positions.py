@@ -1,7 +1,5 @@
 """Position schemes. What holds for one interface is tested on the whole registry: a new scheme gets it free."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -51,12 +49,3 @@ def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
     close(rotate(scheme, half_q, pos).float(), rotated, 5e-2)
     if bias is not None:
         close(bias_of(scheme, half_q, half_q, pos, pos).float(), bias, 5e-2)
-
-
-@pytest.mark.parametrize("options", [{}, {"base": 10.0}, {"base": 500.0}])
-def test_sinusoidal_is_the_formula_of_the_paper(options: dict[str, float]) -> None:
-    ids = [0, 1, 2, 9, 100, 1000]
-    signal = POSITIONS["sinusoidal"](6, 2, 3, False, **options).embed(torch.zeros(1, len(ids), 6), torch.tensor([ids]))
-    for position, found in zip(ids, signal[0].tolist(), strict=True):
-        angles = [position / options.get("base", 10000.0) ** (2 * j / 6) for j in range(3)]
-        assert found == pytest.approx([f(angle) for angle in angles for f in (math.sin, math.cos)], abs=2e-4)
