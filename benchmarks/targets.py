@@ -94,10 +94,10 @@ TARGETS = (
             "--model.norm=rmsnorm",
             "--model.qk_norm=true",
             "--optimizer.weight_decay=0.1",
-            "--trainer.max_steps=2000",
+            "--trainer.max_steps=3000",
         ),
         lengths="1:40",
-        first_seed=11,
+        first_seed=311,
         headline=("exact_match@1-20", "exact_match@21-40"),
     ),
     Target(
