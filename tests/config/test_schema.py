@@ -100,14 +100,6 @@ def test_a_config_travels_as_json_and_yaml(config: Config) -> None:
         assert config_from_dict(travelled).to_dict() == plain
 
 
-def test_types_are_those_of_the_schema() -> None:
-    config = config_from_dict({"optimizer": {"lr": 1, "betas": [0.8, 0]}, "trainer": {"devices": 2}})
-    assert isinstance(config.optimizer.lr, float)
-    assert config.optimizer.betas == (0.8, 0.0)
-    assert config.trainer.devices == 2
-    assert config == Config(optimizer=OptimizerConfig(lr=1.0, betas=(0.8, 0.0)), trainer=TrainerConfig(devices=2))
-
-
 def test_configs_share_nothing_that_can_be_changed() -> None:
     plain = {"data": {"length": [1, 2]}}
     one, other = config_from_dict(plain), config_from_dict(plain)

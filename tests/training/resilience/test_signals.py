@@ -16,6 +16,7 @@ from tests.training.interrupting import (
     FORK,
     PATIENCE,
     Run,
+    acting,
     launched_ranks,
     signalled,
     start_process,
@@ -77,23 +78,19 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
     assert printed == f"standard output was closed: stopped at step {step:,}; resume with --resume\n"
 
 
-@pytest.mark.slow
-def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_path: Path) -> None:
-    log, last = tmp_path / "log", tmp_path / "runs/small/v0/last.ckpt"
-    trainer = {"max_steps": 10, "save_every_n_steps": 1}
-    process = start_process(small(trainer=trainer, data={"batch_size": 2**15}), log)  # a step takes half a second
-    end = time.monotonic() + 4 * PATIENCE
-    while not last.exists():
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.01)
-    time.sleep(0.3)  # the next step has started
-    os.kill(process.pid, signal.SIGTERM)
-    wait_for("SIGTERM: finishing the current step; a second signal ends at once", log, process.is_alive)
-    os.kill(process.pid, signal.SIGTERM)
+def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder: Path, tmp_path: Path) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    config, acts = small(trainer={"save_every_n_steps": 1}), acting({2: twice})
+    process = start_process(config, tmp_path / "log", prepare=acts.__enter__)
     process.join(PATIENCE)
     assert process.exitcode == -signal.SIGTERM
-    assert "stopped" not in log.read_text()
-    assert state(last.parent)["global_step"] == 1
+    printed = (tmp_path / "log").read_text()
+    assert "SIGTERM: finishing the current step; a second signal ends at once" in printed
+    assert "stopped" not in printed
+    assert state(folder)["global_step"] == 2
 
 
 @pytest.mark.slow
