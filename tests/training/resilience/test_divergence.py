@@ -17,7 +17,6 @@ from minitx.nn import FeedForward
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
-from minitx.training.resilience import divergence
 from minitx.training.resilience.divergence import FiniteSteps
 from tests.training.interrupting import run_script, state
 
@@ -34,19 +33,15 @@ class Broken(torch.autograd.Function):
         return gradients[0] * float("inf")
 
 
-def break_at(
-    patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", part: str = "encoder.layers.0.ffn", rank: int = 0
-) -> None:
+def break_at(patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", rank: int = 0) -> None:
     """In these steps, a part of the model outputs NaN, or its backward does; also when they are replayed."""
-    summed_loss, replay, ffn = TransformerModule.summed_loss, divergence.replay, FeedForward.forward
+    reseed, ffn = TransformerModule.reseed, FeedForward.forward
     broken: list[nn.Module] = []
-    replayed: list[int] = []
 
-    def loss(self: TransformerModule, batch: Any) -> Tensor:
-        step = self.trainer.fit_loop.total_batch_idx // self.trainer.accumulate_grad_batches
-        breaks = (replayed or [step])[-1] in steps and self.global_rank == rank
-        broken[:] = [self.model.get_submodule(part)] if breaks else []
-        return summed_loss(self, batch)
+    def begin(self: TransformerModule, batch: int) -> None:
+        breaks = batch // self.trainer.accumulate_grad_batches in steps and self.global_rank == rank
+        broken[:] = [self.model.encoder.layers[0].ffn] * breaks
+        reseed(self, batch)
 
     def forward(self: FeedForward, x: Tensor) -> Tensor:
         out = ffn(self, x)
@@ -54,10 +49,7 @@ def break_at(
             return out
         return out * float("nan") if how == "forward" else Broken.apply(out)
 
-    patch.setattr(
-        divergence, "replay", lambda trainer, module, done: replayed.append(done) or replay(trainer, module, done)
-    )
-    patch.setattr(TransformerModule, "summed_loss", loss)
+    patch.setattr(TransformerModule, "reseed", begin)
     patch.setattr(FeedForward, "forward", forward)
 
 
