@@ -69,7 +69,6 @@ def test_help_lists_every_key_with_its_meaning() -> None:
         ({"parallel_residual": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
         ({"shared_norm": True}, "model.shared_norm needs model.parallel_residual true"),
         ({"sandwich_norm": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
-        ({"n_layers": 0}, "model.n_layers: expected an integer of at least 1, got 0"),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(model: dict[str, Any], key: str) -> None:

@@ -48,12 +48,16 @@ def _train_and_log(config: Config, log: str, resume: bool, prepare: Callable[[],
     train(config, resume)
 
 
-def run_script(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that starts several processes, which Lightning does by running its file again."""
-    file = folder / "script.py"
-    file.write_text(script)
+def run_script(folder: Path, prepare: str, config: Config, *words: str) -> subprocess.CompletedProcess[str]:
+    """`minitx train` in several processes, which Lightning starts by running its file again; each prepares `patch`."""
+    file, values = folder / "script.py", folder / "config.yaml"
+    values.write_text(json.dumps(config.to_dict()))
+    file.write_text(
+        "import pytest, sys\nfrom minitx.cli.main import main\nwith pytest.MonkeyPatch.context() as patch:\n"
+        f"    {prepare}\n    main(['train', *sys.argv[1:]])\n"
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(file), *words]
+    command = [sys.executable, str(file), "--config", str(values), *words]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 

@@ -37,20 +37,9 @@ def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
     assert [version.name for version in folder.parent.iterdir()] == ["v0"]
 
 
-SCRIPT = """
-import json, pytest, sys
-from minitx.config.schema import config_from_dict
-from minitx.training.api import train_config as train
-from tests.training.test_weighting import deal
-with pytest.MonkeyPatch.context() as patch:
-    deal(patch, processes=2)
-    train(config_from_dict(json.loads(sys.argv[1])), resume=len(sys.argv) > 2)
-"""
-
-
 def two(config: Any, folder: Path, *words: str) -> None:
     """Train in two processes."""
-    ran = run_script(folder, SCRIPT, json.dumps(config.to_dict()), *words)
+    ran = run_script(folder, "from tests.training.test_weighting import deal; deal(patch, processes=2)", config, *words)
     assert ran.returncode == 0, ran.stderr
     assert "sync_dist" not in ran.stderr
 
@@ -79,7 +68,7 @@ def test_the_number_of_processes_and_the_strategy_change_no_weight(
         two(config(strategy, 4, **spread), tmp_path)
         # From one process to two, and back again.
         train(config(f"{strategy}_on", 2))
-        two(config(f"{strategy}_on", 3, **spread), tmp_path, "resume")
+        two(config(f"{strategy}_on", 3, **spread), tmp_path, "--resume")
         train(config(f"{strategy}_on", 4), resume=True)
         assert len([*tmp_path.glob(f"runs/{strategy}/v*/events.*")]) == 1
         assert (tmp_path / f"runs/{strategy}/v0/projector_config.pbtxt").exists(), "computed by both"

@@ -57,9 +57,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Machine]:
-    """machine(...) replaces clocks and steps by those of a Machine; the cache is empty at first."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    """machine(...) replaces clocks and steps by those of a Machine."""
 
     def make(**options: Any) -> Machine:
         made = Machine(**options)
@@ -114,7 +113,6 @@ def outcomes(measurements: Sequence[tuple[float, float]]) -> str:
     return found
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("measurements", "expected"),
     [
@@ -128,7 +126,6 @@ def test_a_choice_changes_only_by_a_margin(measurements: Any, expected: str) -> 
     assert outcomes(measurements) == expected
 
 
-@pytest.mark.usefixtures("machine")
 def test_a_failed_measurement_is_not_kept() -> None:
     with pytest.raises(ZeroDivisionError):
         decide(["subject"], ("a", "b"), lambda: {"a": 1 / 0})

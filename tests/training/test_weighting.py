@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs
-from minitx.data.loader import FixedBatches, TrainingBatches
+from minitx.data.loader import FixedBatches
 from minitx.data.tasks import Reverse
 from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, evaluate
@@ -18,6 +18,7 @@ from minitx.training.api import train_config as train
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
+from tests.training.conftest import module_on
 
 
 def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
@@ -56,18 +57,9 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
         torch.testing.assert_close(each, found[0], rtol=1e-4, atol=1e-6)
 
 
-def module_on(small: Any, **trainer: Any) -> TransformerModule:
-    """A module with a replacement for Lightning's Trainer."""
-    config, task, model, *_ = resolve(small())
-    module = TransformerModule(model, task, config)
-    module._trainer = SimpleNamespace(**{"world_size": 1, "accumulate_grad_batches": 1, **trainer})  # type: ignore[assignment]
-    return module
-
-
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
     all_processes = SimpleNamespace(reduce=lambda mine, reduce_op: mine.add_(70))  # in place, as torch
-    module = module_on(small, world_size=2, accumulate_grad_batches=3, strategy=all_processes)
-    (batch, *_) = TrainingBatches(module.task, "encoder_decoder", 1, 0, lambda: 0, 3, 3)
+    module, batch = module_on(small(), batches=3, world_size=2, strategy=all_processes)
     assert batch.step_labels is not None
     before = int(batch.step_labels)
     loss = cross_entropy(module.model(**batch.model_inputs()), batch.labels)
@@ -78,8 +70,7 @@ def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
 
 
 def test_a_step_without_labels_has_no_loss(small: Any) -> None:
-    module = module_on(small)
-    (batch,) = TrainingBatches(module.task, "encoder_decoder", 1, 0, lambda: 0, 1)
+    module, batch = module_on(small())
     empty: Batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
     assert module.training_step(empty, 0).item() == 0.0
 

@@ -12,7 +12,6 @@ from minitx.training.api import train_config as train
 from tests.training.callbacks.test_log_attention import logged
 from tests.training.interrupting import state
 
-METRICS = ("exact_match", "token_accuracy")
 EVERY_STEP = {"max_steps": 6, "val_every_n_steps": 1}
 
 
@@ -32,8 +31,8 @@ EVERY_STEP = {"max_steps": 6, "val_every_n_steps": 1}
 def test_which_validation_is_the_last(
     small: Any, monkeypatch: Any, values: list[float], settings: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    figures = iter(values)
-    monkeypatch.setattr(Scores, "means", lambda scores: dict.fromkeys((*METRICS, "loss"), next(figures, 0.0)))
+    figures, names = iter(values), ("exact_match", "token_accuracy", "loss")
+    monkeypatch.setattr(Scores, "means", lambda scores: dict.fromkeys(names, next(figures, 0.0)))
     results = train(small(trainer={**EVERY_STEP, "max_steps": len(values), "stop_when": settings}))
     found = {key: results[key] for key in results if key == "steps" or "_step" in key}
     assert found == expected

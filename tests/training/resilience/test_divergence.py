@@ -183,33 +183,18 @@ def test_a_step_is_taken_or_changes_neither_weights_nor_states(
     assert scaler is None or scaler.get_scale() < 1024.0
 
 
-SCRIPT = """
-import json, pytest, sys
-from minitx.config.errors import RunFailed
-from minitx.config.schema import config_from_dict
-from minitx.training.api import train_config as train
-from tests.training.resilience.test_divergence import break_at
-with pytest.MonkeyPatch.context() as patch:
-    break_at(patch, {int(step) for step in sys.argv[2].split(",")}, rank=1)
-    try:
-        print(train(config_from_dict(json.loads(sys.argv[1]))).get("skipped_steps"), "were skipped")
-    except RunFailed as failed:
-        raise SystemExit(f"minitx: {failed}")
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) -> None:
     """What is not finite in the second process alone stops both, or is skipped by both."""
+    prepare = "from tests.training.resilience.test_divergence import break_at; break_at(patch, {2, 4}, rank=1)"
     for skip in (False, True):
         config = small(trainer={"strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
-        ran = run_script(tmp_path, SCRIPT, json.dumps(config.to_dict()), "2,4")
-        folder = tmp_path / f"runs/small/v{int(skip)}"
+        ran = run_script(tmp_path, prepare, config)
         assert ran.returncode == (0 if skip else 1), ran.stderr
-        assert state(folder)["global_step"] == (6 if skip else 2)
+        assert state(tmp_path / f"runs/small/v{int(skip)}")["global_step"] == (6 if skip else 2)
         if skip:
-            assert "2 were skipped" in ran.stdout
+            assert "2 steps skipped" in ran.stdout
         else:
             assert ran.stderr.count("minitx: training diverged at step 3") == 1, ran.stderr
             assert "output of encoder.layers.0.ffn (FeedForward), in process 1" in ran.stderr
