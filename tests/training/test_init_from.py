@@ -94,7 +94,7 @@ def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: p
 
 def test_a_missing_checkpoint_is_refused(small: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at .*nowhere"):
-        minitx.train("reverse", init_from=tmp_path / "nowhere")
+        minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at ''"):
         train(small(), init_from="")
 
