@@ -34,7 +34,6 @@ def test_a_run_stopped_half_way_is_resumed_to_the_same_weights(tmp_path: Path) -
     expected = torch.load(EARLIER / "half_way/weights_of_step_10.pt", weights_only=True)
     assert contents["state_dict"].keys() == expected.keys()
     for name, weight in expected.items():
-        if not name.endswith(
-            "k_proj.bias"
-        ):  # Adam enlarges its gradient, which is rounding alone: 0 in exact arithmetic
+        # Adam enlarges the gradient of this bias, which is rounding alone: 0 in exact arithmetic.
+        if not name.endswith("k_proj.bias"):
             torch.testing.assert_close(contents["state_dict"][name], weight)

@@ -18,8 +18,6 @@ from minitx.config.yaml_files import nested
 from minitx.training.start import flat
 from short_configs import config_from_words
 
-BASE = "run: {name: base, seed: 3}\nmodel: {d_model: 32}\noptimizer: {lr: 0.5, schedule: {warmup_steps: 7}}\n"
-
 
 def parse(*words: str) -> Config:
     return config_from_words(words)
@@ -35,12 +33,12 @@ def refusal(*words: str) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[Any], list[str]]:
-    """file(text or values): the words that name a YAML file."""
+    """file(values): the words that name a YAML file."""
     numbers = itertools.count()
 
     def write(contents: Any) -> list[str]:
         path = tmp_path / f"{next(numbers)}.yaml"
-        path.write_text(contents if isinstance(contents, str) else json.dumps(contents))
+        path.write_text(json.dumps(contents))
         return ["--config", str(path)]
 
     return write
@@ -55,17 +53,16 @@ def as_words(values: dict[str, Any]) -> list[str]:
 
 
 def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) -> None:
-    def config(seed: int, warmup_steps: int) -> Config:
+    def values(seed: int, warmup_steps: int) -> dict[str, Any]:
         optimizer = {"lr": 0.5, "schedule": {"warmup_steps": warmup_steps}}
-        run = {"name": "base", "seed": seed}
-        return config_from_dict({"run": run, "model": {"d_model": 32}, "optimizer": optimizer})
+        return {"run": {"name": "base", "seed": seed}, "model": {"d_model": 32}, "optimizer": optimizer}
 
-    base, changed = config(3, 7), config(4, 8)
-    later = {"run": {"seed": 4}, "optimizer": {"schedule": {"warmup_steps": 8}}}
-    assert parse(*file(BASE)) == base
-    assert parse(*file(BASE), *file(later)) == parse(*file(BASE), *as_words(later)) == changed
-    assert parse(*file(later), *file(BASE)) == parse(*as_words(later), *file(BASE)) == base
-    assert parse(*file(BASE), "--run.seed=9", "--run.seed=4", "--optimizer.schedule={warmup_steps: 8}") == changed
+    base, changed = config_from_dict(values(3, 7)), config_from_dict(values(4, 8))
+    written, later = file(values(3, 7)), {"run": {"seed": 4}, "optimizer": {"schedule": {"warmup_steps": 8}}}
+    assert parse(*written) == base
+    assert parse(*written, *file(later)) == parse(*written, *as_words(later)) == changed
+    assert parse(*file(later), *written) == parse(*as_words(later), *written) == base
+    assert parse(*written, "--run.seed=9", "--run.seed=4", "--optimizer.schedule={warmup_steps: 8}") == changed
     assert parse() == Config()
 
 

@@ -5,12 +5,17 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minitx.config.schema import Config, config_from_dict
+from minitx.data.batch import Batch
+from minitx.data.loader import TrainingBatches
 from minitx.training.api import train_config as train
+from minitx.training.module import TransformerModule
+from minitx.training.resolve import resolve
 
 
 def small_values(folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +45,16 @@ def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
     return config_from_dict(small_values(folder, **sections))
 
 
+def module_on(config: Config, batches: int = 1, **trainer: Any) -> tuple[TransformerModule, Batch]:
+    """A module with a replacement for Lightning's Trainer, and the first of the batches of its first step."""
+    config, task, model, *_ = resolve(config)
+    module = TransformerModule(model, task, config)
+    settings = {"world_size": 1, "accumulate_grad_batches": batches, **trainer}
+    module._trainer = SimpleNamespace(**settings)  # type: ignore[assignment]
+    batch, *_ = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, batches, batches)
+    return module, batch
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Callable[..., Config]:
     """small(section={key: value}, ...): see small_config; its runs are in tmp_path/runs."""
@@ -52,10 +67,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs/small/v0"
 
 
-@pytest.fixture
-def cat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A text file; what is read from it is cached in tmp_path."""
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def cat(tmp_path: Path) -> Path:
+    """A text file."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat.\n" * 200)
     return tmp_path / "text.txt"
 

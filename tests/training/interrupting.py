@@ -3,9 +3,12 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,7 +21,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from minitx.config.schema import Config
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
+from tests.training.conftest import small_values
 
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+"""Seconds."""
 FORK = multiprocessing.get_context("fork")
 """Starts processes that have imported everything already."""
 
@@ -41,13 +48,92 @@ def _train_and_log(config: Config, log: str, resume: bool, prepare: Callable[[],
     train(config, resume)
 
 
-def run_script(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that starts several processes, which Lightning does by running its file again."""
-    file, root = folder / "script.py", Path(__file__).parents[2]
-    file.write_text(script)
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, str(file), *words]
-    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=300)
+def run_script(folder: Path, prepare: str, config: Config, *words: str) -> subprocess.CompletedProcess[str]:
+    """`minitx train` in several processes, which Lightning starts by running its file again; each prepares `patch`."""
+    file, values = folder / "script.py", folder / "config.yaml"
+    values.write_text(json.dumps(config.to_dict()))
+    file.write_text(
+        "import pytest, sys\nfrom minitx.cli.main import main\nwith pytest.MonkeyPatch.context() as patch:\n"
+        f"    {prepare}\n    main(['train', *sys.argv[1:]])\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(file), "--config", str(values), *words]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+def wait_for(pattern: str, log: Path, is_alive: Callable[[], bool]) -> None:
+    """Wait until a process has printed this into its log."""
+    end = time.monotonic() + 4 * PATIENCE
+    while not (log.exists() and re.search(pattern, log.read_text())):
+        assert is_alive(), log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.01)
+
+
+class Run:
+    """`minitx train` of a small model in a session of its own, until it is stopped; `rank` is of launched_ranks."""
+
+    def __init__(self, folder: Path, *words: str, rank: dict[str, str] | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.out, config = folder / "out.txt", folder / "config.yaml"
+        steps = {"max_steps": 100_000, "val_every_n_steps": 20, "save_every_n_steps": 30}
+        config.write_text(json.dumps(small_values(folder, data={"batch_size": 8}, trainer=steps)))
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(rank or {})}
+        command = [sys.executable, str(ROOT / "train.py"), "--config", str(config), *words]
+        with self.out.open("w") as out:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def wait_for(self, pattern: str) -> None:
+        wait_for(pattern, self.out, lambda: self.process.poll() is None)
+
+    def children(self) -> list[int]:
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
+        names = [int(pid) for pid in found.stdout.split()]
+        return [pid for pid in names if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def send(self, number: int, to: str) -> None:
+        """Send to the first process, to the second, or to both as a terminal does."""
+        if to == "all":
+            os.killpg(self.process.pid, number)
+        else:
+            os.kill(self.process.pid if to == "first" else self.children()[0], number)
+
+    def ended(self, patience: float = PATIENCE) -> int:
+        """The exit code as a shell reports it, once all processes have ended."""
+        try:
+            code = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            pytest.fail(f"hangs\n{self.output()}")
+        end = time.monotonic() + PATIENCE
+        while self._group_lives():
+            assert time.monotonic() < end, f"a process is left over\n{self.output()}"
+            time.sleep(0.05)
+        return 128 - code if code < 0 else code
+
+    def _group_lives(self) -> bool:
+        found = subprocess.run(["ps", "-o", "stat=", "-g", str(self.process.pid)], capture_output=True, text=True)
+        return any(not line.startswith("Z") for line in found.stdout.splitlines() if line.strip())
+
+    def output(self) -> str:
+        """Without a traceback."""
+        text = self.out.read_text()
+        assert "Traceback" not in text, text
+        assert "Error" not in text, text
+        return text
+
+
+def launched_ranks(nodes: int, each: int) -> list[dict[str, str]]:
+    """What a launcher puts into the environment of each process: on so many nodes, all of them this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": nodes * each, "LOCAL_WORLD_SIZE": each, "TORCHELASTIC_RUN_ID": 1}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [{"RANK": rank, "LOCAL_RANK": rank % each, "GROUP_RANK": rank // each} for rank in range(nodes * each)]
+    return [{name: str(value) for name, value in (shared | rank).items()} for rank in ranks]
 
 
 class Killed(BaseException):

@@ -1,9 +1,6 @@
 """Two processes on one machine."""
 
 import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,72 +8,38 @@ import pytest
 import torch
 
 from minitx.training.api import train_config as train
-from tests.training.interrupting import run_script, state
+from tests.training.interrupting import Run, launched_ranks, run_script, state
 from tests.training.test_weighting import deal
 
-ROOT = Path(__file__).parents[2]
 STRATEGIES = ("ddp", "fsdp2")
-
-
-def launched(folder: Path, nodes: int, *words: str) -> list[str]:
-    """Train on so many nodes, all of them this machine, with a launcher each; return their outputs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", "1",
-        "--master_addr", "127.0.0.1", "--master_port", str(port), "--node_rank", "{}",
-        str(ROOT / "train.py"), "--config", str(ROOT / "configs/reverse.yaml"), "--run.folder", str(folder),
-        "--trainer.accelerator", "cpu", "--trainer.devices", "1", "--trainer.num_nodes", str(nodes),
-        "--trainer.strategy", "ddp", "--trainer.val_every_n_steps", "10", "--data.test_size", "50",
-        "--data.validation_size", "64", "--model.n_layers", "1", *words,
-    ]  # fmt: skip
-    started = [
-        subprocess.Popen(
-            [word.format(node) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for node in range(nodes)
-    ]
-    try:
-        outputs = [process.communicate(timeout=300)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * nodes, "\n".join(outputs)
-    return outputs
 
 
 @pytest.mark.slow
 def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
-    folder = tmp_path / "reverse/v0"
-    first, second = launched(tmp_path, 2, "--trainer.max_steps", "20")
+    folder = tmp_path / "runs/small/v0"
+
+    def train_on(nodes: int, *words: str) -> list[str]:
+        words = f"--run.folder={tmp_path}/runs", f"--trainer.num_nodes={nodes}", "--trainer.strategy=ddp", *words
+        runs = [Run(tmp_path / rank["RANK"], *words, rank=rank) for rank in launched_ranks(nodes, each=1)]
+        assert [run.ended(300) for run in runs] == [0] * nodes, [run.output() for run in runs]
+        return [run.output() for run in runs]
+
+    first, second = train_on(2, "--trainer.max_steps=20")
     assert "step 20/20" in first
     assert "step 20/20" not in second
-    assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]
     assert len(list(folder.glob("events.*"))) == 1
     assert state(folder)["global_step"] == 20
-    (outputs,) = launched(tmp_path, 1, "--trainer.max_steps", "30", "--resume")
+    (outputs,) = train_on(1, "--trainer.max_steps=30", "--resume")
     assert "continues after step 20" in outputs
     assert "trainer.num_nodes 2 -> 1" in outputs
-    launched(tmp_path, 2, "--trainer.max_steps", "40", "--resume")
+    train_on(2, "--trainer.max_steps=40", "--resume")
     assert json.loads((folder / "results.json").read_text())["steps"] == 40
-    assert [version.name for version in (tmp_path / "reverse").iterdir()] == ["v0"]
-
-
-SCRIPT = """
-import json, pytest, sys
-from minitx.config.schema import config_from_dict
-from minitx.training.api import train_config as train
-from tests.training.test_weighting import deal
-with pytest.MonkeyPatch.context() as patch:
-    deal(patch, processes=2)
-    train(config_from_dict(json.loads(sys.argv[1])), resume=len(sys.argv) > 2)
-"""
+    assert [version.name for version in folder.parent.iterdir()] == ["v0"]
 
 
 def two(config: Any, folder: Path, *words: str) -> None:
     """Train in two processes."""
-    ran = run_script(folder, SCRIPT, json.dumps(config.to_dict()), *words)
+    ran = run_script(folder, "from tests.training.test_weighting import deal; deal(patch, processes=2)", config, *words)
     assert ran.returncode == 0, ran.stderr
     assert "sync_dist" not in ran.stderr
 
@@ -105,7 +68,7 @@ def test_the_number_of_processes_and_the_strategy_change_no_weight(
         two(config(strategy, 4, **spread), tmp_path)
         # From one process to two, and back again.
         train(config(f"{strategy}_on", 2))
-        two(config(f"{strategy}_on", 3, **spread), tmp_path, "resume")
+        two(config(f"{strategy}_on", 3, **spread), tmp_path, "--resume")
         train(config(f"{strategy}_on", 4), resume=True)
         assert len([*tmp_path.glob(f"runs/{strategy}/v*/events.*")]) == 1
         assert (tmp_path / f"runs/{strategy}/v0/projector_config.pbtxt").exists(), "computed by both"

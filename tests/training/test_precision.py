@@ -57,9 +57,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Machine]:
-    """machine(...) replaces clocks and steps by those of a Machine; the cache is empty at first."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    """machine(...) replaces clocks and steps by those of a Machine."""
 
     def make(**options: Any) -> Machine:
         made = Machine(**options)
@@ -76,9 +75,12 @@ AUTO = {"trainer": {"precision": "auto", "accelerator": "cpu"}}
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize(("bf16", "expected"), [(0.5, BF16), (0.94, BF16), (0.96, FP32), (1.0, FP32), (4.0, FP32)])
 def test_the_faster_one_is_chosen_by_a_margin(small: Any, machine: Any, bf16: float, expected: str, busy: bool) -> None:
-    """On a busy machine by the CPU time of one thread."""
-    clock, before = machine(bf16=bf16, busy=busy), torch.get_num_threads()
-    (precision, _), reason = choose_numerics(resolve(small(**AUTO)))
+    """On a busy machine by the CPU time of one thread. A measurement changes no random number."""
+    clock, before, run = machine(bf16=bf16, busy=busy), torch.get_num_threads(), resolve(small(**AUTO))
+    random_state = torch.get_rng_state()
+    (precision, _), reason = choose_numerics(run)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert kernels.training_kernel == "fused fp32"
     assert precision == expected
     assert f"{1 / bf16:.2f}x the speed of fp32" in reason
     assert (1 in clock.threads - {before}) is (busy and before > 1)
@@ -112,7 +114,6 @@ def outcomes(measurements: Sequence[tuple[float, float]]) -> str:
     return found
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("measurements", "expected"),
     [
@@ -126,7 +127,6 @@ def test_a_choice_changes_only_by_a_margin(measurements: Any, expected: str) -> 
     assert outcomes(measurements) == expected
 
 
-@pytest.mark.usefixtures("machine")
 def test_a_failed_measurement_is_not_kept() -> None:
     with pytest.raises(ZeroDivisionError):
         decide(["subject"], ("a", "b"), lambda: {"a": 1 / 0})
@@ -156,15 +156,6 @@ def test_measurements_are_kept_for_their_machine_model_and_batch(
         for damage in (b"damaged", b"[]", b'{"chosen": "c", "agreeing": 9, "seconds": {}}'):
             file.write_bytes(damage)
             assert precision() == FP32
-
-
-def test_a_measurement_changes_no_random_number(small: Any, machine: Any) -> None:
-    run = resolve(small(**AUTO))
-    before = torch.get_rng_state()
-    machine(bf16=0.5)
-    choose_numerics(run)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert kernels.training_kernel == "fused fp32"
 
 
 @pytest.mark.parametrize("precision", ["auto", BF16])

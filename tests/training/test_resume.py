@@ -100,12 +100,6 @@ def test_a_run_from_before_score_biases_were_left_alone(
     assert all(torch.equal(weight, found[name]) for name, weight in expected.items())
 
 
-def test_a_kill_during_the_first_validation_leaves_nothing_to_resume(small: Any) -> None:
-    break_off(small(**seven()), 2, "validation_step")
-    with pytest.raises(ValueError, match=r"--resume: there is no .*last\.ckpt"):
-        train(small(**seven()), resume=True)
-
-
 @pytest.mark.parametrize("moved", [False, True])
 def test_other_text_is_refused(small: Any, cat: Path, folder: Path, moved: bool) -> None:
     """Another text, and the same one but for three letters; earlier versions hashed less of it."""
@@ -216,14 +210,6 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     (folder / "results.json").unlink()
     train(small(**sections), resume=True)
     assert_same_run(trained(**sections), folder)
-
-
-def test_the_validation_of_a_stopped_run_does_not_select(small: Any, folder: Path) -> None:
-    """A run that was not stopped has none at that step."""
-    with stopped(4, signal.SIGTERM):
-        train(small(**seven(trainer={"val_every_n_steps": 3})))
-    assert state(folder)["global_step"] == 5
-    assert state(folder, "best")["global_step"] == 3
 
 
 def test_two_trainings_do_not_write_into_one_folder(small: Any) -> None:

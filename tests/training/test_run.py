@@ -3,11 +3,13 @@
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from lightning.pytorch import Trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
@@ -84,6 +86,24 @@ def test_a_pipe_gets_lines_between_validations(small: Any, capsys: Any, monkeypa
     assert shown == {f"{step}/6" for step in range(1, 7)}
     assert all("loss " in line for line in lines)
     assert any(re.fullmatch(r"step 4/6  loss \S+  .*[\d,]+ tokens/s  \d+:\d\d left", line) for line in lines), lines
+
+
+def test_validations_do_not_change_the_tokens_per_second(small: Any, folder: Path, monkeypatch: Any) -> None:
+    """Each of two batches of a step takes half a second in each of two processes, and a validation 100 seconds."""
+    clock = [0.0]
+
+    def take(seconds: float, hook: str) -> None:
+        original = getattr(TransformerModule, hook)
+        wait = lambda *given: clock.append(clock[-1] + seconds) or original(*given)  # noqa: E731
+        monkeypatch.setattr(TransformerModule, hook, wait)
+
+    take(0.5, "training_step")
+    take(100.0, "on_validation_epoch_end")
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
+    monkeypatch.setattr(Trainer, "world_size", 2)
+    train(small(data={"length": [5, 5]}, trainer={"max_steps": 9, "accumulate_grad_batches": 2}))
+    rates = events(folder).Scalars("training/tokens_per_second")
+    assert [(rate.step, rate.value) for rate in rates] == [(step, 32 * 6 * 2 * 2) for step in (2, 4, 6, 8)]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """Options of the training step: recomputed activations, compilation, a chunked loss, a profile."""
 
-import errno
-import io
 import json
 from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +12,7 @@ from torch import Tensor
 import minitx
 from minitx.config import yaml_files
 from minitx.data.batch import IGNORE
-from minitx.data.loader import TrainingBatches
 from minitx.nn import Stack
-from minitx.training import folder as run_folder
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
 from minitx.training.callbacks import profiling
@@ -28,18 +23,16 @@ from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
 from small_models import every_architecture
+from tests.training.conftest import module_on
 from tests.training.interrupting import equal, state
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
     """The loss of one batch, its gradients, and the bytes that the forward keeps for the backward."""
-    config, task, model, *_ = resolve(config)
-    for part in model.modules():
+    module, batch = module_on(config)
+    for part in module.modules():
         if isinstance(part, Stack):
             part.recompute = recompute
-    module = TransformerModule(model.train(), task, config)
-    module._trainer = SimpleNamespace(world_size=1, accumulate_grad_batches=1)  # type: ignore[assignment]
-    (batch,) = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, 1)
     kept = 0
 
     def pack(tensor: Tensor) -> Tensor:
@@ -51,7 +44,7 @@ def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, T
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = module.training_step(batch, 0)
     loss.backward()
-    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, kept
+    return loss.detach(), {name: p.grad for name, p in module.named_parameters() if p.grad is not None}, kept
 
 
 @every_architecture
@@ -101,9 +94,7 @@ def test_settings_reach_the_stacks_and_the_compiler(small: Any, monkeypatch: pyt
 
 
 def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, task, model, *_ = resolve(small(model={"architecture": "decoder_only"}))
-    module = TransformerModule(model, task, config)
-    (batch,) = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, 1)
+    module, batch = module_on(small(model={"architecture": "decoder_only"}))
     monkeypatch.setattr(Tensor, "pin_memory", lambda part: part + 0 if part.is_contiguous() else pytest.fail("a view"))
     monkeypatch.setattr(Tensor, "to", lambda part, device, non_blocking: (part, non_blocking))
     for device in ("cpu", "cuda"):
@@ -126,22 +117,6 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
     assert "aten::" in out
     train(small(trainer={"max_steps": 1, "profile": 2}))
     assert "trainer.profile 2 needs 5 batches, there were 1" in capsys.readouterr().out
-
-
-def test_a_profile_that_cannot_be_printed_does_not_end_the_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)
-    monkeypatch.setattr(run_folder, "unwritten", [])
-    monkeypatch.setattr("sys.stdout", Full())
-    assert [train(small(trainer={"max_steps": steps, "profile": 2}))["steps"] for steps in (5, 1)] == [5, 1]
-
-
-@pytest.fixture(autouse=True)
-def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
 
 
 DEVICES = compiling.DEVICES

@@ -23,9 +23,8 @@ TEXTS = ["the cat sat", "on\x00 a mat", "x", "and slept.\nAll day"] * 40
 
 
 @pytest.fixture
-def packed(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
+def packed(small: Any, tmp_path: Path) -> Callable[..., Config]:
     """packed(architecture, texts, data={key: value}, ...): a config of language modelling on short documents."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
 
     def make(architecture: str = "decoder_only", texts: list[str] = TEXTS, data: Any = None, **sections: Any) -> Config:
         table = tmp_path / "table.jsonl"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs
-from minitx.data.loader import FixedBatches, TrainingBatches
+from minitx.data.loader import FixedBatches
 from minitx.data.tasks import Reverse
 from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, evaluate
@@ -18,6 +18,7 @@ from minitx.training.api import train_config as train
 from minitx.training.losses import cross_entropy
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
+from tests.training.conftest import module_on
 
 
 def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
@@ -37,51 +38,31 @@ def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
     patch.setattr(Reverse, "batch", batch)
 
 
-def gradients(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
-    """The gradients of each optimiser step of a run, before clipping."""
+@pytest.mark.parametrize(("architecture", "smoothing"), [("encoder_decoder", 0.0), ("decoder_only", 0.1)])
+def test_accumulated_batches_have_the_gradient_of_one_large_batch(
+    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str, smoothing: float
+) -> None:
+    """Before clipping."""
     found: list[dict[str, Tensor]] = []
 
     def keep(self: TransformerModule, *rest: Any, **more: Any) -> None:
         found.append({name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None})
 
-    with monkeypatch.context() as patch:
-        deal(patch)
-        patch.setattr(TransformerModule, "configure_gradient_clipping", keep)
-        train(config)
-    return found
-
-
-@pytest.mark.parametrize(("architecture", "smoothing"), [("encoder_decoder", 0.0), ("decoder_only", 0.1)])
-def test_accumulated_batches_have_the_gradient_of_one_large_batch(
-    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str, smoothing: float
-) -> None:
-    def run(batch_size: int, accumulate: int) -> list[dict[str, Tensor]]:
+    monkeypatch.setattr(TransformerModule, "configure_gradient_clipping", keep)
+    deal(monkeypatch)
+    for accumulate in (1, 2, 4):
         trainer = {"max_steps": 1, "label_smoothing": smoothing, "accumulate_grad_batches": accumulate}
-        config = small(data={"batch_size": batch_size}, model={"architecture": architecture}, trainer=trainer)
-        return gradients(config, monkeypatch)
-
-    (whole,) = run(16, 1)
-    for found in (*run(8, 2), *run(4, 4)):
-        for name, expected in whole.items():
-            torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
-
-
-class Processes:
-    """Lightning's Trainer, and the sums of other processes."""
-
-    def __init__(self, others: int, accumulate: int = 1) -> None:
-        self.world_size, self.accumulate_grad_batches = 2, accumulate
-        self.strategy = SimpleNamespace(reduce=lambda mine, reduce_op: mine.add_(others))  # in place, as torch
+        train(small(data={"batch_size": 16 // accumulate}, model={"architecture": architecture}, trainer=trainer))
+    for each in found[1:]:
+        torch.testing.assert_close(each, found[0], rtol=1e-4, atol=1e-6)
 
 
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
-    config, task, model, *_ = resolve(small())
-    module = TransformerModule(model, task, config)
-    module._trainer = Processes(others=70, accumulate=3)  # type: ignore[assignment]
-    (batch, *_) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 3, 3)
+    all_processes = SimpleNamespace(reduce=lambda mine, reduce_op: mine.add_(70))  # in place, as torch
+    module, batch = module_on(small(), batches=3, world_size=2, strategy=all_processes)
     assert batch.step_labels is not None
     before = int(batch.step_labels)
-    loss = cross_entropy(model(**batch.model_inputs()), batch.labels)
+    loss = cross_entropy(module.model(**batch.model_inputs()), batch.labels)
     torch.testing.assert_close(module.training_step(batch, 0), loss * 3 * 2 / (before + 70))
     assert int(batch.step_labels) == before
     assert module.loss is not None
@@ -89,10 +70,7 @@ def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
 
 
 def test_a_step_without_labels_has_no_loss(small: Any) -> None:
-    config, task, model, *_ = resolve(small())
-    module = TransformerModule(model, task, config)
-    module._trainer = SimpleNamespace(world_size=1, accumulate_grad_batches=1)  # type: ignore[assignment]
-    (batch,) = TrainingBatches(task, "encoder_decoder", 1, 0, lambda: 0, 1)
+    module, batch = module_on(small())
     empty: Batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
     assert module.training_step(empty, 0).item() == 0.0
 

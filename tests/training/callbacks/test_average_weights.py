@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 import minitx
 from minitx.cli.main import main
@@ -19,15 +20,6 @@ from tests.training.interrupting import equal, state
 KEPT = {"keep_every_n_steps": 1}
 
 
-def weights(folder: Path, name: str) -> dict[str, Tensor]:
-    return state(folder, name)["state_dict"]
-
-
-def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    assert one.keys() == other.keys()
-    return all(torch.allclose(weight, other[name], atol=1e-6) for name, weight in one.items())
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_moving_average_is_its_definition_and_leaves_training_alone(
     small: Any, trained: Any, accumulate: int
@@ -38,10 +30,10 @@ def test_the_moving_average_is_its_definition_and_leaves_training_alone(
     expected = {f"model.{name}": weight for name, weight in resolve(small()).model.state_dict().items()}
     for step in range(1, 7):
         decay = min(0.3, (1 + step) / (10 + step))
-        now = weights(plain, f"step_{step:08d}")
+        now = state(plain, f"step_{step:08d}")["state_dict"]
         expected = {name: decay * weight + (1 - decay) * now[name] for name, weight in expected.items()}
         kept = state(averaged, f"step_{step:08d}")
-        assert close(kept["state_dict"], expected), f"step {step}"
+        assert_close(kept["state_dict"], expected)
         assert equal(kept["trained_weights"], now), "training does not depend on the average"
 
 
@@ -58,8 +50,8 @@ def test_validation_best_and_results_are_of_the_average(
     monkeypatch.setattr(TransformerModule, "on_validation_epoch_end", record)
     results = train(small(trainer={"ema": 0.9}))
     best = state(folder, "best")
-    assert close({f"model.{name}": weight for name, weight in judged[best["global_step"]].items()}, best["state_dict"])
-    assert not close(best["state_dict"], state(folder)["trained_weights"]), "not the trained weights"
+    assert equal({f"model.{name}": weight for name, weight in judged[best["global_step"]].items()}, best["state_dict"])
+    assert not equal(best["state_dict"], state(folder)["trained_weights"]), "not the trained weights"
     assert results["weights"] == "moving average, trainer.ema 0.9"
     loaded = minitx.load(folder, device="cpu").model.state_dict()
     assert equal({f"model.{name}": weight for name, weight in loaded.items()}, best["state_dict"])
@@ -74,16 +66,16 @@ def test_the_average_begins_or_ends_when_a_run_is_resumed(small: Any, folder: Pa
     trained_weights = resumed["state_dict"] if first else resumed["trained_weights"]
     for steps in (3, 4):
         train(small(run={"name": "straight"}, trainer={"max_steps": steps}), resume=steps == 4)
-    assert equal(trained_weights, weights(folder.parents[1] / "straight/v0", "last"))
+    assert equal(trained_weights, state(folder.parents[1] / "straight/v0")["state_dict"])
 
 
 def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = finished(trainer=KEPT)
     main(["average", str(folder.parent), "--last", "3"])
     assert "the mean of step_00000004.ckpt to step_00000006.ckpt, 3 files" in capsys.readouterr().out
-    parts = [weights(folder, f"step_{step:08d}") for step in (4, 5, 6)]
+    parts = [state(folder, f"step_{step:08d}")["state_dict"] for step in (4, 5, 6)]
     expected = {name: sum(part[name] for part in parts) / 3 for name in parts[0]}
-    assert close(weights(folder, "average"), expected)
+    assert_close(state(folder, "average")["state_dict"], expected)
     assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
     with pytest.raises(ConfigError, match=r"--last must be at least 2 and at most .* got 7 and 6; .*keep_every_n"):
         average(folder, 7)

@@ -15,12 +15,14 @@ import minitx
 from decoded_maps import decode
 from minitx.cli.main import main
 from minitx.config.schema import AttentionLogConfig
+from minitx.data.example_texts import example_texts
 from minitx.inference.predictor import Predictor
 from minitx.interpret.encoded_maps import encoded
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import logged_examples, steps_between_maps
 from predictors import KINDS_OF
 
+KINDS = KINDS_OF["encoder_decoder"]
 LOGGED = {"attention": {"every_n_steps": 3, "every_n_validations": 1}}
 
 
@@ -47,10 +49,6 @@ def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[st
     }
 
 
-def _real(labels: list[str | None]) -> list[str | None]:
-    return [label for label in labels if label is not None]
-
-
 @pytest.mark.parametrize("architecture", KINDS_OF)
 def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any, architecture: str) -> None:
     dropout = {"dropout": 0.3, "attention_dropout": 0.3}
@@ -60,57 +58,42 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
     assert of_plugin(found) == {tag: [0, 3, 6] for tag in tags}
 
     predictor = minitx.load(folder / "last.ckpt", device="cpu")
-    examples = logged_examples(predictor.task, 2)
-    questions = [predictor.tokenizer.decode(row) for row in examples.source.tolist()]  # type: ignore[union-attr]
-    known = None
-    if architecture != "encoder_only":
-        known = [predictor.tokenizer.decode(row) for row in examples.target.tolist()]  # type: ignore[union-attr]
-    maps = predictor.attend(questions, known)
-    for number in (1, 2):
+    questions, answers = example_texts(logged_examples(predictor.task, 2), predictor.tokenizer, 0)
+    assert answers is not None
+    maps = predictor.attend(questions, None if architecture == "encoder_only" else answers)
+    for number, question, answer in zip((1, 2), questions, answers, strict=True):
         own = encoded(maps, number - 1)
         assert set(own) == set(KINDS_OF[architecture])
         for kind, items in own.items():
             header, shown = decode(blobs(found[f"{kind}/example_{number}"][6]))
             expected, weights = decode(items)
-            for side in ("queries", "keys"):
-                assert _real(header[side]) == _real(expected[side])
-            real = np.s_[:, : len(_real(header["queries"])), : len(_real(header["keys"]))]
-            for one, other in zip((part[real] for part in shown), (part[real] for part in weights), strict=True):
+            assert [header[side] for side in ("queries", "keys")] == [expected[side] for side in ("queries", "keys")]
+            for one, other in zip(shown, weights, strict=True):
                 assert np.abs(one - other).max() <= 1.01 / 255, "as much as rounding may move a byte"
-        target = predictor.tokenizer.decode(examples.target[number - 1].tolist())  # type: ignore[union-attr]
-        lens = predictor.lens(questions[number - 1], target)
+        lens = predictor.lens(question, answer)
         header, shares = decode(blobs(found[f"lens/example_{number}"][6]))
         assert (header["kind"], len(shares)) == ("lens", len(lens.logits))
         for stack, share in zip(lens.logits, shares, strict=True):
-            expected_shares = lens.answer_probabilities(stack).masked_fill(~lens.known, 0.0).T.numpy()
-            shown_rows = share[0, : len(expected_shares), : expected_shares.shape[1]]
-            assert np.abs(shown_rows - expected_shares[: len(shown_rows)]).max() <= 1.01 / 255
-    before, _ = decode(blobs(found[f"{KINDS_OF[architecture][0]}/example_1"][3]))
-    assert before["kind"] == KINDS_OF[architecture][0]
+            known = lens.answer_probabilities(stack).masked_fill(~lens.known, 0.0).T.numpy()
+            assert np.abs(share[0] - known).max() <= 1.01 / 255
 
 
 def test_heads_have_curves_and_a_table(trained: Any) -> None:
+    """The statistics over the rows of both examples."""
     folder = trained(model={"n_layers": 2}, log=LOGGED)
     found = logged(folder)
     table = json.loads((folder / "heads.json").read_text())
-    assert [(one["kind"], one["layer"], one["head"]) for one in table] == [
-        (kind, layer, head) for kind in ("encoder", "decoder", "cross") for layer in (1, 2) for head in (1, 2)
-    ]
-    for one in table:
-        for name, value in one["figures"].items():
-            tag = f"validation_heads_{one['kind']}/{name}/layer_{one['layer']}.head_{one['head']}"
-            assert list(found[tag]) in ([0, 3, 6], [3, 6], [6]), "it may be undefined at first"
-            curve = tensor_util.make_ndarray(found[tag][6].tensor).item()
-            assert curve == pytest.approx(value, abs=1e-4)
-            shown = [decode(blobs(found[f"{one['kind']}/example_{n}"][6]))[0]["statistics"] for n in (1, 2)]
-            values = [
-                each["values"][one["layer"] - 1][one["head"] - 1]
-                for two in shown
-                for each in two
-                if each["name"] == name
-            ]
-            finite = [each for each in values if each is not None]
-            assert min(finite) - 1e-4 <= value <= max(finite) + 1e-4, "over the rows of both examples"
+    places = [(head["kind"], head["layer"], head["head"]) for head in table]
+    assert places == [(kind, layer, head) for kind in KINDS for layer in (1, 2) for head in (1, 2)]
+    for (kind, layer, number), head in zip(places, table, strict=True):
+        for name, value in head["figures"].items():
+            curve = found[f"validation_heads_{kind}/{name}/layer_{layer}.head_{number}"]
+            assert list(curve) in ([0, 3, 6], [3, 6], [6]), "it may be undefined at first"
+            assert tensor_util.make_ndarray(curve[6].tensor).item() == pytest.approx(value, abs=1e-4)
+            shown = [decode(blobs(found[f"{kind}/example_{n}"][6]))[0]["statistics"] for n in (1, 2)]
+            of_rows = [each["values"][layer - 1][number - 1] for two in shown for each in two if each["name"] == name]
+            finite = [each for each in of_rows if each is not None]
+            assert min(finite) - 1e-4 <= value <= max(finite) + 1e-4
     assert "heads/text_summary" in found
 
 
@@ -119,7 +102,7 @@ def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path
     attention = {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}
     train(small(trainer=trainer, log={"attention": attention}))
     found = logged(tmp_path / "runs/small/v0")
-    assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in ("encoder", "decoder", "cross", "lens")}
+    assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in (*KINDS, "lens")}
     assert list(found["answers/text_summary"]) == [2, 6, 7]
     assert not [tag for tag in found if tag.startswith("attention_")], "no pictures by default"
 
@@ -167,7 +150,7 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.
     assert f"tensorboard --logdir {board}" in capsys.readouterr().out
     assert Image.open(tmp_path / "x.png").width > 50
     found = logged(board)
-    assert of_plugin(found) == {f"{kind}/3 1 4": [0] for kind in ("encoder", "decoder", "cross")}
+    assert of_plugin(found) == {f"{kind}/3 1 4": [0] for kind in KINDS}
     maps = minitx.load(run, device="cpu").attend("3 1 4", "4 1")
     header, (shown,) = decode(blobs(found["cross/3 1 4"][0]))
     assert header["keys"] == ["3", "1", "4"]
@@ -176,7 +159,7 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.
     page = tmp_path / "x.HTML"
     main(["attend", run, long, "--target", "1", "--out", str(page), "--logdir", str(tmp_path / "long")])
     assert f"{page}: 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
-    assert all(f'"{kind}/example_1"' in page.read_text() for kind in ("encoder", "decoder", "cross"))
+    assert all(f'"{kind}/example_1"' in page.read_text() for kind in KINDS)
     assert all(len(tag) < 100 for tag in logged(tmp_path / "long")), "the name of a curve is not a text"
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,45 +47,10 @@ def of_mlflow(folder: Path) -> Curves:
     return {name: [(point.step, point.value) for point in history] for name, history in found.items()}
 
 
-def of_wandb(folder: Path) -> Curves:
-    """The records of the offline folders, by W&B's own schema; a resumed run has one more folder."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    curves: Curves = {}
-    identities = set()
-    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        for data in records(file.read_bytes()[7:]):
-            record = Record.FromString(data)
-            identities |= {record.run.run_id} - {""}
-            point = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-            for name in point.keys() - {"trainer/global_step"}:
-                curves.setdefault(name, []).append((point.get("trainer/global_step", -1), point[name]))
-    assert len(identities) == 1
-    return curves
+READERS: dict[str, Callable[[Path], Curves]] = {"csv": of_csv, "mlflow": of_mlflow}
 
 
-def records(log: bytes) -> Iterator[bytes]:
-    """The records of a LevelDB log: blocks of 32 KiB, with headers of 4 bytes checksum, 2 length and 1 type."""
-    position, parts = 0, b""
-    while position + 7 < len(log):
-        left = 32768 - (position + 7) % 32768  # W&B's header of 7 bytes is part of the first block
-        length, kind = int.from_bytes(log[position + 4 : position + 6], "little"), log[position + 6]
-        if left < 7 or kind == 0:
-            position += left
-            continue
-        parts += log[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # the whole record, or its last part
-            yield parts
-            parts = b""
-
-
-READERS: dict[str, Callable[[Path], Curves]] = {"csv": of_csv, "mlflow": of_mlflow, "wandb": of_wandb}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("csv"), *(pytest.param(n, marks=pytest.mark.slow) for n in ("mlflow", "wandb"))]
-)
+@pytest.mark.parametrize("name", ["csv", pytest.param("mlflow", marks=pytest.mark.slow)])
 def test_a_logger_holds_tensorboards_curves_and_a_resumed_run_continues_them(
     name: str, folder: Path, small: Callable[..., Config]
 ) -> None:
@@ -104,19 +69,26 @@ def test_a_logger_holds_tensorboards_curves_and_a_resumed_run_continues_them(
     assert found["when_finished/loss"][-1][1] == pytest.approx(results["loss"])
 
 
-def test_the_order_of_loggers_is_free_and_one_named_twice_is_one(folder: Path, small: Callable[..., Config]) -> None:
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same_one_at_wandb(folder: Path, small: Callable[..., Config]) -> None:
+    wandb = pytest.importorskip("wandb")
+    config = small(log={**LOG, "to": ["wandb"]})
+    break_off(config, 5)
+    wandb.finish()  # as at the end of a process
+    train(config, resume=True)
+    parts = [path.name.rpartition("-") for path in (folder / "wandb").glob("offline-run-*")]
+    assert [identity for *_, identity in parts] == 2 * [json.loads((folder / loggers.IDS).read_text())["wandb"]]
+
+
+@pytest.mark.parametrize("others", [[], ["tensorboard", "csv", "tensorboard"]])
+def test_the_order_of_loggers_is_free_and_one_named_twice_is_one(
+    folder: Path, small: Callable[..., Config], others: list[str]
+) -> None:
     log = {"attention": {"every_n_steps": 2, "examples": 1}, "embeddings": {"examples": 1}}
-    train(small(log={**LOG, **log, "to": ["csv", "tensorboard", "csv", "tensorboard"]}))
+    train(small(log={**LOG, **log, "to": ["csv", *others]}))
     assert len(of_csv(folder)["training/loss"]) == 6
-    assert len([*folder.glob("events*")]) == 1
-    assert {"training/loss", "validation_heads_cross/entropy/layer_1.head_1"} <= scalars(folder).keys()
-    assert (folder / "projector_config.pbtxt").exists()
-
-
-def test_without_tensorboard(folder: Path, small: Callable[..., Config]) -> None:
-    train(small(log={**LOG, "to": ["csv"], "attention": {"every_n_steps": 2}, "embeddings": {"examples": 1}}))
-    assert len(of_csv(folder)["training/loss"]) == 6
-    assert not [*folder.glob("events*")]
+    assert len([*folder.glob("events*")]) == (folder / "projector_config.pbtxt").exists() == bool(others)
+    assert not others or {"training/loss", "validation_heads_cross/entropy/layer_1.head_1"} <= scalars(folder).keys()
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
@@ -126,15 +98,17 @@ def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, m
         train(small(log={"to": ["csv", name]}))
 
 
-@pytest.mark.parametrize("damaged", [b"{", b"[1]", b"\xff", b"[" * 10**6])
-def test_damaged_ids_are_one_sentence(damaged: bytes, tmp_path: Path) -> None:
-    (tmp_path / loggers.IDS).write_bytes(damaged)
-    with pytest.raises(ConfigError, match=rf"{loggers.IDS} is damaged"):
-        loggers.create("wandb", RunFiles(tmp_path), purge_step=4)
-
-
-@pytest.mark.parametrize("damaged", [b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"step,x\n1,\xff\n"])
-def test_damaged_curves_are_one_sentence(damaged: bytes, tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_bytes(damaged)
-    with pytest.raises(ConfigError, match=r"metrics\.csv is damaged: delete it"):
-        loggers.create("csv", RunFiles(tmp_path), purge_step=4)
+@pytest.mark.parametrize(
+    ("name", "file", "damaged"),
+    [
+        *[("wandb", loggers.IDS, damaged) for damaged in (b"{", b"[1]", b"\xff", b"[" * 10**6)],
+        *[
+            ("csv", "metrics.csv", damaged)
+            for damaged in (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")
+        ],
+    ],
+)
+def test_a_damaged_file_is_one_sentence(name: str, file: str, damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(damaged)
+    with pytest.raises(ConfigError, match=rf"{file} is damaged: delete it"):
+        loggers.create(name, RunFiles(tmp_path), purge_step=4)

@@ -1,54 +1,41 @@
 """Training that ends before max_steps: at a figure of the validations, or once it improves no longer."""
 
 import json
+import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from minitx.config.training_sections import StopConfig
+from minitx.evaluation.metrics import Scores
 from minitx.training.api import train_config as train
-from minitx.training.callbacks.stop_when import StopWhen
 from tests.training.callbacks.test_log_attention import logged
 from tests.training.interrupting import state
 
 EVERY_STEP = {"max_steps": 6, "val_every_n_steps": 1}
 
 
-def stopped_at(values: list[float], **settings: Any) -> tuple[int, dict[str, Any]]:
-    """The validation after which a run with these figures ends, counted from 1, and its outcome."""
-    callback = StopWhen(StopConfig(**settings))
-    loop = SimpleNamespace(max_steps=100)
-    for step, value in enumerate(values, start=1):
-        module = SimpleNamespace(validated={settings["metric"]: value})
-        trainer: Any = SimpleNamespace(
-            fit_loop=SimpleNamespace(epoch_loop=loop),
-            global_step=step, max_steps=100, accumulate_grad_batches=1, val_check_interval=1, is_global_zero=False,
-        )  # fmt: skip
-        callback.on_validation_end(trainer, module)
-        if loop.max_steps < 100:
-            return loop.max_steps, callback.outcome()[0]
-    return 0, callback.outcome()[0]
-
-
 @pytest.mark.parametrize(
     ("values", "settings", "expected"),
     [
-        ([0.5, 1.0, 0.9, 1.0, 1.0], {"metric": "exact_match", "at_least": 1.0}, (5, {"solved_at_step": 4})),
-        ([0.5, 0.9], {"metric": "exact_match", "at_least": 0.9, "patience": 1}, (2, {"solved_at_step": 2})),
-        ([3.0, 2.0, 1.0], {"metric": "loss", "at_most": 2.0}, (3, {"solved_at_step": 2})),
-        ([3.0, 2.0, 2.0, 1.9, 1.9, 2.0], {"metric": "loss"}, (6, {"no_improvement_from_step": 5})),
-        ([3.0, 2.0, 2.5, 2.4], {"metric": "loss"}, (4, {"no_improvement_from_step": 3})),
-        ([1.0, 2.0, 3.0], {"metric": "bleu"}, (0, {})),
-        ([2.0, float("nan"), float("nan")], {"metric": "loss"}, (3, {"no_improvement_from_step": 2})),
-        ([float("nan")] * 3, {"metric": "loss", "at_most": 2.0}, (0, {})),
+        ([0.5, 1.0, 0.9, 1.0, 1.0, 1.0], {"metric": "exact_match", "at_least": 1.0}, {"steps": 5, "solved_at_step": 4}),
+        ([0.5, 0.9, 0.8], {"metric": "exact_match", "at_least": 0.9, "patience": 1}, {"steps": 2, "solved_at_step": 2}),
+        ([3.0, 2.0, 1.0, 1.0], {"metric": "loss", "at_most": 2.0}, {"steps": 3, "solved_at_step": 2}),
+        ([3.0, 2.0, 2.0, 1.9, 1.9, 2.0, 1.0], {"metric": "loss"}, {"steps": 6, "no_improvement_from_step": 5}),
+        ([3.0, 2.0, 2.5, 2.4, 1.0], {"metric": "loss"}, {"steps": 4, "no_improvement_from_step": 3}),
+        ([1.0, 2.0, 3.0], {"metric": "token_accuracy"}, {"steps": 3}),
+        ([2.0, math.nan, math.nan, 1.0], {"metric": "loss"}, {"steps": 3, "no_improvement_from_step": 2}),
+        ([math.nan] * 3, {"metric": "loss", "at_most": 2.0}, {"steps": 3}),
     ],
 )
 def test_which_validation_is_the_last(
-    values: list[float], settings: dict[str, Any], expected: tuple[int, dict[str, Any]]
+    small: Any, monkeypatch: Any, values: list[float], settings: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    assert stopped_at(values, **settings) == expected
+    figures, names = iter(values), ("exact_match", "token_accuracy", "loss")
+    monkeypatch.setattr(Scores, "means", lambda scores: dict.fromkeys(names, next(figures, 0.0)))
+    results = train(small(trainer={**EVERY_STEP, "max_steps": len(values), "stop_when": settings}))
+    found = {key: results[key] for key in results if key == "steps" or "_step" in key}
+    assert found == expected
 
 
 def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(

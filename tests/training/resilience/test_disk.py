@@ -35,19 +35,14 @@ class FullDisk:
     def __init__(self, patch: pytest.MonkeyPatch, number: int = errno.ENOSPC) -> None:
         self.full = False
         modes = {"ab", "xb"} if number == errno.EROFS else {"ab"}
+        fsync, opened = os.fsync, Path.open
 
-        def refuse(target: Any, name: str) -> None:
-            function = getattr(target, name)
+        def refuse(condition: bool) -> None:
+            if self.full and condition:
+                raise OSError(number, os.strerror(number))
 
-            def call(*words: Any, **more: Any) -> Any:
-                if self.full and (name != "open" or modes.intersection(words[1:2])):
-                    raise OSError(number, os.strerror(number))
-                return function(*words, **more)
-
-            patch.setattr(target, name, call)
-
-        refuse(os, "fsync")
-        refuse(Path, "open")
+        patch.setattr(os, "fsync", lambda file: refuse(True) or fsync(file))
+        patch.setattr(Path, "open", lambda path, mode="r", **how: refuse(mode in modes) or opened(path, mode, **how))
 
     def fill(self, full: bool = True) -> None:
         self.full = full

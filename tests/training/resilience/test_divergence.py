@@ -17,47 +17,31 @@ from minitx.nn import FeedForward
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
-from minitx.training.resilience import divergence
 from minitx.training.resilience.divergence import FiniteSteps
 from tests.training.interrupting import run_script, state
 
-
-class Broken(torch.autograd.Function):
-    """Lets a number through, and no finite gradient back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0] * float("inf")
+NAN, INF = float("nan"), float("inf")
 
 
-def break_at(
-    patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", part: str = "encoder.layers.0.ffn", rank: int = 0
-) -> None:
+def break_at(patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", rank: int = 0) -> None:
     """In these steps, a part of the model outputs NaN, or its backward does; also when they are replayed."""
-    summed_loss, replay, ffn = TransformerModule.summed_loss, divergence.replay, FeedForward.forward
+    reseed, ffn = TransformerModule.reseed, FeedForward.forward
     broken: list[nn.Module] = []
-    replayed: list[int] = []
 
-    def loss(self: TransformerModule, batch: Any) -> Tensor:
-        step = self.trainer.fit_loop.total_batch_idx // self.trainer.accumulate_grad_batches
-        breaks = (replayed or [step])[-1] in steps and self.global_rank == rank
-        broken[:] = [self.model.get_submodule(part)] if breaks else []
-        return summed_loss(self, batch)
+    def begin(self: TransformerModule, batch: int) -> None:
+        breaks = batch // self.trainer.accumulate_grad_batches in steps and self.global_rank == rank
+        broken[:] = [self.model.encoder.layers[0].ffn] * breaks
+        reseed(self, batch)
 
     def forward(self: FeedForward, x: Tensor) -> Tensor:
         out = ffn(self, x)
-        if self not in broken:
-            return out
-        return out * float("nan") if how == "forward" else Broken.apply(out)
+        if self in broken and how == "forward":
+            return out * NAN
+        if self in broken and out.requires_grad:
+            out.register_hook(lambda gradient: gradient * INF)
+        return out
 
-    patch.setattr(
-        divergence, "replay", lambda trainer, module, done: replayed.append(done) or replay(trainer, module, done)
-    )
-    patch.setattr(TransformerModule, "summed_loss", loss)
+    patch.setattr(TransformerModule, "reseed", begin)
     patch.setattr(FeedForward, "forward", forward)
 
 
@@ -72,10 +56,8 @@ def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
         model={"n_layers": 2, "dropout": 0.1},
         trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 2},
     )
-    place = r"encoder\.layers\.0\.ffn \(FeedForward\)"
-    if how == "backward":
-        place = r"encoder\.layers\.0\.ffn\.\w+ \(Linear\)"
-    where = rf"in the .*output of {place}\. The last.ckpt of step 4 is kept"
+    origin = "output of" if how == "forward" else "backward, in the gradient of the output of"
+    where = rf"in the {origin} encoder\.layers\.0\.ffn \(FeedForward\)\. The last.ckpt of step 4 is kept"
     pattern = rf"step 5: loss {loss}.*, learning rate 0.0025, gradient norm nan; it first shows {where}"
     with pytest.raises(RunFailed, match=pattern) as failed:
         train(config)
@@ -159,7 +141,6 @@ def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-NAN, INF = float("nan"), float("inf")
 STEPS = [(1.0, 0), (2.0, 0), (NAN, 0), (1.0, 0), (INF, 0), (INF, 0), (3.0, 0), (1.0, 1), (1.0, 0)]
 """The size of the gradient, and how many losses are not finite."""
 
@@ -202,33 +183,18 @@ def test_a_step_is_taken_or_changes_neither_weights_nor_states(
     assert scaler is None or scaler.get_scale() < 1024.0
 
 
-SCRIPT = """
-import json, pytest, sys
-from minitx.config.errors import RunFailed
-from minitx.config.schema import config_from_dict
-from minitx.training.api import train_config as train
-from tests.training.resilience.test_divergence import break_at
-with pytest.MonkeyPatch.context() as patch:
-    break_at(patch, {int(step) for step in sys.argv[2].split(",")}, rank=1)
-    try:
-        print(train(config_from_dict(json.loads(sys.argv[1]))).get("skipped_steps"), "were skipped")
-    except RunFailed as failed:
-        raise SystemExit(f"minitx: {failed}")
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_processes_decide_together(small: Any, tmp_path: Path, strategy: str) -> None:
     """What is not finite in the second process alone stops both, or is skipped by both."""
+    prepare = "from tests.training.resilience.test_divergence import break_at; break_at(patch, {2, 4}, rank=1)"
     for skip in (False, True):
         config = small(trainer={"strategy": strategy, "devices": 2, "skip_nonfinite_steps": skip})
-        ran = run_script(tmp_path, SCRIPT, json.dumps(config.to_dict()), "2,4")
-        folder = tmp_path / f"runs/small/v{int(skip)}"
+        ran = run_script(tmp_path, prepare, config)
         assert ran.returncode == (0 if skip else 1), ran.stderr
-        assert state(folder)["global_step"] == (6 if skip else 2)
+        assert state(tmp_path / f"runs/small/v{int(skip)}")["global_step"] == (6 if skip else 2)
         if skip:
-            assert "2 were skipped" in ran.stdout
+            assert "2 steps skipped" in ran.stdout
         else:
             assert ran.stderr.count("minitx: training diverged at step 3") == 1, ran.stderr
             assert "output of encoder.layers.0.ffn (FeedForward), in process 1" in ran.stderr

@@ -2,92 +2,28 @@
 
 import os
 import random
-import re
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minitx.training.api import train_config as train
-from tests.training.interrupting import FORK, signalled, start_process, state, stopped
-
-ROOT = Path(__file__).parents[3]
-PATIENCE = 30.0
-
-
-def wait_for(pattern: str, log: Path, is_alive: Callable[[], bool]) -> None:
-    """Wait until a process has printed this into its log."""
-    end = time.monotonic() + 4 * PATIENCE
-    while not (log.exists() and re.search(pattern, log.read_text())):
-        assert is_alive(), log.read_text()
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.01)
-
-
-class Run:
-    """`minitx train` of a small model in a session of its own, until it is stopped."""
-
-    def __init__(self, folder: Path, *words: str, processes: int = 1, steps: int = 100_000) -> None:
-        self.out = folder / "out.txt"
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        command = [
-            sys.executable, str(ROOT / "train.py"), "--run.name=small", f"--run.folder={folder}/runs",
-            "--data.name=reverse", "--data.symbols=6", "--data.length=[1, 5]", "--data.batch_size=8",
-            "--data.validation_size=16", "--data.test_size=16", "--model.d_model=16", "--model.n_heads=2",
-            "--model.n_layers=1", "--trainer.accelerator=cpu", f"--trainer.devices={processes}",
-            f"--trainer.max_steps={steps}", "--trainer.val_every_n_steps=20", "--trainer.save_every_n_steps=30",
-            "--log.every_n_steps=10", *words,
-        ]  # fmt: skip
-        with self.out.open("w") as out:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    def wait_for(self, pattern: str) -> None:
-        wait_for(pattern, self.out, lambda: self.process.poll() is None)
-
-    def children(self) -> list[int]:
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
-        names = [int(pid) for pid in found.stdout.split()]
-        return [pid for pid in names if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-    def send(self, number: int, to: str) -> None:
-        """Send to the first process, to the second, or to both as a terminal does."""
-        if to == "all":
-            os.killpg(self.process.pid, number)
-        else:
-            os.kill(self.process.pid if to == "first" else self.children()[0], number)
-
-    def ended(self, patience: float = PATIENCE) -> int:
-        """The exit code as a shell reports it, once all processes have ended."""
-        try:
-            code = self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            pytest.fail(f"hangs\n{self.output()}")
-        end = time.monotonic() + PATIENCE
-        while self._group_lives():
-            assert time.monotonic() < end, f"a process is left over\n{self.output()}"
-            time.sleep(0.05)
-        return 128 - code if code < 0 else code
-
-    def _group_lives(self) -> bool:
-        found = subprocess.run(["ps", "-o", "stat=", "-g", str(self.process.pid)], capture_output=True, text=True)
-        return any(not line.startswith("Z") for line in found.stdout.splitlines() if line.strip())
-
-    def output(self) -> str:
-        """Without a traceback."""
-        text = self.out.read_text()
-        assert "Traceback" not in text, text
-        assert "Error" not in text, text
-        return text
+from tests.training.interrupting import (
+    FORK,
+    PATIENCE,
+    Run,
+    acting,
+    launched_ranks,
+    signalled,
+    start_process,
+    state,
+    stopped,
+    wait_for,
+)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
@@ -142,51 +78,43 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
     assert printed == f"standard output was closed: stopped at step {step:,}; resume with --resume\n"
 
 
-@pytest.mark.slow
-def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, tmp_path: Path) -> None:
-    log, last = tmp_path / "log", tmp_path / "runs/small/v0/last.ckpt"
-    trainer = {"max_steps": 10, "save_every_n_steps": 1}
-    process = start_process(small(trainer=trainer, data={"batch_size": 2**15}), log)  # a step takes half a second
-    end = time.monotonic() + 4 * PATIENCE
-    while not last.exists():
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.01)
-    time.sleep(0.3)  # the next step has started
-    os.kill(process.pid, signal.SIGTERM)
-    wait_for("SIGTERM: finishing the current step; a second signal ends at once", log, process.is_alive)
-    os.kill(process.pid, signal.SIGTERM)
+def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder: Path, tmp_path: Path) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    config, acts = small(trainer={"save_every_n_steps": 1}), acting({2: twice})
+    process = start_process(config, tmp_path / "log", prepare=acts.__enter__)
     process.join(PATIENCE)
     assert process.exitcode == -signal.SIGTERM
-    assert "stopped" not in log.read_text()
-    assert state(last.parent)["global_step"] == 1
+    printed = (tmp_path / "log").read_text()
+    assert "SIGTERM: finishing the current step; a second signal ends at once" in printed
+    assert "stopped" not in printed
+    assert state(folder)["global_step"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("to", "processes"), [("first", 1), ("first", 2), ("second", 2), ("all", 2)])
 def test_a_signal_at_random_moments(tmp_path: Path, to: str, processes: int) -> None:
-    times = random.Random(f"{to}{processes}")
+    times, devices = random.Random(f"{to}{processes}"), f"--trainer.devices={processes}"
     for attempt in range(int(os.environ.get("MINITX_TEST_MOMENTS", "3"))):
         folder = tmp_path / str(attempt)
-        folder.mkdir()
-        run = Run(folder, processes=processes)
+        run = Run(folder, devices)
         run.wait_for("parameters")
         if processes > 1:
             run.wait_for("step 20/") if attempt % 2 else None
             while not run.children():
                 time.sleep(0.05)
         time.sleep(times.uniform(0, 6))
-        began = time.monotonic()
         run.send(signal.SIGTERM, to)
         # During the start, a signal waits until the slowest process has imported everything.
-        code = run.ended(PATIENCE if processes == 1 or "step 20/" in run.output() else 4 * PATIENCE)
-        *_, last = run.output().splitlines()
-        print(f"{processes} processes, {to}: {code} after {time.monotonic() - began:.1f} s: {last}", flush=True)
-        assert code == 143, run.output()
+        patience = PATIENCE if processes == 1 or "step 20/" in run.output() else 4 * PATIENCE
+        assert run.ended(patience) == 143, run.output()
         if "before anything was saved" not in run.output():
             version = folder / "runs/small/v0"
             step = state(version)["global_step"]
             assert f"stopped at step {step:,}; resume with --resume" in run.output()
-            resumed = Run(folder, "--resume", processes=processes, steps=step + 2)
+            resumed = Run(folder, "--resume", devices, f"--trainer.max_steps={step + 2}")
             assert resumed.ended(patience=300) == 0, resumed.output()
             assert state(version)["global_step"] == step + 2
 
@@ -194,19 +122,8 @@ def test_a_signal_at_random_moments(tmp_path: Path, to: str, processes: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", [0, 1])
 def test_processes_launched_by_others_exit_together(tmp_path: Path, to: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    runs = []
-    for rank in range(2):
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0,
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
-        folder = tmp_path / f"rank{rank}"
-        folder.mkdir()
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in names.items():
-                patch.setenv(name, str(value))
-            runs.append(Run(folder, f"--run.folder={tmp_path}/runs", processes=2))
+    words = f"--run.folder={tmp_path}/runs", "--trainer.devices=2"
+    runs = [Run(tmp_path / rank["RANK"], *words, rank=rank) for rank in launched_ranks(nodes=1, each=2)]
     runs[0].wait_for("step 40/")
     runs[to].send(signal.SIGTERM, "first")
     assert [run.ended() for run in runs] == [143, 143]
