@@ -88,16 +88,17 @@ def test_a_prompt_and_its_reference_are_the_training_sequence(rows: list[tuple[l
 
 @every_architecture
 @given(st.integers(1, 9), st.integers(1, 9))
-def test_positions_is_the_longest_sequence_that_a_stack_reads(architecture: str, source: int, target: int) -> None:
+def test_positions_are_the_longest_sequences_that_the_stacks_read(architecture: str, source: int, target: int) -> None:
     if architecture == "encoder_only":
         target = source
     batch = pairs_of([([10] * source, [11] * target), ([10], [11])]).frame(architecture, SPECIAL)
-    read = max(part.size(1) for part in (batch.src, batch.tgt) if part is not None)
+    parts = {"encoder": batch.src, "decoder": batch.tgt}
+    read = {stack: part.size(1) for stack, part in parts.items() if part is not None}
     assert positions(architecture, (source, target)) == read
     if architecture != "encoder_only":  # generation reads no more: its last token is not an input
         start = question_prompt(*padded([[10] * source]), architecture, SPECIAL)
-        encoded = start.source[0].size(1) if start.source else 0
-        assert max(encoded, start.ids.size(1) + target) == read
+        assert start.ids.size(1) + target == read["decoder"]
+        assert [part.size(1) for part in start.source[:1]] == [read[stack] for stack in read if stack == "encoder"]
 
 
 @every_architecture

@@ -46,6 +46,12 @@ def test_just_enough_ids_are_accepted(small: Any, position_ids: dict) -> None:
     resolve(small(model={"position_ids": position_ids, "position": TABLE}))
 
 
+def test_each_stack_has_a_limit_of_its_own() -> None:
+    """The encoder of 2,048 ids reads the long question, and the decoder the answer of one token."""
+    numbering = {"name": "randomized", "range": 2048, "longest": 16}
+    resolve({"data": {"name": "parity", "length": [1, 100]}, "model": {"position_ids": numbering}})
+
+
 def test_past_the_last_id_a_prompt_is_refused_by_its_keys(trained: Any) -> None:
     folder = trained(model={"architecture": "decoder_only", "position": TABLE, "position_ids": RANDOMIZED})
     predictor = minitx.load(folder, device="cpu")
