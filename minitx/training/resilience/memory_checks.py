@@ -65,13 +65,15 @@ def check_batch(task: Task, config: Config) -> None:
     """Refuse a batch whose activations exceed the memory of this machine and of its GPU, with a ConfigError.
 
     For the backward, each layer keeps at least the inputs of attention and of the feed-forward network, the queries,
-    the attended values and the network's inner values; with recomputed activations its input alone.
+    keys and values, the attended values and the network's inner values; with recomputed activations its input alone.
     """
     available, model = memory_bytes(), config.model
     if available is not None and torch.cuda.is_available():
         available = max(available, torch.cuda.get_device_properties(0).total_memory)
     tokens = max(positions(model.architecture, task.longest).values())
-    values = model.d_model if config.trainer.recompute_activations else 4 * model.d_model + model.inner_width
+    heads = 2 * model.n_heads + 2 * (model.n_kv_heads or model.n_heads)
+    values = 2 * model.d_model + heads * (model.d_head or model.d_model // model.n_heads) + model.inner_width
+    values = model.d_model if config.trainer.recompute_activations else values
     layers = min(model.n_layers, model.decoder_layers)
     needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES
     if available is not None and needed > available:

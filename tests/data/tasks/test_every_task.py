@@ -70,7 +70,7 @@ def test_lengths_are_for_tasks_that_have_several(name: str) -> None:
         evaluation_report(untrained(config(name, "decoder_only")), lengths="1:3")
 
 
-@pytest.mark.parametrize(("recompute", "kept"), [(False, 5), (True, 1)])
+@pytest.mark.parametrize(("recompute", "kept"), [(False, 7), (True, 1)])
 def test_a_batch_may_take_all_memory_and_no_more(monkeypatch: pytest.MonkeyPatch, recompute: bool, kept: int) -> None:
     trainer = TrainerConfig(recompute_activations=recompute)
     whole = dataclasses.replace(config("markov", "decoder_only"), trainer=trainer)
