@@ -37,7 +37,11 @@ def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 @pytest.mark.parametrize("architecture", KINDS_OF)
-def test_a_run_writes_what_it_should(small: Any, folder: Path, architecture: str, capsys: Any) -> None:
+def test_a_run_writes_what_it_should(
+    small: Any, folder: Path, architecture: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU from its first to its last step, beside a GPU that cannot be used."""
+    monkeypatch.setattr("minitx.inference.predictor.best_device", lambda: "mps")
     log = {"attention": {"pictures": True, "every_n_steps": 3}}
     fixed = {"length": [4, 4]} if architecture == "encoder_only" else {}  # its slots would give the length away
     config = small(data=fixed, model={"architecture": architecture, "n_layers": 2}, log=log)
