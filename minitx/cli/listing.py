@@ -16,6 +16,7 @@ from minitx.nn.positions import GIVEN
 OPEN: Mapping[str, Mapping[str, Any]] = {
     "data": TASKS,
     "model.position": POSITIONS,
+    "model.window_position": POSITIONS,
     "model.position_ids": POSITION_IDS,
 }
 """The registered classes of each open section of a config."""

@@ -14,7 +14,12 @@ from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import check_options
 
 PACKAGE = Path(__file__).parents[1]
-SOURCES = {"data": "data/tasks/*.py", "model.position": "nn/*positions.py", "model.position_ids": "nn/position_ids.py"}
+SOURCES = {
+    "data": "data/tasks/*.py",
+    "model.position": "nn/*positions.py",
+    "model.window_position": "nn/*positions.py",
+    "model.position_ids": "nn/position_ids.py",
+}
 """The files that register the classes of each open section."""
 CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")  # constructor arguments that are no options
 

@@ -45,7 +45,10 @@ def _load(parsed: Namespace) -> "Predictor":
 
 def _beyond_training(predictor: "Predictor", text: str) -> bool:
     """Whether a question is longer than any in training; prints a note if so."""
-    tokens, longest = len(predictor.tokenizer.encode_masked(text)), predictor.task.longest[0]
+    from minitx.data.batch import IGNORE
+
+    ids, longest = predictor.tokenizer.encode_masked(text), predictor.task.longest[0]
+    tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # others come in the answer
     if predictor.task.kind == "stream" or tokens <= longest:  # a running text may be longer: its end is read
         return False
     note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes"
@@ -282,12 +285,14 @@ def patch_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("clean", help="a question, or a text")
     parser.add_argument("corrupted", help="another one of as many tokens, with another answer")
-    parser.add_argument("--sites", default="resid", help="resid (default), attn, ffn or heads")
+    parser.add_argument("--sites", help="resid (default), attn, ffn or heads")
     text = "logit_difference (default), logit, log_probability or probability of the clean answer"
     parser.add_argument("--metric", default="logit_difference", help=text)
     text = "the clean and the corrupted answer; default: the model's own"
     parser.add_argument("--answers", nargs=2, metavar=("CLEAN", "CORRUPTED"), help=text)
-    parser.add_argument("--sender", help="path patching from this head, such as decoder.1.2, to later heads")
+    parser.add_argument(
+        "--sender", help="path patching from this head, such as decoder.1.2, to later heads; excludes --sites"
+    )
     _add_out(parser, "patch.html")
 
 

@@ -84,7 +84,7 @@ def ablate(
             same batch, at the same index.
 
     Raises:
-        ConfigError: too few examples; a part that this model does not have.
+        ConfigError: too few examples, or too long ones; a part that this model does not have.
     """
     if by not in get_args(By):
         raise ConfigError(f"--by must be {', '.join(get_args(By))}, got {by}")
@@ -94,7 +94,8 @@ def ablate(
     model = predictor.model
     existing = all_parts(model)
     words = [word.strip() for word in parts.split(",")]
-    listed = [part for word in words for part in (existing[word] if word in existing else parse_parts(word, "--parts"))]
+    named = (part for word in words for part in (existing[word] if word in existing else parse_parts(word, "--parts")))
+    listed = [*dict.fromkeys(named)]
     if not listed:
         raise ConfigError(f"--parts {parts}: this model has no feed-forward networks: expected heads")
     check_parts(model, listed, "--parts")
@@ -134,10 +135,12 @@ def _common(names: Sequence[Named | None]) -> Named | None:
 def _evaluate_without(
     predictor: Predictor, ablated: Sequence[Part], examples: Examples, by: By, means: dict[str, Tensor]
 ) -> dict[str, float]:
-    generator = torch.Generator().manual_seed(0)
+    generator, donors = torch.Generator().manual_seed(0), 0
 
     def resampled(value: Tensor) -> Tensor:
         """The rows of a batch, moved by the same random number."""
+        nonlocal donors
+        donors = max(donors, len(value))
         return value.roll(int(torch.randint(1, max(2, len(value)), (), generator=generator)), 0)
 
     changes = in_place_of(ablated, resampled if by == "resample" else by)
@@ -145,6 +148,10 @@ def _evaluate_without(
     special = predictor.tokenizer.special
     with intervene(predictor.model, changes, means):
         scores = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
+    if by == "resample" and donors == 1:
+        raise ConfigError(
+            "--by resample needs two examples in a batch, and these are too long for that: take --by mean"
+        )
     return {name: scores[name] for name in ("loss", "token_accuracy", "exact_match") if name in scores}
 
 

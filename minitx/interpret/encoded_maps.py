@@ -18,6 +18,7 @@ def encoded(
     maps: "AttentionMaps",
     example: int = 0,
     measured: Callable[[Sequence[Map]], list[Statistic]] | None = None,
+    last: int | None = None,
 ) -> dict[str, list[bytes]]:
     """Encode each non-empty kind of one example, with head statistics and rollout.
 
@@ -25,7 +26,9 @@ def encoded(
         maps: of a batch.
         example: its row.
         measured: makes the statistics of the heads of a kind from its layers without padding; default: head_statistics.
+        last: rows and columns to encode, the last ones; statistics and rollout are those of the whole maps.
     """
+    shown = slice(None if last is None else -last, None)
     found = {}
     for kind, sides in KINDS.items():
         if not (padded := [layer[example].float().cpu() for layer in getattr(maps, kind)]):
@@ -36,16 +39,22 @@ def encoded(
         extras = {}
         if kind != "cross":
             rollout = maps.rollout(kind, example)
-            extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2).numpy()
+            extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2)[shown, shown].numpy()
         statistics = (measured or head_statistics)(maps.layers(kind, example))
-        found[kind] = encode(kind, queries, keys, [layer.numpy() for layer in padded], statistics, extras)
+        weights = [layer[:, shown, shown].numpy() for layer in padded]
+        found[kind] = encode(kind, queries[shown], keys[shown], weights, statistics, extras)
     return found
 
 
 def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Encode the probability [T, L + 1] of the right token after each layer, by name of the lens."""
+    """Encode the probability [T, L + 1] of the right token after each layer, by name of the lens.
+
+    Beyond the last layer of the shorter stack its last column is repeated. A token that is not known has zeros.
+    """
     layers = max(values.shape[1] for values in shares.values())
-    padded = {name: np.pad(values, ((0, 0), (0, layers - values.shape[1]))) for name, values in shares.items()}
+    padded = {
+        name: np.pad(values, ((0, 0), (0, layers - values.shape[1])), mode="edge") for name, values in shares.items()
+    }
     return encode("lens", tokens, [*map(str, range(layers))], [], extras=padded)
 
 

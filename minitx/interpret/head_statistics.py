@@ -66,9 +66,11 @@ def mean_distance(layer: Map) -> Tensor:
 def diagonal(layer: Map) -> Tensor:
     """Weight on the query's own position; in cross-attention, of the row that predicts target t on source t: copying.
 
-    There, the last row, which predicts the end, and rows past the source are not counted.
+    There, the last row, which predicts the end, and rows past the source are not counted, and `<bos>` and `<eos>`
+    around the question are no part of the source.
     """
-    weights = layer.weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
+    weights = layer.weights[:, :, _asked(layer.keys)] if layer.kind == "cross" else layer.weights
+    weights = weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
     return weights[:, _predicts_token(layer)[: weights.size(1)]]
 
 
@@ -82,7 +84,9 @@ def antidiagonal(layer: Map) -> Tensor:
     weights, counted = layer.weights, _predicts_token(layer)
     if layer.kind == "decoder":
         start = _separator(layer) or 0  # without a prompt, no key is left
-        weights, counted = weights[:, start:-1, :start], counted[start:-1]  # the last row predicts the end
+        weights, counted = weights[:, start:-1, _asked(layer.keys[:start])], counted[start:-1]  # the last: of the end
+    elif layer.kind == "cross":
+        weights = weights[:, :, _asked(layer.keys)]
     weights = weights.flip(2).diagonal(dim1=1, dim2=2)
     return weights[:, counted[: weights.size(1)]]
 
@@ -139,6 +143,12 @@ def _predicts_token(layer: Map) -> Tensor:
     if layer.kind == "cross":
         counted[-1:] = False
     return counted
+
+
+def _asked(labels: Sequence[str]) -> slice:
+    """The tokens of a question without the `<bos>` and `<eos>` around it (data.add_bos, data.add_eos)."""
+    first, last = (side == [name] for side, name in (([*labels[:1]], "<bos>"), ([*labels[-1:]], "<eos>")))
+    return slice(int(first), len(labels) - last)
 
 
 def _separator(layer: Map) -> int | None:

@@ -85,8 +85,9 @@ def intervene(
     Args:
         model: of any architecture.
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation (of which a step with a
-            cache takes the rows of its tokens), a function from a copy of the value to a tensor of the same shape,
-            "zero", "mean", or any of these `at` some positions and heads.
+            cache takes the rows of its tokens; B is 1 in a generation, which drops texts that have ended), a function
+            from a copy of the value to a tensor of the same shape, "zero", "mean", or any of these `at` some positions
+            and heads.
         means: for "mean": tensors by name, broadcastable to the activation, such as from mean_activations.
 
     Raises:
@@ -224,8 +225,9 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
         with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
             model(ids)
 
-    masks maps a module's path to one factor for each head, [H] or [B, H]; other modules are left alone. Gradients flow
-    into a tensor: one backward gives the importance of each head.
+    masks maps a module's path to one factor for each head, [H] or, except in generation, which drops rows that have
+    ended, [B, H]; other modules are left alone. Gradients flow into a tensor: one backward gives the importance of each
+    head.
 
     Raises:
         ConfigError: a path that is no attention of this model, or another number of heads.
@@ -239,6 +241,11 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
             raise ConfigError(f"head_mask: {path} has {modules[path].n_heads} heads, got {factor.size(-1)} numbers")
 
     def scaled(factor: Tensor, z: Tensor) -> Tensor:
+        if factor.dim() == 2 and len(factor) not in (1, len(z)):
+            got = f"got factors of {len(factor)} rows for a batch of {len(z)}"
+            raise ConfigError(
+                f"head_mask: {got}; a generation drops rows that have ended: give one factor for each head"
+            )
         return z * factor[..., None, :, None].to(z)  # [B, T, H, K]
 
     with intervene(model, {f"{path}.z": partial(scaled, factor) for path, factor in factors.items()}):

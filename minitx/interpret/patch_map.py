@@ -59,7 +59,7 @@ class PatchMap(html.Tables):
             for kind, values in self.values.items()
             for row, line in enumerate(values.tolist())
             for column, value in enumerate(line)
-            if self.columns[kind][column] != ALL
+            if self.columns[kind][column] is not ALL  # a token may be called so too
         ]
         return sorted(found, reverse=True)[:count]
 

@@ -134,7 +134,7 @@ def patch_texts(
     clean: str,
     corrupted: str,
     *,
-    sites: str = "resid",
+    sites: str | None = None,
     metric: str = "logit_difference",
     answers: tuple[str, str] | None = None,
     sender: str | None = None,
@@ -147,15 +147,20 @@ def patch_texts(
         predictor: the model.
         clean: a question, or a text.
         corrupted: another one of as many tokens, with another answer.
-        sites: resid (the stream before the first layer and after each one), attn or ffn (what a sublayer adds), heads.
+        sites: resid (default; the stream before the first layer and after each one), attn or ffn (what a sublayer
+            adds), heads.
         metric: logit_difference (of the two answers), logit, log_probability or probability of the clean answer.
         answers: to both texts; by default the model's own.
         sender: a head, such as decoder.1.1, for path patching: what it passes directly to the queries, keys and values
-            of each head, at all positions together, instead of sites.
+            of each head, at all positions together; excludes sites.
 
     Raises:
-        ConfigError: texts of different lengths or with the same answer; an unknown site, metric or head.
+        ConfigError: texts of different lengths or with the same answer; an unknown site, metric or head;
+            both sites and sender.
     """
+    if sites is not None and sender is not None:
+        raise ConfigError(f"sites and sender exclude each other, got {sites} and {sender}")
+    sites = "resid" if sites is None else sites
     for option, value, known in (("sites", sites, SITES), ("metric", metric, METRICS)):
         if value not in known:
             raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value}: {did_you_mean(value, known)}")
@@ -269,6 +274,12 @@ def patched_inputs(
         raise ConfigError(
             "clean and corrupted must have the same number of tokens, as activations are exchanged position by "
             f"position: got {lengths[0]} and {lengths[1]}"
+        )
+    parts = [[*map(len, task.divide(question))] for question in questions]
+    if parts[0] != parts[1]:
+        raise ConfigError(
+            "clean and corrupted must have their queries at the same places: before the answer, the model reads "
+            f"{parts[0][0]} tokens of the one and {parts[1][0]} of the other"
         )
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")

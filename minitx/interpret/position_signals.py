@@ -3,12 +3,11 @@
 Legend: T positions, H heads, K d_head, D d_model.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from minitx.nn import MultiHeadAttention
 from minitx.nn.positions import SinusoidBase
 from minitx.nn.stacks import Stack
 
@@ -26,14 +25,16 @@ class PositionSignal(NamedTuple):
 def position_signals(model: nn.Module, length: int) -> dict[str, PositionSignal]:
     """The signal in each stack of a model, "encoder" and "decoder", over the first `length` positions.
 
-    A scheme with weights in each layer is evaluated in the first one. Causal masking is minus infinity in the bias.
+    Evaluated in the first layer without a window, as a window may have a scheme of its own; in the first one where all
+    have a window. Causal masking is minus infinity in the bias.
     """
     stacks = {name: stack for name, stack in model.named_children() if isinstance(stack, Stack)}
     return {name: _signal(stack, length, causal=name == "decoder") for name, stack in stacks.items()}
 
 
 def _signal(stack: Stack, length: int, causal: bool) -> PositionSignal:
-    attention = next(part for part in stack.modules() if isinstance(part, MultiHeadAttention))
+    attentions: list[Any] = [layer.self_attn for layer in stack.layers]
+    attention = max(attentions, key=lambda part: part.window is None)  # a window may have a scheme of its own
     scheme = attention.position
     pos = torch.arange(length)[None]
     prepared = scheme.prepare(pos, pos)

@@ -14,7 +14,6 @@ from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.html import embedded
 from minitx.interpret.lens import decoder_lens, ranked, residual_streams
-from minitx.interpret.recording import KINDS
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
 from minitx.playground.play_requests import Prompted, Session
 
@@ -62,14 +61,11 @@ class Look(TokensRequest):
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
         """One line."""
         predictor, read = session.predictor, {"source": self.source, "target": self.target[self.start :]}
-        labels = {side: [predictor.tokenizer.tokens(ids[-MAX_MAP_TOKENS:])] for side, ids in read.items()}
+        labels = {side: [predictor.tokenizer.tokens(ids)] for side, ids in read.items()}
         maps = attention_maps(predictor.model, self.forward_inputs(predictor, self.start), labels)
-        for kind in KINDS:
-            layers = getattr(maps, kind)
-            setattr(maps, kind, [layer[..., -MAX_MAP_TOKENS:, -MAX_MAP_TOKENS:] for layer in layers])
         first = {"source": max(len(self.source) - MAX_MAP_TOKENS, 0)}
         first["target"] = max(len(self.target) - MAX_MAP_TOKENS, self.start)
-        tags = {f"{kind}/text": items for kind, items in encoded(maps).items()}
+        tags = {f"{kind}/text": items for kind, items in encoded(maps, last=MAX_MAP_TOKENS).items()}
         yield {"runs": embedded({"model": tags}), "first": first}
 
 

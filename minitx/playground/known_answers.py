@@ -54,5 +54,8 @@ class Questions:
             return (self.tokenizer.encode_question if masked else self.tokenizer.encode_answer)(answer)
         if not isinstance(self.task, LengthTask) or len(ids) < self.task.shortest or self.task.divide(ids)[1]:
             return None
-        target, keep = self.task.answer(*padded([ids], self.tokenizer.special.pad, torch.device("cpu")))
+        try:
+            target, keep = self.task.answer(*padded([ids], self.tokenizer.special.pad, torch.device("cpu")))
+        except (IndexError, RuntimeError):  # a prompt that is no question of the task, such as ") ] )" of dyck
+            return None
         return target[keep].tolist() or None

@@ -119,10 +119,13 @@ class Write(Prompted):
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     forced: dict[int, int] = field(default_factory=dict)
+    read: int | None = None
+    """Tokens of the prompt to read, the last ones, as a beam search has; null for all."""
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
         """The steps and the answer."""
-        yield from session.steps(ids, self.options, self.forced)
+        read = ids if self.read is None else ids[-max(self.read, 1) :]
+        yield from session.steps(read, self.options, self.forced)
         yield {"answer": session.questions.right_answer(self.prompt, ids)}
 
 

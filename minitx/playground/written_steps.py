@@ -18,7 +18,8 @@ from minitx.data.prompts import padded
 from minitx.generation import decode
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.inference.text_generation import IMPOSSIBLE, random_generators
+from minitx.inference.text_generation import IMPOSSIBLE, check_positions, random_generators
+from minitx.models.transformers import max_positions
 
 CANDIDATES = 256
 """The likeliest tokens of a step, with their logits."""
@@ -101,6 +102,7 @@ def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -
 
     A forced place of a masked text is read by the others. What the model predicts there is computed with its mask.
     """
+    check_positions(len(prompt), max_positions(predictor.model), predictor.config.model)
     special, masked = predictor.tokenizer.special, predictor.task.kind == "masked"
     places = [index for index, token in enumerate(prompt) if not masked or token == special.mask]
     forced = {places[step]: token for step, token in forced.items() if 0 <= step < len(places)}

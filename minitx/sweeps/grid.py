@@ -11,6 +11,7 @@ from minitx.config.errors import ConfigError
 Settings = dict[str, str]  # one point of the grid: the text of a value for each key
 
 RESERVED = {
+    "run": "a sweep sets the name, the folder and the seed of its runs itself",
     "run.seed": "--seeds N trains with the seeds 1 to N",
     "run.name": "a sweep names its runs itself",
     "run.folder": "a sweep chooses the folders of its runs itself",

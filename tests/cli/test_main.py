@@ -43,6 +43,7 @@ ANSWER = ["generate", "RUN", "3 1 4"]
 BAD_USE = [
     (["trian"], "did you mean train?"),
     (["train"], "nothing to train on"),
+    ([*TRAIN, "--model.window_position.name", "ropee"], "did you mean rope?"),
     ([*TRAIN, "--resume"], "--resume: there is no runs/reverse/vN/last.ckpt to resume from"),
     ([*TRAIN, "--run.name=--"], "--run.name must not be --"),
     ([*TRAIN, "--run.folder", "~nosuchuser/runs"], "run.folder: there is no home folder for ~nosuchuser/runs"),

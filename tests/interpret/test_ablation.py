@@ -105,6 +105,8 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
         ablate(predictor, examples=3, together=[Part("cross", 3, 1)])
     with pytest.raises(ValueError, match=r"no encoder\.1\.ffn\.65 in this model, which has encoder\.1\.ffn\.1 to"):
         ablate(predictor, examples=3, parts="encoder.1.ffn.65")
+    twice = ablate(predictor, examples=3, parts="cross.1.1,cross.1.2,cross.1.1").parts
+    assert [row.parts for row in twice] == [(Part("cross", 1, 1),), (Part("cross", 1, 2),)]
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
     existing = all_parts(predictor.model)
@@ -113,6 +115,12 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
     for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1", "decoder.1.ffn.0"):
         with pytest.raises(ValueError, match=r"KIND\.LAYER\.HEAD"):
             parse_parts(wrong)
+
+
+def test_a_sample_needs_another_example_in_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitx.evaluation.metrics.EXAMPLES_AT_ONCE", 1)
+    with pytest.raises(ConfigError, match="--by resample needs two examples in a batch"):
+        ablate(built("encoder_decoder"), examples=3, by="resample")
 
 
 def test_attention_alone_has_no_networks_to_ablate() -> None:

@@ -88,6 +88,16 @@ def test_every_measure_is_the_mean_of_its_definition(seed: int, kind: str, texts
     assert head_statistics([]) == []
 
 
+def test_tokens_around_a_question_are_no_part_of_it() -> None:
+    """As data.add_bos and data.add_eos put them there: a head that copies, and one that reverses."""
+    rows, keys = ["<bos>", "x", "y", "z"], ["<bos>", "a", "b", "c", "<eos>"]
+    copies, reverses = torch.zeros(1, 4, 5), torch.zeros(1, 4, 5)
+    for row in range(3):
+        copies[0, row, row + 1] = reverses[0, row, 3 - row] = 1.0
+    for weights, name in ((copies, "diagonal"), (reverses, "antidiagonal")):
+        assert values(head_statistics([Map(weights, rows, keys, "cross")]), 0)[name] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(("share", "named"), [(0.49, None), (0.5, ("diagonal", 0.5))])
 def test_half_of_the_weight_makes_a_pattern(share: float, named: tuple[str, float] | None) -> None:
     size, tokens = 9, list("abcdabcda")

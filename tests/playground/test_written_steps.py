@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from minitx.config.errors import ConfigError
+from minitx.config.schema import config_from_dict
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import head_mask
@@ -14,7 +15,7 @@ from minitx.playground.beam_tree import beam_tree
 from minitx.playground.inspection import Explain, Look
 from minitx.playground.play_requests import Session, Write
 from minitx.playground.written_steps import CANDIDATES, distribution, filled, written
-from predictors import built, masked
+from predictors import built, masked, untrained
 
 PROMPTS = {"decoder_only": "1 2 3 4", "prefix_lm": "1 2 3 4", "encoder_decoder": "1 2 3 4", "text": "abc de"}
 every_writer = pytest.mark.parametrize("name", PROMPTS)
@@ -194,3 +195,6 @@ def test_the_right_answer_is_known_where_the_task_computes_it() -> None:
         ids = predictor.encode(str(example["prompt"]))
         assert session.questions.right_answer(str(example["prompt"]), ids) == ids[::-1]
     assert Session(built("decoder_only", text=True)).questions.examples == []  # its file is not there
+    predictor = untrained(config_from_dict({"data": {"name": "dyck"}, "model": {"d_model": 16, "n_heads": 2}}))
+    prompt = ") ] )"  # no question of the task
+    assert Session(predictor).questions.right_answer(prompt, predictor.encode(prompt)) is None

@@ -85,11 +85,12 @@ export class Decide {
     this.seed.value = String(view.seed);
     this.tokens.value = view.tokens || "";
     const options = commandOf(optionsOf(view, this.model.kind === "stream"));
+    const changed = view.off || view.mean || view.forced;
     this.note.textContent = this.alone
       ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
       : view.strategy === "greedy"
         ? "The likeliest token is always taken; the sliders show what they would change. Choose “sample” to use them."
-        : `The same text: minitx generate ${this.model.name} … ${options}`;
+        : `${changed ? "Without your changes" : "The same text"}: minitx generate CHECKPOINT … ${options}`;
     this.chart.hidden = beams || !step;
     if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));
     this.tree.hidden = !beams;

@@ -183,15 +183,15 @@ class Play {
     const stream = this.model.kind === "stream";
     try {
       let [options, forced] = [optionsOf(this.view, stream), forcedOf(this.view)];
-      let tree = null;
+      let [tree, read] = [null, null];
       if (this.view.strategy === "beams" && this.model.architecture !== "encoder_only") {
         for await (const found of items("beams", { ...common, options }, running.signal)) tree = found;
         const { ids } = tree.beams[0]; // the best one
-        forced = { ...ids };
+        [read, forced] = [tree.read, { ...ids }];
         options = { max_new_tokens: ids.length };
       } else if (this.model.architecture === "encoder_only") options = {};
       let started = false;
-      for await (const item of items("write", { ...common, options, forced }, running.signal)) {
+      for await (const item of items("write", { ...common, options, forced, read }, running.signal)) {
         if (!started) this.start(item, tree);
         else if (item.id !== undefined) this.receive(item, forced);
         else if (item.text !== undefined) this.last = item;
@@ -265,7 +265,10 @@ class Play {
     }
     if (this.view.panel !== "look" || this.explained === step) return;
     this.explained = step;
-    const own = { target: read(this.view.step).slice(step.start), index: places?.[this.view.step] ?? -1, token: step.id };
+    const index = places?.[this.view.step] ?? -1;
+    // A forced place was predicted from its mask.
+    const asked = source.map((id, place) => (this.model.kind === "masked" && place === index ? this.model.mask : id));
+    const own = { source: asked, target: read(this.view.step).slice(step.start), index, token: step.id };
     for await (const found of items("explain", { ...common, ...own }, signal))
       if (this.explained === step) this.look.explained.show(found, step.id);
   }

@@ -22,7 +22,7 @@ export function rowText(part, row, theme) {
   const { queries, keys } = part.layout;
   const query = queries.shown[row];
   const lens = part.map.header.kind === "lens";
-  const verb = part.other ? " differs at" : lens ? " is followed by the right token after layers" : " attends to";
+  const verb = part.other ? " differs at" : lens ? ": probability of the right token after layers" : " attends to";
   const title = make("h3", {}, lens ? "" : "query ", ...place(queries, row), verb);
   const section = make("section", { className: "row", "data-query": String(query) }, title);
   if (queries.padded[row]) {

@@ -11,14 +11,15 @@ const SENTENCES = {
     "Decoder self-attention. Each row is a step of the answer, named by the last token written; the bright cells are " +
     "the tokens of the answer so far that it reads.",
   text:
-    "Causal self-attention. Each row is a token; the bright cells are the tokens, up to itself, that it reads to " +
-    "predict the next one.",
+    "Decoder self-attention. Each row is a token; the bright cells are the tokens that it reads to predict the next " +
+    "one: those up to itself, and in the question of a prefix LM all of the question.",
   cross:
     "Cross-attention. Each row is a step of the answer, named by the last token written; the bright cells are the " +
     "input tokens that it reads to write the next one.",
   lens:
     "Lens. Each row is a token that was read, each column a number of layers; brightness is the probability of the " +
-    "right next token if the model ended there. The DecoderLens lets the whole decoder read the encoder's layers.",
+    "right token if the model ended there, of an encoder alone the token at this place, otherwise the next one; a " +
+    "row without a known one is dark. The DecoderLens lets the whole decoder read the encoder's layers.",
 };
 const AXES = {
   encoder: ["input", "input"],
