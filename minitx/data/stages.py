@@ -26,7 +26,7 @@ def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
         except ConfigError as error:
             raise ConfigError(f"data.stages: {error}") from None
         longer = any(length > longest for length, longest in zip(part.longest, task.longest, strict=True))
-        if longer or part.vocabulary.to_dict() != task.vocabulary.to_dict():
+        if longer or not _same_symbols(part, task):
             raise ConfigError(f"data.stages: no stage has longer examples or other symbols than the task, got {stage}")
         part.vocabulary, part.sampling = task.vocabulary, task.sampling
         try:
@@ -35,3 +35,12 @@ def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
             raise ConfigError(f"data.stages: each stage needs examples that are not held out, got {stage}") from None
         stages.append((steps + (stages[-1][0] if stages else 0), part))
     return stages
+
+
+def _same_symbols(part: QuestionTask, task: QuestionTask) -> bool:
+    """Whether a stage has the symbols of the task; of texts it may have a part of the characters."""
+    own, whole = part.vocabulary, task.vocabulary
+    if own.to_dict() == whole.to_dict():
+        return True
+    symbols = ({*each.tokens(range(each.vocab_size))} for each in (own, whole))
+    return task.takes(own) and next(symbols) <= next(symbols)

@@ -4,6 +4,7 @@ Legend: N windows, T tokens of a window.
 """
 
 import math
+import re
 from dataclasses import replace
 
 import torch
@@ -18,6 +19,9 @@ from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_
 from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
 
+CONTINUATION = re.compile("[\u00a1-\u00ac\u00ae-\u00bf\u0122-\u0143]")
+"""Bytes of UTF-8 that begin no character, 0x80 to 0xBF, in the alphabet of ByteLevel."""
+
 
 def text_figures(scores: Scores, stream: Stream, tokenizer: Tokenizer) -> dict[str, float]:
     """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
@@ -26,13 +30,24 @@ def text_figures(scores: Scores, stream: Stream, tokenizer: Tokenizer) -> dict[s
     counts as one character and one byte.
     """
     predicted = stream.ids[:, 1:][stream.ids[:, 1:] != tokenizer.special.pad].tolist()
-    text, unknown = tokenizer.decode(predicted), predicted.count(tokenizer.special.unk)
+    (characters, size), unknown = _extent(tokenizer, predicted), predicted.count(tokenizer.special.unk)
     bits = scores.loss / math.log(2)
     return {
         "perplexity": math.exp(min(scores.loss / max(scores.tokens, 1), 700.0)),  # exp overflows beyond
-        "bits_per_character": bits / max(len(text) + unknown, 1),
-        "bits_per_byte": bits / max(len(text.encode()) + unknown, 1),
+        "bits_per_character": bits / max(characters + unknown, 1),
+        "bits_per_byte": bits / max(size + unknown, 1),
     }
+
+
+def _extent(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, int]:
+    """Characters and bytes of tokens; a character that a block cuts counts where it begins, with the bytes there."""
+    plain = tokenizer.to_dict()
+    if (plain.get("backend", plain)["decoder"] or {}).get("type") != "ByteLevel":
+        text = tokenizer.decode(ids)
+        return len(text), len(text.encode())
+    special = {*tokenizer.special}
+    text = "".join(tokenizer.tokens([token for token in ids if token not in special]))
+    return len(text) - len(CONTINUATION.findall(text)), len(text)
 
 
 def strided(model: Transformer, stream: Stream, stride: int, architecture: str, special: SpecialIds) -> Scores:

@@ -46,7 +46,8 @@ def evaluation_report(
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
     examples = task.examples(held_out)
-    running_text = examples if isinstance(examples, Stream) and examples.documents is None else None
+    blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None
+    running_text = blocks if blocks is not None and blocks.documents is None else None
     how = predictor.architecture, predictor.tokenizer.special
     if stride is None:
         free = not task.metrics  # text_scores generates its own
@@ -56,12 +57,14 @@ def evaluation_report(
         )
     elif running_text is not None:
         scores = strided(predictor.model, running_text, stride, *how)
+    elif blocks is not None:
+        raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")
     else:
         raise _unsuitable(task, "--stride is for language models of text")
     report: dict[str, Any] = {"split": held_out, **_figures(scores)}
     if path is not None:
         report["path"] = path
-    if isinstance(task, Text) and running_text is not None:
+    if running_text is not None:
         report |= text_figures(scores, running_text, predictor.tokenizer)
     if stride is not None:
         report["stride"] = stride

@@ -62,8 +62,11 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     max_length = max_positions(predictor.model)
     if max_length is None:
         max_length = max(*positions(architecture, task.longest).values(), MIN_TABLE_POSITIONS)
+    read, given = task.divide([tokenizer.special.unk])
     name = "minitx"
     if to == "hf":
+        if given:
+            raise ConfigError("transformers cannot give a part of the question within the answer (data.interleaved)")
         name, settings, weights = choose(predictor, max_length)
         settings |= special_ids(tokenizer, architecture)
     else:
@@ -74,7 +77,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         save_file({key: weight.contiguous() for key, weight in weights.items()}, part / WEIGHTS, {"format": "pt"})
         write_json(part / "config.json", settings)
         separator = [tokenizer.special.sep] * (task.kind == "pairs" and architecture == "decoder_only")
-        question = [*task.divide([tokenizer.special.unk])[0], *separator]
+        question = [] if given else [*read, *separator]
         write_tokenizer(tokenizer, part, question, architecture, max_length)
         if to == "hf" and architecture != "encoder_only":
             max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1

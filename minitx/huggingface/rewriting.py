@@ -65,7 +65,10 @@ def _reorder_sinusoids(weights: Weights, d_model: int) -> None:
     """Put sines before cosines by one permutation of D in the whole residual stream."""
     order = torch.arange(d_model).view(-1, 2).T.flatten()
     for name, tensor in weights.items():
-        if name.rpartition(".")[0].endswith(("o_proj", "down_proj", "norm")):  # outputs of D
+        module = name.rpartition(".")[0]
+        if module.endswith(("q_norm", "k_norm")):  # of one head
+            continue
+        if module.endswith(("o_proj", "down_proj", "norm")):  # outputs of D
             weights[name] = tensor[order]
         elif tensor.dim() == 2:  # inputs of D, or a table [V, D]
             weights[name] = tensor[:, order]

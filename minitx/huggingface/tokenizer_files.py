@@ -33,12 +33,11 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         """A setting of generation, which may be in config.json instead."""
         return generation.get(name) if generation.get(name) is not None else config.get(name)
 
-    prefix, suffix = _template(bare)
-    if "add_bos_token" in settings or "add_eos_token" in settings:
-        prefix, suffix = (
-            (token(name),) if settings.get(f"add_{name}_token") and token(name) != NONE else ()
-            for name in ("bos", "eos")
-        )
+    prefix, suffix = (  # a setting that is missing or null leaves its side to the template
+        part if (wanted := settings.get(f"add_{name}_token")) is None
+        else (token(name),) if wanted and token(name) != NONE else ()
+        for name, part in zip(("bos", "eos"), _template(bare), strict=True)
+    )  # fmt: skip
     ends = setting("eos_token_id")
     ends = [token("eos")] if ends is None else ends if isinstance(ends, list) else [ends]
     ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}

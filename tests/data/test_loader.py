@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitx.config.errors import ConfigError
+from minitx.config.registry import build
 from minitx.data.examples import Stream
 from minitx.data.loader import FixedBatches, TrainingBatches, curriculum
-from minitx.data.tasks import Reverse
+from minitx.data.tasks import TASKS, Reverse
 from small_models import every_architecture
 from toy import same
 
@@ -93,3 +94,9 @@ def test_processes_share_fixed_examples_among_them(examples: int, size: int, pro
     assert (seen if processes == 1 else sorted(seen)) == list(range(examples))
     assert max(shares) - min(shares) <= 1
     assert min(shares) >= 1, "every process has a share"
+
+
+def test_a_stage_may_have_some_of_the_languages() -> None:
+    task = build(TASKS, {"name": "number_words", "stages": [{"steps": 5, "languages": ["en"]}]}, "data")
+    ((steps, part),) = curriculum(task)
+    assert (steps, part.vocabulary) == (5, task.vocabulary)

@@ -95,3 +95,8 @@ def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
         assert figures["bits_per_character"] == pytest.approx(bits / (len(rest) + unknown))
         assert figures["bits_per_byte"] == pytest.approx(bits / (len(rest.encode()) + unknown))
     assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer)["perplexity"])
+    spread = Stream(blocks(ids, 7).ids[::2])  # blocks that cut characters
+    predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != tokenizer.special.pad]
+    size = sum(len(token) for token in tokenizer.tokens(predicted))  # a letter stands for a byte
+    figures = text_figures(Scores(tokens=len(predicted), loss=math.log(2)), spread, tokenizer)
+    assert figures["bits_per_byte"] == pytest.approx(1 / size)

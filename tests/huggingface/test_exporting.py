@@ -139,6 +139,7 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
          ["gemma2 has no", "model.qk_norm true", "gemma3_text has no model.window_position.name alibi"]),
         ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
         (T5 | {"activation": "geglu"}, ["t5 has no model.activation geglu"]),
+        ({"norm_first": False, "qk_norm": True}, ["marian has no model.qk_norm true"]),
         (T5 | {"position": {"name": "t5", "bidirectional": True}}, ["t5 has no model.position.bidirectional true"]),
         (
             {"norm_first": False, "position": {"name": "sinusoidal", "halves": True, "base": 500.0}},
@@ -186,6 +187,8 @@ def test_settings_that_a_file_omits_are_those_of_transformers(name: str) -> None
     theirs = transformers.AutoConfig.for_model(name).to_dict()
     short = {"vocab_size": theirs["vocab_size"]}
     assert resolved(FAMILIES[name].from_hf(short)) == resolved(FAMILIES[name].from_hf(theirs))
+    key, default = FAMILIES[name].length
+    assert theirs.get(key, default) == default
 
 
 def test_plain_safetensors(tmp_path: Path, refused: Callable) -> None:

@@ -195,6 +195,20 @@ def test_the_right_answer_is_known_where_the_task_computes_it() -> None:
         ids = predictor.encode(str(example["prompt"]))
         assert session.questions.right_answer(str(example["prompt"]), ids) == ids[::-1]
     assert Session(built("decoder_only", text=True)).questions.examples == []  # its file is not there
-    predictor = untrained(config_from_dict({"data": {"name": "dyck"}, "model": {"d_model": 16, "n_heads": 2}}))
-    prompt = ") ] )"  # no question of the task
-    assert Session(predictor).questions.right_answer(prompt, predictor.encode(prompt)) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "prompt", "answer"),
+    [
+        ({"name": "dyck"}, "( ( ( ( (", ") ) ) ) )"),
+        ({"name": "dyck", "length": [1, 3], "depth": 8}, "( ( ( ( [", "] ) ) ) )"),
+        ({"name": "dyck"}, ") ] )", None),  # no question of the task
+        ({"name": "counting", "symbols": 50}, "0 40", " ".join(map(str, range(41)))),
+        ({"name": "counting"}, "3 4 7", "3 4 5 6 7"),
+        ({"name": "induction", "length": [3, 6]}, "3 1 2 4 5 6 7 8 9 3", "1 2 4 5 6 7 8 9"),
+    ],
+)
+def test_right_answers_beyond_the_trained_lengths(data: dict[str, Any], prompt: str, answer: str | None) -> None:
+    predictor = untrained(config_from_dict({"data": data, "model": {"d_model": 16, "n_heads": 2}}))
+    found = Session(predictor).questions.right_answer(prompt, predictor.encode(prompt))
+    assert found == (None if answer is None else predictor.encode(answer))

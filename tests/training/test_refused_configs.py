@@ -55,6 +55,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({STOP: {"metric": "bleu"}}, r"stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
     ({**TEXT, STOP: {"metric": "exact_match"}}, r"must be token_accuracy or loss for this task, got exact_match"),
     ({STOP: {"at_least": 0.9}}, r"trainer\.stop_when\.metric must be exact_match, .* for this task, got null"),
+    ({STOP: {"metric": "exact_match", "at_least": 95}}, r"at_least must be at most 1 for exact_match, got 95"),
     ({STOP: {"at_most": 0.9}}, r"trainer\.stop_when\.metric must be .* got null: a limit needs one"),
     ({STOP: {"metric": "loss", "at_least": 1.0}}, r"stop_when\.at_most is for loss, got at_least 1\.0"),
     ({STOP: {"metric": "exact_match", "at_most": 1.0}}, r"stop_when\.at_least is for exact_match, got at_most"),

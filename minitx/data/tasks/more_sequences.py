@@ -78,7 +78,9 @@ class Counting(LengthTask):
         return source[:, 1] - source[:, 0] + 1
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        return self.padded(source[:, :1] + torch.arange(self.length[1]), self.strata(source, keep)[:, None])
+        lengths = source.gather(1, keep.sum(dim=1, keepdim=True) - 1) - source[:, :1] + 1
+        width = max(self.length[1], int(lengths.max()))  # a typed question may ask for more than any in training
+        return self.padded(source[:, :1] + torch.arange(width), lengths)
 
 
 # ---- formal languages ------------------------------------------------------------------------------------------------
@@ -185,17 +187,18 @@ class Dyck(LengthTask):
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """The stack, from its top."""
-        size = min(self.depth, source.size(1))  # a typed question may be longer than any in training
+        size = source.size(1)  # a typed question may be longer and deeper than any in training
         stack, height = source.new_zeros(len(source), size), source.new_zeros(len(source), 1)
         for index in range(source.size(1)):
             read, read_height = self._read(source[:, index, None], stack, height)
             real = keep[:, index, None]
             stack, height = torch.where(real, read, stack), torch.where(real, read_height, height)
-        levels = (height - 1 - torch.arange(self.longest[1])).clamp(min=0)  # [N, T]
+        width = max(self.longest[1], int(height.max()))
+        levels = (height - 1 - torch.arange(width)).clamp(min=0)  # [N, T]
         return self.padded(FIRST_SYMBOL_ID + self.kinds + stack.gather(1, levels), height)
 
     def _read(self, bracket: Tensor, stack: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
         """Stacks [N, D] of kinds and their heights [N, 1] after one more bracket [N, 1]."""
         opens = bracket < FIRST_SYMBOL_ID + self.kinds
-        pushed = stack.scatter(1, height.clamp(max=stack.size(1) - 1), bracket - FIRST_SYMBOL_ID)
+        pushed = stack.scatter(1, height.clamp(min=0, max=stack.size(1) - 1), bracket - FIRST_SYMBOL_ID)
         return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)

@@ -62,7 +62,8 @@ class Induction(LengthTask):
         """The symbols between the two occurrences."""
         lengths = keep.sum(dim=1, keepdim=True)
         first = (source == source.gather(1, lengths - 1)).long().argmax(dim=1, keepdim=True)
-        index = first + 1 + torch.arange(self.longest[1])  # [N, T]
+        width = max(self.longest[1], source.size(1) - 2)  # a typed question may be longer than any in training
+        index = first + 1 + torch.arange(width)  # [N, T]
         return self.padded(source.gather(1, index.clamp(max=source.size(1) - 1)), lengths - 2 - first)
 
 

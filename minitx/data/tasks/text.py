@@ -130,7 +130,7 @@ class Text(Task):
         if len(ids) < 2:
             if self.all_held_out:
                 raise ConfigError(f"{self.path} holds fewer than two tokens")
-            raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger than 0")
+            raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger")
         starts = np.arange(0, len(ids) - 1, self.block)
         limit = self.test_size if limit is None else limit
         if limit < len(starts):

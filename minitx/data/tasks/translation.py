@@ -102,7 +102,7 @@ class Translation(Task):
     def on_file(self, path: str) -> Self:
         """The same task on other pairs, in one file with the columns that source and target name."""
         file = Path(path)
-        if file.suffix not in parallel_files.TABLE_SUFFIXES:
+        if file.suffix.lower() not in parallel_files.TABLE_SUFFIXES:
             raise ConfigError(
                 f"--path must be one file of pairs, {', '.join(parallel_files.TABLE_SUFFIXES)}, with the columns "
                 f"{self.source} and {self.target}, got {path}"

@@ -28,13 +28,14 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
     `key` is the option under data that gave the name, for messages.
     """
     root = expanded(folder, "data.path")
-    expected = name if Path(name).suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
+    suffix = Path(name).suffix.lower()
+    expected = name if suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
     if not root.is_dir():
         raise ConfigError(f"data.path: there is no folder {folder}{where_to_find(root)}; give one with {expected}")
     file = root / name
-    if file.suffix in TABLES:
+    if suffix in TABLES:
         pairs = _table(file, source, target, key)
-    elif file.suffix == ".jsonl":
+    elif suffix == ".jsonl":
         pairs = _objects(file, source, target, key)
     else:
         files = [root / f"{name}.{language}" for language in (source, target)]
@@ -72,7 +73,7 @@ def _lines(file: Path, key: str) -> list[str]:
 
 def _table(file: Path, source: str, target: str, key: str) -> Sentences:
     """Two columns of a table."""
-    rows = csv.reader(io.StringIO(_text(file, key), newline=""), **TABLES[file.suffix])
+    rows = csv.reader(io.StringIO(_text(file, key), newline=""), **TABLES[file.suffix.lower()])
     pairs = []
     try:
         columns = [column.strip() for column in next(rows, [])]

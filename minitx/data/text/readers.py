@@ -6,6 +6,7 @@ A document is a text of its own. A chunk records whether its last document conti
 import codecs
 import hashlib
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -58,7 +59,7 @@ class Corpus:
             if taken >= max_bytes:
                 if self.size is None:
                     return
-            elif int((number + 1) * share) > int(number * share):  # and read to the end, where changes are found
+            elif math.ceil((number + 1) * share) > math.ceil(number * share):  # read on: the end finds changes
                 taken += chunk.bytes
                 yield chunk
 
@@ -119,8 +120,9 @@ def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:
-    """The text of a file in parts that end with a line where lines are short enough, and the bytes read for each."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
+    """The text of a file, without a byte order mark, in parts that end with a line where lines are short enough, and
+    the bytes read for each."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
     rest = ""
     with file.open("rb") as stream:
         while block := stream.read(CHUNK_BYTES):

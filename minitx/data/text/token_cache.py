@@ -24,7 +24,7 @@ from minitx.data.text.readers import Chunk, Corpus, pieces
 from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
 
 

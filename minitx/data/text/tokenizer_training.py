@@ -191,9 +191,9 @@ class Lookup(NamedTuple):
 
 def unit(tokenizer: Tokenizer) -> Literal["character", "byte"] | None:
     """The unit of text that is always one token; None where a token's extent depends on its context."""
-    if tokenizer.imported:
-        return None
     plain = tokenizer.to_dict()
+    if tokenizer.imported or plain["normalizer"]:  # lowercase turns some characters into two
+        return None
     pre_tokenizer, model = plain["pre_tokenizer"] or {}, plain["model"]
     if model["type"] == "WordLevel" and pre_tokenizer.get("pattern") == {"Regex": ANY_CHARACTER}:
         return "character"

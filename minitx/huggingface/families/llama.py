@@ -10,7 +10,7 @@ class Llama(Rotary):
     """LlamaForCausalLM."""
 
     model_type, model, base = "llama", "LlamaForCausalLM", "model."
-    task, length, activation = "imported_text", ("max_position_embeddings", 512), ("hidden_act", "silu")
+    task, length, activation = "imported_text", ("max_position_embeddings", 2048), ("hidden_act", "silu")
     defaults: ClassVar = {
         "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": None,
         "head_dim": None, "intermediate_size": 11008, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
@@ -33,6 +33,6 @@ class Llama(Rotary):
 class Mistral(Llama):
     """MistralForCausalLM: a token attends to the last sliding_window tokens, itself included, as in minitx."""
 
-    model_type, model = "mistral", "MistralForCausalLM"
+    model_type, model, length = "mistral", "MistralForCausalLM", ("max_position_embeddings", 131072)
     defaults = Llama.defaults | {"num_key_value_heads": 8, "intermediate_size": 14336, "sliding_window": 4096}
     required: ClassVar = {}

@@ -96,12 +96,13 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
         ConfigError: the run has kept fewer than two, or fewer than `last`.
     """
     folder = checkpoint.find(run, "last").parent
-    files = sorted(folder.glob("step_*.ckpt"))[-last:]
-    if last < 2 or len(files) < last:
+    files = sorted(folder.glob("step_*.ckpt"))
+    if not 2 <= last <= len(files):
         raise ConfigError(
             f"--last must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last} and "
             f"{len(files)}; trainer.keep_every_n_steps keeps them"
         )
+    files = files[-last:]
     contents = checkpoint.read(files[-1])
     states = [checkpoint.read(file)["state_dict"] for file in files]
     mean = {

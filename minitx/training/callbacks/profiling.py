@@ -72,6 +72,8 @@ class ProfileSteps(Callback):
         lines = [f"a batch takes {1e3 * total / self.steps:.2f} ms (mean of {self.steps})"]
         lines += [f"  {seconds / total:6.1%}  {phase}" for phase, seconds in self.phases.items()]
         table = operators.key_averages().table(
-            sort_by=f"self_{device}_time_total", row_limit=MAX_OPERATORS, max_name_column_width=40
+            sort_by=f"self_{'cuda' if device == 'cuda' else 'cpu'}_time_total",
+            row_limit=MAX_OPERATORS,
+            max_name_column_width=40,
         )
         return "\n".join([*lines, table])

@@ -21,6 +21,10 @@ def check_metric(config: StopConfig, task: Task) -> None:
     if config.metric not in metrics and (config.metric or limited):
         expected, got = f"{', '.join(metrics[:-1])} or {metrics[-1]}", config.metric or "null: a limit needs one"
         raise ConfigError(f"trainer.stop_when.metric must be {expected} for this task, got {got}")
+    most = 100 if config.metric == "bleu" else 1
+    if config.at_least is not None and config.at_least > most:
+        got = f"got {config.at_least:g}"
+        raise ConfigError(f"trainer.stop_when.at_least must be at most {most} for {config.metric}, {got}")
 
 
 class StopWhen(Callback):

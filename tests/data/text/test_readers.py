@@ -64,7 +64,11 @@ def test_divisions_into_documents(read: Callable, kind: str, expected: list[str]
     assert corpus.key != read(POEM + "five", "\n\nsix", documents=kind).key, "other files"
 
 
-@given(st.lists(TEXTS.filter(bool), min_size=1, max_size=3), st.integers(1, 20))
+def test_a_byte_order_mark_is_no_character(read: Callable) -> None:
+    assert documents(read("\ufeffone\n", "\ufefftwo\n")) == ["one\ntwo\n"]
+
+
+@given(st.lists(TEXTS.filter(lambda text: text[:1] not in ("", "\ufeff")), min_size=1, max_size=3), st.integers(1, 20))
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_chunks_change_nothing(read: Callable, contents: list[str], chunk: int) -> None:
     whole = [content.replace("\r\n", "\n").replace("\r", "\n") for content in contents]
@@ -140,8 +144,9 @@ def taken(corpus: Corpus, most: int | None) -> list[int]:
 
 
 def test_a_sample_is_spread_evenly_or_the_beginning_of_a_text_of_unknown_size() -> None:
-    assert taken(numbered(100, 1000), 200) == [*range(4, 100, 5)]
+    assert taken(numbered(100, 1000), 200) == [*range(0, 100, 5)]
     assert taken(numbered(100, None), 200) == [*range(20)]
+    assert taken(numbered(1, 10), 1) == [0], "never nothing"
     for size in (None, 1000):
         for most in (None, 1000, 5000):
             assert taken(numbered(100, size), most) == [*range(100)], "small enough to be taken whole"
