@@ -23,8 +23,8 @@ def check_metric(config: StopConfig, task: Task) -> None:
         raise ConfigError(f"trainer.stop_when.metric must be {expected} for this task, got {got}")
     most = 100 if config.metric == "bleu" else 1
     if config.at_least is not None and config.at_least > most:
-        got = f"got {config.at_least:g}"
-        raise ConfigError(f"trainer.stop_when.at_least must be at most {most} for {config.metric}, {got}")
+        expected = f"at most {most} for {config.metric}, got {config.at_least:g}"
+        raise ConfigError(f"trainer.stop_when.at_least must be {expected}")
 
 
 class StopWhen(Callback):
