@@ -11,7 +11,7 @@ from PIL import Image
 from decoded_maps import decode
 from minitx.interpret import images
 from minitx.interpret.attention_maps import AttentionMaps
-from minitx.interpret.encoded_maps import encoded
+from minitx.interpret.encoded_maps import encoded, encoded_lens
 from minitx.interpret.head_statistics import head_statistics
 from minitx.interpret.recording import KINDS
 from predictors import EVERY, H, built
@@ -53,6 +53,21 @@ def test_encoded_maps_are_those_of_each_text(architecture: str) -> None:
             for one, whole in zip(shown, [layer[example] for layer in getattr(maps, kind)] + rollout, strict=True):
                 assert np.abs(one[:, : whole.size(1), : whole.size(2)] - whole.numpy()).max() <= 1 / 255
                 assert not one[:, queries][:, :, np.logical_not(keys)].any()
+
+
+def test_the_last_tokens_alone_keep_the_statistics_of_all(maps: AttentionMaps) -> None:
+    for kind, items in encoded(maps, last=2).items():
+        (header, shown), (whole, every) = decode(items), decode(encoded(maps)[kind])
+        assert header["statistics"] == whole["statistics"]
+        assert header["keys"] == whole["keys"][-2:]
+        for one, complete in zip(shown, every, strict=True):
+            assert np.array_equal(one, complete[:, -2:, -2:])
+
+
+def test_a_lens_of_fewer_layers_ends_with_its_last() -> None:
+    shares = {"logit": np.full((2, 4), 0.25, np.float32), "decoder": np.full((2, 3), 0.25, np.float32)}
+    _, (logit, decoder) = decode(encoded_lens(["a", "b"], shares))
+    assert np.array_equal(logit, decoder)
 
 
 def test_one_image_holds_every_head_with_its_tokens(
