@@ -39,8 +39,7 @@ def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
 
 def _same_symbols(part: QuestionTask, task: QuestionTask) -> bool:
     """Whether a stage has the symbols of the task; of texts it may have a part of the characters."""
-    own, whole = part.vocabulary, task.vocabulary
-    if own.to_dict() == whole.to_dict():
+    if part.vocabulary.to_dict() == task.vocabulary.to_dict():
         return True
-    symbols = ({*each.tokens(range(each.vocab_size))} for each in (own, whole))
-    return task.takes(own) and next(symbols) <= next(symbols)
+    own, whole = ({*each.vocabulary.tokens(range(each.vocabulary.vocab_size))} for each in (part, task))
+    return task.takes(part.vocabulary) and own <= whole

@@ -147,8 +147,7 @@ def _predicts_token(layer: Map) -> Tensor:
 
 def _asked(labels: Sequence[str]) -> slice:
     """The tokens of a question without the `<bos>` and `<eos>` around it (data.add_bos, data.add_eos)."""
-    first, last = (side == [name] for side, name in (([*labels[:1]], "<bos>"), ([*labels[-1:]], "<eos>")))
-    return slice(int(first), len(labels) - last)
+    return slice(int("<bos>" in labels[:1]), len(labels) - ("<eos>" in labels[-1:]))
 
 
 def _separator(layer: Map) -> int | None:

@@ -275,11 +275,12 @@ def patched_inputs(
             "clean and corrupted must have the same number of tokens, as activations are exchanged position by "
             f"position: got {lengths[0]} and {lengths[1]}"
         )
-    parts = [[*map(len, task.divide(question))] for question in questions]
-    if parts[0] != parts[1]:
+    divided = [*map(task.divide, questions)]
+    before = [len(source) for source, _ in divided]  # the answer, in which the other tokens are given
+    if before[0] != before[1]:
         raise ConfigError(
             "clean and corrupted must have their queries at the same places: before the answer, the model reads "
-            f"{parts[0][0]} tokens of the one and {parts[1][0]} of the other"
+            f"{before[0]} tokens of the one and {before[1]} of the other"
         )
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")
@@ -287,7 +288,6 @@ def patched_inputs(
     def batches(beginning: list[int] | None) -> list[Batch]:
         """Both questions, and what their answers have in common."""
         answers = None if beginning is None else [beginning]
-        divided = [task.divide(question) for question in questions]
         return [predictor.frame([source], answers, [given]) for source, given in divided]
 
     encode = tokenizer.encode_question if task.kind == "masked" else tokenizer.encode_answer

@@ -83,7 +83,6 @@ def scaled_dot_product_attention(
     Returns:
         The output [B, H, T, K], or (output, weights [B, H, T, S]). Both are zero in a row without a key.
     """
-    mask = mask if mask is None else torch.atleast_2d(mask)  # torch's kernels take no [S]
     operands = Operands(q.size(-2), k.size(-2), v.size(-1), q.dtype, q.device, q.requires_grad)
     masking = MaskAndBias(mask, bias, causal, window)
     kernel = "explicit" if return_weights else choose_kernel(operands, masking, dropout, softcap)
@@ -156,7 +155,7 @@ def fold(
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
         zero = torch.zeros((), dtype=fused_dtype(operands), device=device)
-        mask = torch.where(mask, zero, -math.inf)
+        mask = torch.where(torch.atleast_2d(mask), zero, -math.inf)  # torch's kernels take no [S]
     return MaskAndBias(mask)
 
 

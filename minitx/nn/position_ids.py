@@ -165,7 +165,8 @@ class CoupledIds(ConsecutiveIds):
 
     def __init__(self, causal: bool, after: tuple[int, ...] = (), mirrored: bool = False) -> None:
         super().__init__(causal)
-        require(all(-1 <= token < 2**31 for token in after), f"model.position_ids.after: no ids of tokens: {[*after]}")
+        fits = all(-1 <= token < 2**31 for token in after)  # -1: a token that an imported tokenizer lacks
+        require(fits, f"model.position_ids.after must be ids of tokens, got {[*after]}")
         self.mirrored = mirrored
         self.register_buffer("after", torch.tensor([*after], dtype=torch.long), persistent=False)
         self.after: Tensor

@@ -54,8 +54,5 @@ class Questions:
             return (self.tokenizer.encode_question if masked else self.tokenizer.encode_answer)(answer)
         if not isinstance(self.task, LengthTask) or len(ids) < self.task.shortest or self.task.divide(ids)[1]:
             return None
-        try:
-            target, keep = self.task.answer(*padded([ids], self.tokenizer.special.pad, torch.device("cpu")))
-        except (IndexError, RuntimeError):  # a prompt that is no question of the task, such as ") ] )" of dyck
-            return None
+        target, keep = self.task.answer(*padded([ids], self.tokenizer.special.pad, torch.device("cpu")))
         return target[keep].tolist() or None

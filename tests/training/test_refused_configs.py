@@ -35,7 +35,10 @@ REFUSED: list[tuple[Changes, str]] = [
         {"model.position": {"name": "rope", "scaling": "ntk", "factor": 1e300}},
         r"model\.position\.factor must lie between",
     ),
-    ({"model.position_ids": {"name": "coupled", "after": [2**63]}}, r"model\.position_ids\.after: no ids"),
+    (
+        {"model.position_ids": {"name": "coupled", "after": [2**63]}},
+        r"model\.position_ids\.after must be ids of tokens, got",
+    ),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
     ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only"),
     (MASKED, r"model\.architecture: .*encoder_only"),

@@ -75,10 +75,10 @@ class Counting(LengthTask):
 
     def strata(self, source: Tensor, keep: Tensor) -> Tensor:
         """The length of the answer."""
-        return source[:, 1] - source[:, 0] + 1
+        return source.gather(1, keep.sum(dim=1, keepdim=True) - 1)[:, 0] - source[:, 0] + 1
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        lengths = source.gather(1, keep.sum(dim=1, keepdim=True) - 1) - source[:, :1] + 1
+        lengths = self.strata(source, keep)[:, None]
         width = max(self.length[1], int(lengths.max()))  # a typed question may ask for more than any in training
         return self.padded(source[:, :1] + torch.arange(width), lengths)
 
