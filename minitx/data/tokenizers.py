@@ -186,13 +186,13 @@ SYMBOLS |= dict.fromkeys(("normalizer", "post_processor", "decoder"))
 """Rules of the tokenizers of toy tasks, in the library's format."""
 
 
-def symbols(names: Sequence[str]) -> Tokenizer:
-    """The tokenizer of a toy task: symbols separated by white space."""
-    backend = tokenizers.Tokenizer(models.WordLevel(numbered_words(names), unk_token="<unk>"))
+def symbols(names: Iterable[object]) -> Tokenizer:
+    """The tokenizer of a toy task: symbols separated by white space, as `names` are printed."""
+    backend = tokenizers.Tokenizer(models.WordLevel(numbered_words(map(str, names)), unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer(backend)
 
 
-def numbered_words(words: Sequence[str]) -> dict[str, int]:
+def numbered_words(words: Iterable[str]) -> dict[str, int]:
     """Ids of words, the special tokens first."""
     return {word: index for index, word in enumerate([*SPECIAL_TOKENS, *words])}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minitx.data import prompts
 from minitx.data.splits import SHARES, SPLITS, content_hash, in_split
-from minitx.data.tasks import Copy, generator
+from minitx.data.tasks import Copy, generator, question_tasks
 from minitx.data.tasks.base import FIRST_SYMBOL_ID
 
 ROWS = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size=1, max_size=6)
@@ -54,10 +54,15 @@ def test_splits_of_similar_examples_are_independent(place: int) -> None:
     assert abs(both.double().mean().item() - share) < 5 * (share * (1 - share) / len(rows)) ** 0.5
 
 
+@pytest.mark.parametrize("at_once", [2**24, 500])
 @pytest.mark.parametrize("distinct", [False, True])
-def test_the_splits_of_a_task_cover_it_and_share_nothing(distinct: bool) -> None:
-    """Distinct examples larger than their split are the whole split, each once."""
-    task, ids = Copy(symbols=3, length=(1, 5)), range(FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + 3)
+def test_the_splits_of_a_task_cover_it_and_share_nothing(
+    monkeypatch: pytest.MonkeyPatch, distinct: bool, at_once: int
+) -> None:
+    """Distinct examples larger than their split are the whole split, each once; no part is larger than it may be."""
+    monkeypatch.setattr(question_tasks, "MAX_SAMPLED", at_once)
+    task: Any = Copy(symbols=3, length=(1, 5))
+    task.question, ids = Mock(wraps=task.question), range(FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + 3)
     every = [row for length in range(1, 6) for row in itertools.product(ids, repeat=length)]
     hashes = content_hash(*padded(every))
     for split in SPLITS:
@@ -66,6 +71,7 @@ def test_the_splits_of_a_task_cover_it_and_share_nothing(distinct: bool) -> None
         expected = {*itertools.compress(every, in_split(hashes, split).tolist())}
         assert {*found} <= expected
         assert len(found) == (len(expected) if distinct else 3000)
+    assert max(rows for (_, rows), _ in task.question.call_args_list) <= at_once / 5 + 1
 
 
 @pytest.mark.parametrize("distinct", [False, True])
@@ -83,4 +89,4 @@ def test_the_only_example_of_a_task_is_in_one_split_and_others_are_refused(size:
     assert found == [1 if distinct else size]
     assert len(refused) == 2
     for split, sentence in refused.items():
-        assert sentence.endswith(f"to hold any out for {split}; make data.symbols or data.length larger")
+        assert sentence.endswith(f"to hold any out for {split}: make data.symbols or data.length larger")

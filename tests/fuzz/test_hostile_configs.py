@@ -77,6 +77,14 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         "data: {name: reverse}\nmodel: {position_ids: {name: randomized, range: 100000000000}}",
         "model.position_ids.range must be at most",
     ),
+    "heads": (
+        "data: {name: reverse, batch_size: 1048576}\nmodel: {n_heads: 1000000, d_head: 1}",
+        "model.n_heads 1000000, would take",
+    ),
+    "held-out questions": (
+        "data: {name: reverse, validation_size: 1048576, length: [1, 1048576]}",
+        "data.validation_size 1,048,576 examples of up to 1,048,576 symbols would take",
+    ),
     "tokens": ("data: {name: reverse, length: [1, 1000000], batch_size: 1000000}", "would take"),
     "a long block": ("data: {name: text, block: 1000000}\nmodel: {architecture: decoder_only}", "data.batch_size 64"),
 }  # fmt: skip

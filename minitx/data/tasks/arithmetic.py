@@ -12,6 +12,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.data import tokenizers
 from minitx.data.examples import Pairs
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import base
@@ -154,7 +155,7 @@ class ModularAddition(Task):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        return base.numbered(self.modulus)
+        return tokenizers.symbols(range(self.modulus))
 
     @property
     def longest(self) -> tuple[int, int]:

@@ -85,7 +85,7 @@ class Task:
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """The tokenizer; may be assigned, to use that of a checkpoint. By default that of `symbols` numbers."""
-        return numbered(vars(self)["symbols"])
+        return tokenizers.symbols(range(vars(self)["symbols"]))
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -151,11 +151,6 @@ class Task:
         """Number of examples requested of a split."""
         size = self.validation_size if split == "validation" else self.test_size
         return size if limit is None else min(size, limit)
-
-
-def numbered(symbols: int) -> Tokenizer:
-    """The tokenizer of the symbols "0", "1", ..., separated by spaces."""
-    return tokenizers.symbols([str(symbol) for symbol in range(symbols)])
 
 
 def check_range(option: str, value: tuple[int, int], least: int, most: int = MAX_SIZE) -> None:

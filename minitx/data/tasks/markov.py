@@ -15,9 +15,10 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.validation import Positive, Size
+from minitx.data import tokenizers
 from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator, register
 from minitx.data.tokenizers import Tokenizer
 
 MAX_CONTEXTS = 1024  # maximum C; the stationary distribution is the solution of C linear equations
@@ -59,7 +60,7 @@ class Markov(Task):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        return numbered(self.states)
+        return tokenizers.symbols(range(self.states))
 
     @property
     def longest(self) -> tuple[int, int]:

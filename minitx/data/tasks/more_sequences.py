@@ -14,7 +14,7 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.config.validation import Size
 from minitx.data import tokenizers
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, numbered, register
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, register
 from minitx.data.tasks.question_tasks import LengthTask, SequenceTask
 from minitx.data.tokenizers import Tokenizer
 
@@ -98,7 +98,7 @@ class Parity(LengthTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        return numbered(2)
+        return tokenizers.symbols(range(2))
 
     @property
     def longest(self) -> tuple[int, int]:

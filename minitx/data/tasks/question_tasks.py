@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,6 +23,7 @@ from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_range, generator
 MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
 FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
 MAX_SHUFFLED = 2**22  # symbols that are shuffled at a time
+MAX_SAMPLED = 2**24  # symbols that are sampled at a time
 MIN_SAMPLE = 256  # questions, of which small batches rarely need a second sample
 
 
@@ -61,9 +63,7 @@ class QuestionTask(Task):
 
     def of_length(self, length: int) -> Self:
         """The same task with questions of one length only; raises ConfigError where no question is that long."""
-        if self.length_option is None:
-            raise NotImplementedError
-        changes: dict[str, Any] = {self.length_option: (length, length)}
+        changes: dict[str, Any] = {str(self.length_option): (length, length)}
         return dataclasses.replace(self, **changes)
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
@@ -99,41 +99,46 @@ class QuestionTask(Task):
         split. Where a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
         """
         found: list[tuple[Tensor, Tensor]] = []
-        seen: set[int] = set()
+        seen = np.empty(0, dtype=np.int64)
         plan = torch.empty(0, dtype=torch.long)
         left = max(size, self.held_out(split)) if distinct else sys.maxsize  # strata that may still be planned
-        stratified = self.has_lengths and self.sampling > 1
-        fruitless = 0
+        stratified, fruitless = self.has_lengths and self.sampling > 1, 0
         while size and fruitless < MAX_FRUITLESS_SAMPLES and (len(plan) or left):
             rows = int(size / SHARES[split] * 1.1) + 16
             if stratified:
                 rows = max(MIN_SAMPLE, int((size + math.isqrt(100 * size)) / SHARES[split]))
-            ids, keep = self.question(generator, rows)
-            strata = self.strata(ids, keep) if stratified else torch.zeros(rows, dtype=torch.long)
+            ids, keep, strata, planned = self._sampled(generator, rows, split, stratified)
             if not len(plan):
-                plan = strata[: min(rows if fruitless else size, left)]
+                plan = planned[: min(rows if fruitless else size, left)]
                 left -= len(plan)
-            chosen = in_split(content_hash(*self.deciding(ids, keep)), split).nonzero()[:, 0]
-            if distinct:
-                new: dict[int, int] = {}  # the first row of each hash that was not seen before
-                for row, value in zip(chosen.tolist(), content_hash(ids[chosen], keep[chosen]).tolist(), strict=True):
-                    if value not in seen:
-                        new.setdefault(value, row)
-                chosen, hashes = torch.tensor([*new.values()], dtype=torch.long), [*new]
+            chosen = torch.arange(len(ids))
+            if distinct:  # the first row of each hash that was not seen before
+                hashes = content_hash(ids, keep).numpy()
+                first = np.sort(np.unique(hashes, return_index=True)[1])
+                chosen = torch.from_numpy(first[~np.isin(hashes[first], seen)])
             match = matched(plan, strata[chosen])
             rows_found = match[match >= 0][:size]
-            seen.update(hashes[row] for row in rows_found.tolist() if distinct)
             chosen = chosen[rows_found]
+            seen = np.append(seen, hashes[chosen]) if distinct else seen
             found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
             size -= len(chosen)
             fruitless = 0 if len(chosen) else fruitless + 1
             exhausted = fruitless and fruitless % FRUITLESS_SAMPLES == 0
             plan = plan[match < 0][: 0 if exhausted else size]
         if not any(len(ids) for ids, _ in found) or (not distinct and size):
-            few = f"data: this task has too few different examples to hold any out for {split}"
-            raise ConfigError(f"{few}; make {self.enlarge} larger")
+            raise ConfigError(f"too few different examples to hold any out for {split}: make {self.enlarge} larger")
         ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
         return self._marked(self.answered(ids, keep))
+
+    def _sampled(self, generator: torch.Generator, rows: int, split: Split, stratified: bool) -> list[Tensor]:
+        """Sample questions, a part at a time: ids, keep and strata of those in a split, and the strata of all."""
+        found = []
+        for part in torch.arange(rows).split(MAX_SAMPLED // self.longest[0] + 1):
+            ids, keep = self.question(generator, len(part))
+            strata = self.strata(ids, keep) if stratified else torch.zeros_like(part)
+            chosen = in_split(content_hash(*self.deciding(ids, keep)), split).nonzero()[:, 0]
+            found.append([*(tensor.index_select(0, chosen) for tensor in (ids, keep, strata)), strata])
+        return found[0] if len(found) == 1 else [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     def _marked(self, pairs: Pairs) -> Pairs:
         """Put `<bos>` and `<eos>` around questions, as divide does."""

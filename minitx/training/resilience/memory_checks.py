@@ -1,4 +1,4 @@
-"""Size of a config's model and batch, checked before the model is built: a typo may need more memory than there is."""
+"""Sizes of a config, checked before anything is built: a typo may need more memory than there is."""
 
 import dataclasses
 import os
@@ -9,13 +9,17 @@ from minitx.checkpoints.model_weights import on_meta
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.examples import positions
+from minitx.data.splits import SPLITS
 from minitx.data.tasks import Task
+from minitx.data.tasks.question_tasks import QuestionTask
 
 GIB = 2**30
 WEIGHT_BYTES = 4
 """fp32, in which weights are initialized."""
 ACTIVATION_BYTES = 2
 """bf16 or fp16, the narrowest format of training."""
+EXAMPLE_BYTES = 9
+"""An id and whether it is kept, of each symbol of an example."""
 PARTS = {
     "embedding and head": ("vocab_size", "d_model"),
     "positions": ("position.name", "position.max_len", "position.buckets", "position.hidden", "d_model", "n_heads"),
@@ -25,9 +29,16 @@ PARTS = {
 
 
 def check_sizes(config: Config, task: Task) -> None:
-    """Refuse a resolved config whose model or batch exceeds the memory of this machine, with a ConfigError."""
-    check_memory(config.model)
-    check_batch(task, config)
+    """Refuse a resolved config whose held-out examples, model or batch exceed the memory of this machine.
+
+    Raises:
+        ConfigError: with the keys that make them so large; or an error of build_model.
+    """
+    if (available := memory_bytes()) is not None:
+        check_held_out(task, available)
+        if torch.cuda.is_available():
+            available = max(available, torch.cuda.get_device_properties(0).total_memory)
+        check_batch(task, config, check_weights(config, available), available)
 
 
 def memory_bytes() -> int | None:
@@ -38,49 +49,60 @@ def memory_bytes() -> int | None:
         return None
 
 
-def check_memory(config: ModelConfig) -> None:
-    """Refuse a model, its vocab_size given, whose weights exceed this machine's memory.
+def check_held_out(task: Task, available: int) -> None:
+    """Refuse held-out examples that cannot be sampled: their questions are collected, and their answers added."""
+    if isinstance(task, QuestionTask):
+        for split in SPLITS[1:]:
+            number, (question, answer) = task.held_out(split), task.longest
+            needed = number * (2 * question + answer) * EXAMPLE_BYTES
+            if needed > available:
+                asked = f"data.{split}_size {number:,} examples of up to {question:,} symbols"
+                raise too_large(asked, needed, available)
 
-    Raises:
-        ConfigError: with the keys that make it so large; or an error of build_model.
+
+def check_weights(config: Config, available: int) -> int:
+    """Refuse a model, its vocab_size given, that cannot be trained; returns the bytes that it takes beside a batch.
+
+    A step needs the weights, their gradients and at least one moment of the optimizer for each; the backward starts
+    without gradients. What FSDP2 shards over processes counts as nothing, but each process builds all weights first.
     """
-    available = memory_bytes()
-    if available is None:
-        return
+    model, trainer = config.model, config.trainer
+    kept = 0 if trainer.strategy == "fsdp2" else ACTIVATION_BYTES if trainer.precision == "bf16-true" else WEIGHT_BYTES
     # Position schemes may build lists with an entry per head, so they are counted once the rest is known to fit.
-    for candidate in (dataclasses.replace(config, position={"name": "none"}, window_position=None), config):
+    for candidate in (dataclasses.replace(model, position={"name": "none"}, window_position=None), model):
         counts = parameters(candidate)
-        needed = WEIGHT_BYTES * sum(counts.values())
+        needed = max(WEIGHT_BYTES, 3 * kept) * sum(counts.values())
         if needed > available:
-            values = dataclasses.asdict(config) | {f"position.{name}": value for name, value in config.position.items()}
+            values = dataclasses.asdict(model) | {f"position.{name}": value for name, value in model.position.items()}
             keys = PARTS[max(counts, key=counts.__getitem__)]
             sizes = ", ".join(f"model.{key} {values[key]}" for key in keys if values.get(key) is not None)
-            raise ConfigError(
-                f"{sizes} would make {needed / GIB:,.0f} GiB of weights, and this machine has "
-                f"{available / GIB:,.1f} GiB of memory: make one of them smaller"
-            )
+            raise too_large(f"training with {sizes}", needed, available)
+    return 2 * kept * sum(counts.values())
 
 
-def check_batch(task: Task, config: Config) -> None:
-    """Refuse a batch whose activations exceed the memory of this machine and of its GPU, with a ConfigError.
+def check_batch(task: Task, config: Config, beside: int, available: int) -> None:
+    """Refuse a batch whose activations, with the bytes beside them, exceed the memory of this machine and of its GPU.
 
     For the backward, each layer keeps at least the inputs of attention and of the feed-forward network, the queries,
     keys and values, the attended values and the network's inner values; with recomputed activations its input alone.
     """
-    available, model = memory_bytes(), config.model
-    if available is not None and torch.cuda.is_available():
-        available = max(available, torch.cuda.get_device_properties(0).total_memory)
+    model = config.model
     tokens = max(positions(model.architecture, task.longest).values())
     heads = 2 * model.n_heads + 2 * (model.n_kv_heads or model.n_heads)
     values = 2 * model.d_model + heads * (model.d_head or model.d_model // model.n_heads) + model.inner_width
     values = model.d_model if config.trainer.recompute_activations else values
     layers = min(model.n_layers, model.decoder_layers)
-    needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES
-    if available is not None and needed > available:
-        raise ConfigError(
-            f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens would take {needed / GIB:,.0f} "
-            f"GiB, and this machine has {available / GIB:,.1f} GiB of memory: make them fewer or shorter"
-        )
+    needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES + beside
+    if needed > available:
+        asked = f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens"
+        asked += f", with model.d_model {model.d_model} and model.n_heads {model.n_heads},"
+        raise too_large(asked, needed, available)
+
+
+def too_large(asked: str, needed: int, available: int) -> ConfigError:
+    """The error for numbers that need more memory than there is."""
+    machine = f"this machine has {available / GIB:,.1f} GiB of memory"
+    return ConfigError(f"{asked} would take {needed / GIB:,.0f} GiB, and {machine}: make one of these numbers smaller")
 
 
 def parameters(config: ModelConfig) -> dict[str, int]:
