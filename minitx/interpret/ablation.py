@@ -81,7 +81,7 @@ def ablate(
         together: a further group of parts to ablate at the same time.
         parts: which parts in turn: "heads", "ffn" for feed-forward networks, or names, separated by commas.
         by: what replaces a part's output: zeros, its mean over all tokens, or the output in another example of the
-            same batch, at the same index.
+            same batch, at the same index: with padding where that example is shorter.
 
     Raises:
         ConfigError: too few examples, or too long ones; a part that this model does not have.

@@ -19,7 +19,6 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret.composition import Composition, compositions
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.parts import Part, in_place_of
-from minitx.interpret.patching import Patch, part_patch
 from minitx.interpret.task_statistics import task_statistics
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly
@@ -138,16 +137,17 @@ def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:
 
 def _without_parts(model: Any, previous: Part, induction: Part, batch: Batch) -> Iterator[tuple[str, Scores]]:
     """The sums of one batch of a single forward, by the names of InductionCircuit.metrics."""
-    keys, _, head = part_patch(model, Patch(induction.site, None, induction.number - 1), "k")
+    keys, scores = (f"{induction.site.removesuffix('.z')}.{kind}" for kind in ("k", "scores"))
     removed = in_place_of([previous], "zero")
     with trace(model, keys) as own:
         yield "whole", teacher_forced(model, batch)
     with intervene(model, removed), trace(model, keys) as without:
         yield "no_previous_token", teacher_forced(model, batch)
-    for name, changes in (
-        ("no_induction", in_place_of([induction], "zero")),
-        ("no_keys", {keys: at(without[keys], heads=head)}),
-        ("only_keys", removed | {keys: at(own[keys], heads=head)}),
-    ):
-        with intervene(model, changes):
+    with intervene(model, in_place_of([induction], "zero")):
+        yield "no_induction", teacher_forced(model, batch)
+    for name, others, replaced in (("no_keys", {}, without), ("only_keys", removed, own)):
+        with intervene(model, {**others, keys: replaced[keys]}), trace(model, scores) as t:
+            model(**batch.model_inputs())
+        # Other heads may share these keys, so that the scores are those of this head alone.
+        with intervene(model, {**others, scores: at(t[scores], heads=induction.number - 1)}):
             yield name, teacher_forced(model, batch)

@@ -26,10 +26,10 @@ Replacement = Tensor | Callable[[Tensor], Tensor] | str
 
 
 class Indices(NamedTuple):
-    """Where the tokens of a stack's current call are in their texts."""
+    """Where the tokens of a stack's current call are in their texts: one row for all texts [1, T], or [B, T]."""
 
-    queries: Tensor  # [T]
-    keys: Tensor  # [S], cached ones included; with beams [B, S], each token in the text of its beams
+    queries: Tensor  # [1 or B, T]
+    keys: Tensor  # [1 or B, S], cached ones included; with beams, each token in the text of its beams
     cached: bool  # whether the call has a cache
 
 
@@ -56,8 +56,8 @@ def at(
 
     Args:
         value: as for intervene, for the whole activation.
-        positions: indices of tokens, cached ones counted, in a beam search in the text of each beam; of keys for k and
-            v; negative ones from the end of each call.
+        positions: indices of tokens in their text, cached ones counted, padding on the left not, in a beam search in
+            the text of each beam; of keys for k and v; negative ones from the end of each call.
         heads: for q, z, result, scores and weights; key-value heads for k and v.
         neurons: for ffn.hidden.
     """
@@ -111,12 +111,18 @@ def _count(calls: dict[Stack, Indices], stack: Stack, args: Any, kwargs: Any) ->
     """Record the tokens of a stack's call before its layers run."""
     given = inspect.signature(stack.forward).bind(*args, **kwargs).arguments
     cache: Cache | None = given.get("cache")
+    keep: Tensor | None = given.get("keep")
     new = given["x"].size(1)
     if isinstance(cache, BeamCache):
-        calls[stack] = Indices(torch.full((new,), cache.ids.size(2) - 1), cache.places.cpu(), True)
+        queries, keys = torch.full((1, new), cache.ids.size(2) - 1), cache.places.cpu()
+        keep = None if cache.keep is None else cache.keep[:, 0]
     else:
-        keys = torch.arange(new + (cache.length if cache is not None else 0))
-        calls[stack] = Indices(keys[-new:], keys, cache is not None)
+        keys = torch.arange(new + (cache.length if cache is not None else 0))[None]
+        queries = keys[:, -new:]
+    if keep is not None and not bool(keep[:, 0].all()):  # prompts of different lengths, padded on the left
+        first = keep.long().argmax(dim=1, keepdim=True).cpu()
+        queries, keys = queries - first, keys - first
+    calls[stack] = Indices(queries, keys, cache is not None)
 
 
 def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
@@ -139,9 +145,9 @@ def _replaced(
     queries, keys, cached = calls[site.stack]
     rows: Any = site.dim("T") if "T" in site.shape else site.dim("S")
     if name.endswith(("cross_attn.k", "cross_attn.v")):
-        tokens = torch.arange(old.size(rows))
+        tokens = torch.arange(old.size(rows))[None]
     else:
-        tokens = (queries if "T" in site.shape else keys)[..., -old.size(rows) :]  # a window may have dropped some
+        tokens = (queries if "T" in site.shape else keys)[:, -old.size(rows) :]  # a window may have dropped some
     chosen = _chosen(name, site, change, rows, tokens, cached, old)
     if chosen is not None and not chosen.any():
         return old
@@ -154,12 +160,12 @@ def _replaced(
     if not isinstance(new, Tensor):
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
     if cached and not callable(change.value) and new.dim() == old.dim() and new.size(rows) > tokens.max():
-        index = tokens.to(new.device)
-        if index.dim() == 1:
-            new = new.index_select(rows, index)
+        index = tokens.clamp(min=0).to(new.device)
+        if len(index) == 1:
+            new = new.index_select(rows, index[0])
         else:
             pairs = zip(new.expand(len(index), *new.shape[1:]), index, strict=True)
-            new = torch.stack([row[own] for row, own in pairs])
+            new = torch.stack([row.index_select(rows - 1, own) for row, own in pairs])
     try:
         new = new.to(old).expand_as(old)
     except RuntimeError:
@@ -174,14 +180,15 @@ def _chosen(name: str, site: Site, change: At, rows: int, tokens: Tensor, cached
     for wanted, dim in ((change.positions, rows), (change.parts, part)):
         if wanted is None or dim is None:
             continue
-        present = tokens if dim == rows else torch.arange(old.size(dim))
-        size = int(present.max()) + 1
-        indices = [index if index >= 0 else index + size for index in wanted]
+        present = tokens if dim == rows else torch.arange(old.size(dim))[None]
+        indices, size = torch.tensor([*wanted], dtype=torch.long), present.amax(dim=1, keepdim=True) + 1
+        indices = torch.where(indices < 0, indices + size, indices)  # [1 or B, N]
         later = dim == rows and cached  # another call may have the token
-        if not later and any(not 0 <= index < size for index in indices):
-            raise ConfigError(f"intervene: {name} has indices 0 to {size - 1} in dimension {dim}, got {[*wanted]}")
-        among = torch.isin(present, torch.tensor(indices, dtype=torch.long)).to(old.device)
-        among = among.view(*among.shape, *[1] * (old.dim() - dim - 1))
+        if not later and bool(((indices < 0) | (indices >= size)).any()):
+            most = int(size.min()) - 1
+            raise ConfigError(f"intervene: {name} has indices 0 to {most} in dimension {dim}, got {[*wanted]}")
+        among = (present[:, :, None] == indices[:, None]).any(dim=2).to(old.device)  # [1 or B, tokens or parts]
+        among = among.view(len(among), *[1] * (dim - 1), -1, *[1] * (old.dim() - dim - 1))
         chosen = among if chosen is None else chosen & among
     return chosen
 
@@ -212,7 +219,10 @@ def mean_activations(
             source = isinstance(wanted[name].stack, EncoderStack) or name.endswith(("cross_attn.k", "cross_attn.v"))
             ids, keep = (batch.src, batch.src_keep) if source else (batch.tgt, batch.tgt_keep)
             assert ids is not None
-            rows = value[ids != pad if keep is None else keep]
+            if keep is None:  # padding follows the last other token; T5 starts with its id, GPT-2 has it in texts
+                keep = (ids != pad).flip(1).cummax(dim=1).values.flip(1)
+                keep[:, 0] = True
+            rows = value[keep]
             sums[name] = sums.get(name, 0.0) + rows.double().sum(dim=0)
             counts[name] = counts.get(name, 0) + len(rows)
     return {name: (total / max(counts[name], 1)).float() for name, total in sums.items()}

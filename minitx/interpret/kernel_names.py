@@ -32,7 +32,7 @@ def kernel_name(
     A fused kernel is named with torch's backend (flash, efficient and cudnn never materialize the [T, S] matrix, math
     does) and with its mask: none, the causal flag, or a tensor.
     """
-    operands = Operands(q.size(-2), k.size(-2), q.size(-1), q.dtype, q.device, q.requires_grad)
+    operands = Operands(q.size(-2), k.size(-2), v.size(-1), q.dtype, q.device, q.requires_grad)
     limits = MaskAndBias(**masking)
     kernel = choose_kernel(operands, limits, dropout, softcap)
     if kernel != "fused":

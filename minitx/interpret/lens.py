@@ -232,7 +232,7 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     if not all(bool(values.isfinite().all()) for values in logits.values()):
         raise ConfigError("this model computes NaN or infinity: there is nothing to show")
     given = batch.labels.cpu()
-    known = (given != IGNORE) if target is not None or not isinstance(model, EncoderOnly) else given < IGNORE
+    known = (given != IGNORE) & (target is not None or predictor.task.kind == "stream")
     answers = torch.where(known, given, logits[own][-1].argmax(dim=-1))
     parts = {} if model.head.transform is not None else attribute(model, inputs, answers)
     read = batch.src if isinstance(model, EncoderOnly) else batch.tgt

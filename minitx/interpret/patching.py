@@ -291,20 +291,26 @@ def patched_inputs(
         return [predictor.frame([source], answers, [given]) for source, given in divided]
 
     encode = tokenizer.encode_question if task.kind == "masked" else tokenizer.encode_answer
-    rows = [[*map(encode, answers)]] if answers else []
+    rows = [*map(encode, answers or ())]
     if task.kind == "pairs" and not isinstance(model, EncoderOnly):  # an answer follows its question, and ends
-        first, second = rows[0] if rows else map(encode, predictor.generate([clean, corrupted]))
+        first, second = rows or map(encode, predictor.generate([clean, corrupted]))
         index, chosen = _first_difference([*first, tokenizer.special.eos], [*second, tokenizer.special.eos])
         both = [*map(without_padding, batches(first[:index]))]
         position = int((both[0].labels[0] != IGNORE).nonzero()[-1])  # of <eos>, after the beginning
         return PatchedInputs(both[0].model_inputs(), both[1].model_inputs(), position, chosen)
+    if task.kind == "stream":  # the token after both texts and what their continuations have in common
+        common = rows[0][: _first_difference(*rows)[0]] if rows else None
+        inputs, other = (batch.model_inputs() for batch in batches(common))
+        compared = rows or [_best(model, each)[-1:] for each in (inputs, other)]
+        return PatchedInputs(inputs, other, -1, _first_difference(*compared)[1])
+    read, also = ([task.kind != "masked" or token == tokenizer.special.mask for token in row] for row in questions)
+    if read != also or not any(read):
+        raise ConfigError("clean and corrupted must have <mask> at the same places: their answers are compared there")
+    for row in rows:
+        batches(row)  # raises if it is not as long as its text
     inputs, other = (batch.model_inputs() for batch in batches(None))
-    first, second = rows[0] if rows else (_best(model, each) for each in (inputs, other))
-    if task.kind == "stream":
-        index, chosen = _first_difference(*((row[:1] if rows else row[-1:]) for row in (first, second)))
-        return PatchedInputs(inputs, other, -1, chosen)
-    read = [task.kind != "masked" or token == tokenizer.special.mask for token in questions[0]]
-    first, second = ([token if own else -1 for token, own in zip(row, read, strict=False)] for row in (first, second))
+    first, second = rows or (_best(model, each) for each in (inputs, other))
+    first, second = ([token if own else -1 for token, own in zip(row, read, strict=True)] for row in (first, second))
     return PatchedInputs(inputs, other, *_first_difference(first, second))
 
 
@@ -321,5 +327,6 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> tuple[int, tu
         if pair[0] != pair[1]:
             return index, pair
     raise ConfigError(
-        "clean and corrupted have the same answer, so there is nothing to restore: change the corrupted text"
+        "clean and corrupted have the same answer, so there is nothing to restore: change the corrupted text, or give "
+        "two answers that differ where the model predicts"
     )

@@ -36,10 +36,11 @@ def _signal(stack: Stack, length: int, causal: bool) -> PositionSignal:
     attentions: list[Any] = [layer.self_attn for layer in stack.layers]
     attention = max(attentions, key=lambda part: part.window is None)  # a window may have a scheme of its own
     scheme = attention.position
-    pos = torch.arange(length)[None]
+    weight = attention.q_proj.weight
+    pos = torch.arange(length, device=weight.device)[None]
     prepared = scheme.prepare(pos, pos)
-    table = stack.position.embed(torch.zeros(1, length, attention.q_proj.in_features), pos)[0]
-    ones = torch.ones(1, attention.n_heads, length, attention.d_head)
+    table = stack.position.embed(weight.new_zeros(1, length, weight.size(1)), pos)[0]
+    ones = weight.new_ones(1, attention.n_heads, length, attention.d_head)
     rotated = scheme.rotate(ones, prepared)
     rotates = not torch.equal(rotated, ones)
     zeros = torch.zeros_like(ones)

@@ -176,6 +176,11 @@ class _ChangedAttention:
         self.module, self.inner = module, module.attention
         self.changes: dict[str, list[Change]] = defaultdict(list)
         self.handle = module.o_proj.register_forward_hook(self._project)
+        self.positions: Any = None
+        self.reader = module.register_forward_pre_hook(self._read, with_kwargs=True)
+
+    def _read(self, module: MultiHeadAttention, args: Any, kwargs: dict[str, Any]) -> None:
+        self.positions = kwargs["prepared"].positions
 
     def attach(self, kind: str, change: Change) -> Callable[[], None]:
         """Apply a further function; returns what undoes it, and restores the module after the last one."""
@@ -185,6 +190,7 @@ class _ChangedAttention:
             self.changes[kind].remove(change)
             if not any(self.changes.values()):
                 self.handle.remove()
+                self.reader.remove()
                 self.module.attention = self.inner
 
         return undo
@@ -195,6 +201,9 @@ class _ChangedAttention:
             self._apply(kind, part.transpose(1, 2)).transpose(1, 2) if self.changes[kind] else part
             for kind, part in (("q", q), ("k", k), ("v", v))
         )
+        scheme = self.module.position
+        if scheme.bias_per_layer and (self.changes["q"] or self.changes["k"]):
+            options["bias"] = scheme.bias(q, k, self.positions)  # of the changed ones
         result = self.inner(q, k, v, return_weights=return_weights, **options)
         if not self.changes["scores"] and not self.changes["weights"]:
             return result

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx import head_mask, trace
+from minitx import at, head_mask, intervene, trace
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.data.batch import IGNORE
@@ -29,12 +29,15 @@ def test_metrics_without_parts_of_the_circuit() -> None:
     assert (previous.layer, found.induction.layer) == (1, 2)
 
     def loss(without: Part | None = None, keys: Tensor | None = None) -> float:
-        """Without a head, and with other keys in the second layer, whose two heads share them."""
+        """Without a head, and with other keys for the induction head, which shares its own with the other."""
         masks = {without.site.removesuffix(".z"): [float(head != without.number) for head in (1, 2)]} if without else {}
+        z, induction = "decoder.layers.1.self_attn.z", found.induction.number - 1
         handle = layer.self_attn.k_proj.register_forward_hook(lambda _, args, out: keys)
-        with head_mask(model, masks):
-            logits = model(**batch.model_inputs())
+        with head_mask(model, masks), trace(model, z) as t:
+            model(**batch.model_inputs())
         handle.remove()
+        with head_mask(model, masks), intervene(model, {z: at(t[z], heads=induction)}):
+            logits = model(**batch.model_inputs())
         return float(F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE))
 
     with trace(model, only=["decoder.layers.0.self_attn.result", "decoder.layers.1.resid_pre"]) as t:

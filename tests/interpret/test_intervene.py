@@ -9,11 +9,12 @@ from torch import Tensor
 
 from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
+from minitx.data.batch import Batch
 from minitx.generation.beam import beam_search
 from minitx.interpret.intervene import head_mask
 from minitx.nn import cache as nn_cache
 from predictors import built
-from small_models import close, draw, every_architecture, every_decoder, keep_of, ragged_inputs, untouched
+from small_models import close, draw, every_architecture, every_decoder, every_scheme, keep_of, ragged_inputs, untouched
 
 
 def first(architecture: str) -> str:
@@ -82,6 +83,15 @@ def test_means_are_those_of_each_real_token(architecture: str) -> None:
     assert means.keys() == sums.keys()
     for name, mean in means.items():
         close(mean, sums[name] / counts[name])
+
+
+@torch.no_grad()
+def test_means_count_tokens_with_the_id_of_padding(tiny) -> None:
+    """T5's answers start with it, and GPT-2's texts have it between documents."""
+    model, pad, name = tiny("decoder_only", "rope"), 0, "decoder.layers.0.resid_pre"
+    ids = torch.tensor([[0, 5, 0, 6], [0, 7, 0, 0]])  # six real tokens
+    mean = mean_activations(model, [Batch(None, None, ids, None, ids)], pad, name)[name]
+    close(mean, model.embedding(torch.tensor([0, 5, 0, 6, 0, 7])).mean(0))
 
 
 @every_architecture
@@ -156,6 +166,37 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
             logits = model.step(texts, model.start(*(part[:1].expand(4, -1) for part in source)), real)
             logs = logits.log_softmax(dim=-1)[:, 2:-1].gather(2, found.ids[prompt][..., None])
             close(found.log_probabilities[prompt], logs.sum(dim=(1, 2)), 1e-4)
+
+
+@torch.no_grad()
+def test_prompts_in_a_batch_do_not_change_what_is_replaced() -> None:
+    """Padding on the left of shorter prompts does not count as a position."""
+    predictor, prompts = built("decoder_only"), ["3 2 6 4 2", "3 2 3", "1"]
+    stream, weights = "decoder.layers.0.resid_post", "decoder.layers.1.self_attn.weights"
+    values = 3 * torch.randn(1, 40, 16)
+    for change in (
+        {stream: at("zero", positions=0)},
+        {stream: at(values, positions=[0, 4, -1]), weights: at(lambda part: part / 3, positions=[1, 5], heads=1)},
+        {stream: values},
+    ):
+        with intervene(predictor.model, change):
+            alone = [predictor.generate(prompt) for prompt in prompts]
+            assert predictor.generate(prompts) == alone
+            beams = predictor.generate(prompts, num_beams=3)
+            assert beams == [predictor.generate(prompt, num_beams=3) for prompt in prompts]
+        assert alone != predictor.generate(prompts)
+
+
+@every_scheme
+@torch.no_grad()
+def test_replaced_queries_keys_and_values_decide_about_the_result(name: str, tiny) -> None:
+    """Also where they decide about the bias of a scheme."""
+    model, path = tiny("decoder_only", name), first("decoder_only")
+    with trace(model, f"{path}.*") as other:
+        model(draw(2, 6))
+    with intervene(model, {f"{path}.{kind}": other[f"{path}.{kind}"] for kind in "qkv"}), trace(model, "*.z") as t:
+        model(draw(2, 6))
+    close(t[f"{path}.z"], other[f"{path}.z"])
 
 
 @torch.no_grad()

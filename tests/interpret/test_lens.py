@@ -115,7 +115,7 @@ def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> No
             top = [(*predictor.tokenizer.tokens([token]), shares[-1, position, token].item()) for token in order[:4]]
             assert found.top(stack)[-1][position][:4] == top
     if predictor.task.kind == "pairs" and predictor.architecture != "encoder_only":
-        assert predictor.tokenizer.decode(found.answers[found.known][:-1].tolist()) == predictor.generate(question)
+        assert not found.known.any(), "the answers are the model's own"
     answers = found.logits[own][-1].gather(-1, found.answers[:, None])[:, 0]
     close(sum(found.attribution.values(), torch.zeros(())), answers, 1e-4)
     check_files(found, tmp_path)

@@ -1,5 +1,6 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.patching import (
     SITES,
@@ -21,7 +23,7 @@ from minitx.interpret.patching import (
     path_values,
 )
 from minitx.interpret.trace import trace
-from predictors import EVERY, KINDS_OF, built
+from predictors import EVERY, KINDS_OF, TEXT, built
 from small_models import build_tiny, close, draw, every_architecture, every_scheme
 
 ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
@@ -135,7 +137,10 @@ def test_answers_choose_what_is_compared() -> None:
     empty = patched_inputs(predictor, "3 1", "3 2", ("1", ""))
     assert (empty.clean["tgt_ids"].size(1), predictor.tokenizer.tokens(empty.answers)) == (1, ["1", "<eos>"])
     text = built("decoder_only", text=True)
-    assert text.tokenizer.tokens(patched_inputs(text, "abc", "abd", ("de", "e")).answers) == ["d", "e"]
+    for continuations, differing in ((("de", "e"), ["d", "e"]), (("ef", "eg"), ["f", "g"])):
+        inputs = patched_inputs(text, "abc", "abd", continuations)
+        assert text.tokenizer.tokens(inputs.clean["ids"][0].tolist()) == [*"abce"[: 3 + ("ef" in continuations)]]
+        assert text.tokenizer.tokens(inputs.answers) == differing
     shares = predictor.patch("3 1", "3 2", metric="probability", answers=("1", "2"))
     assert 0.0 < shares.corrupted < 1.0
 
@@ -168,6 +173,24 @@ def test_bad_input_is_one_sentence(texts: tuple[str, str], options: dict[str, An
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
         built("decoder_only").patch(*texts, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "answers", "expected"),
+    [
+        ("pairs", ("3 1 4", "3 1 5"), ("4 1 3 6", "4 1 3 5"), "must be as long as the text"),
+        ("pairs", ("3 1 4", "3 1 5"), ("4 1 3", "4 1 3"), "two answers that differ"),
+        ("masked", ("<mask>bc", "a<mask>c"), ("abc", "bbc"), "<mask> at the same places"),
+        ("masked", ("abc", "abd"), None, "<mask> at the same places"),
+    ],
+)
+def test_answers_of_an_encoder_fit_its_text(kind: str, texts: tuple[str, str], answers: Any, expected: str) -> None:
+    predictor = built("encoder_only", text=kind == "masked")
+    if kind == "masked":
+        config = dataclasses.replace(predictor.config, data=TEXT | {"name": "masked_text"})
+        predictor = Predictor(predictor.model, predictor.tokenizer, config)
+    with pytest.raises(ConfigError, match=expected):
+        predictor.patch(*texts, answers=answers)
 
 
 def test_a_model_of_attention_alone_has_no_networks_to_patch() -> None:
