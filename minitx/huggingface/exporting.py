@@ -80,7 +80,8 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         question = [] if given else [*read, *separator]
         write_tokenizer(tokenizer, part, question, architecture, max_length)
         if to == "hf" and architecture != "encoder_only":
-            max_new_tokens = STREAM_TOKENS if task.kind == "stream" else task.longest[1] + 1
+            half = max(max_length // 2, 1)  # of its positions: the exported model does not move its context
+            max_new_tokens = min(STREAM_TOKENS, half) if task.kind == "stream" else task.longest[1] + 1
             write_json(part / "generation_config.json", generation_settings(tokenizer, architecture, max_new_tokens))
         (part / "README.md").write_text(card, encoding="utf-8")
     return name

@@ -64,7 +64,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
     """The tensors of model.safetensors, or of the files in its index, in fp32; names get the prefix if all lack it."""
-    index = read_json(folder, "model.safetensors.index.json")
+    whole = (folder / "model.safetensors").is_file()  # transformers too prefers it to shards
+    index = {} if whole else read_json(folder, "model.safetensors.index.json")
     weights: dict[str, Tensor] = {}
     for name in sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]:
         if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():

@@ -33,11 +33,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         """A setting of generation, which may be in config.json instead."""
         return generation.get(name) if generation.get(name) is not None else config.get(name)
 
-    prefix, suffix = (  # a setting that is missing or null leaves its side to the template
-        part if (wanted := settings.get(f"add_{name}_token")) is None
-        else (token(name),) if wanted and token(name) != NONE else ()
-        for name, part in zip(("bos", "eos"), _template(bare), strict=True)
-    )  # fmt: skip
+    prefix, suffix = _template(bare)
     ends = setting("eos_token_id")
     ends = [token("eos")] if ends is None else ends if isinstance(ends, list) else [ends]
     ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
@@ -54,7 +50,9 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     required = {"encoder_only": "mask", "encoder_decoder": "eos"}.get(architecture)
     if required and ids[required] == NONE:
         raise ConfigError(f"{folder} has no {required}_token, which {architecture} requires")
-    last = setting("forced_eos_token_id")
+    own = generation or config  # transformers reads config.json only if the other file is missing
+    last = own.get("forced_eos_token_id")
+    never = [*(own.get("bad_words_ids") or []), *([token] for token in own.get("suppress_tokens") or [])]
     return Tokenizer(
         bare.backend,
         SpecialTokens(
@@ -62,16 +60,19 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             prefix,
             suffix,
             other_ends=tuple(ends[1:]),
-            forced_first=setting("forced_bos_token_id"),
+            forced_first=own.get("forced_bos_token_id"),
             forced_last=last[0] if isinstance(last, list) else last,
-            never=tuple(words[0] for words in generation.get("bad_words_ids") or [] if len(words) == 1),
+            never=tuple(words[0] for words in never if len(words) == 1),
         ),
     )
 
 
 def _template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids that the library's own post-processor puts before and after a text."""
-    plain, whole = (tokenizer.backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+    encode, added = tokenizer.backend.encode, tokenizer.backend.get_added_tokens_decoder().values()
+    words = ["a", *{*tokenizer.backend.get_vocab()}.difference(token.content for token in added)]
+    known = next((word for word in words if encode(word, add_special_tokens=False).ids), "")
+    plain, whole = (encode(known, add_special_tokens=special).ids for special in (False, True))
     offsets = range(len(whole) - len(plain) + 1)
     start = next((offset for offset in offsets if whole[offset : offset + len(plain)] == plain), 0)
     return tuple(whole[:start]), tuple(whole[start + len(plain) :])
@@ -95,7 +96,8 @@ def write_tokenizer(
         tokens = zip(ids, tokenizer.tokens(ids), strict=True)
         backend["added_tokens"] = [{"id": index, "content": token, **options} for index, token in tokens]
         backend["post_processor"] = _question_template(tokenizer, question) if len(question) > 1 else None
-    names = {f"{name}_token": tokenizer.tokens([index])[0] for name, index in special.items() if index != NONE}
+    spelled = {name: tokenizer.backend.id_to_token(index) for name, index in special.items() if index != NONE}
+    names = {f"{name}_token": token for name, token in spelled.items() if token is not None}
     write_json(folder / "tokenizer.json", backend)
     write_json(folder / "tokenizer_config.json", {
         **names, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length,

@@ -214,6 +214,8 @@ def write_folder(folder: Path, files: dict[str, Any] | None = None) -> None:
     """A model folder of Hugging Face with these files, as trees or bytes, beside or instead of the usual ones."""
     folder.mkdir(parents=True)
     usual = {"config.json": GPT2, "tokenizer.json": tokenizer(), "model.safetensors": save(gpt2_weights())}
+    if "model.safetensors.index.json" in (files or {}):  # which is not read beside whole weights
+        del usual["model.safetensors"]
     for name, content in {**usual, **(files or {})}.items():
         (folder / name).write_bytes(
             content if isinstance(content, bytes) else json.dumps(content, default=str).encode()

@@ -163,6 +163,20 @@ def test_weights_in_several_files_with_progress(
     done = re.findall(r"(.+): (\S+) of \2, 00:00 left\n", capsys.readouterr().err)
     assert [*dict(done)] == [*(f"reading {file.name}" for file in files), "converting", "writing ours.ckpt"]
     check_logits(hf.model, imported(tmp_path))
+    with torch.no_grad():
+        hf.model.transformer.wte.weight.mul_(-1)
+    hf.model.save_pretrained(tmp_path)  # beside the old shards or their index alone
+    check_logits(hf.model, imported(tmp_path))
+
+
+def test_an_older_name_of_rotary_settings_has_precedence(tmp_path: Path) -> None:
+    """As in transformers: model cards advise to add it for long texts."""
+    for name in ("llama", "gemma3_text"):
+        saved(name, tmp_path)
+        settings = json.loads((tmp_path / "config.json").read_text())
+        scaling = {"rope_type": "linear", "factor": 4.0}
+        (tmp_path / "config.json").write_text(json.dumps(settings | {"rope_scaling": scaling}))
+        check_logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path), imported(tmp_path))
 
 
 def test_names_and_precision_of_old_files(tmp_path: Path) -> None:
@@ -205,6 +219,7 @@ REFUSED_CONFIGS = [
     ("gpt2", {"model_type": "mamba"}, "model_type mamba is not supported"),
     *((name, {key: "another"}, f"{key} another is not supported")
       for name in FAMILIES for key in [*FAMILIES[name].required, FAMILIES[name].activation[0]]),
+    ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn is not supported"),
     ("gpt2", {"n_layer": 3}, "the weights have no transformer.h.2."),
     ("gpt2", {"n_layer": 1}, "the weights have transformer.h.1."),
     ("gpt2", {"n_inner": 57}, "expected [57, 32]"),
@@ -255,6 +270,8 @@ def test_what_cannot_be_imported_is_named(
     save(name, tmp_path)
     path = tmp_path / file
     (tmp_path.parent / "other.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    if file == "model.safetensors.index.json":  # which is not read beside whole weights
+        (tmp_path / "model.safetensors").unlink()
     if change is None:
         path.unlink()
     elif isinstance(change, bytes):

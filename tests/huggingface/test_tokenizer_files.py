@@ -5,12 +5,14 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import tokenizers as library
 import torch
+from tokenizers import models, processors
 
 from huggingface.hf_models import CASES
 from minitx.data.tasks.text import mask_tokens
 from minitx.data.tokenizers import SpecialIds, Tokenizer
-from minitx.huggingface.hub_files import write_json
+from minitx.huggingface.hub_files import read_json, write_json
 from minitx.huggingface.tokenizer_files import generation_settings, read_tokenizer, write_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -75,3 +77,30 @@ def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> Non
     older = dict.fromkeys(("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"), 7)  # in config.json
     tokenizer = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older})
     assert generation_settings(tokenizer, "encoder_decoder", 7) == settings | {"decoder_start_token_id": 0}
+    write_json(tmp_path / "generation_config.json", {"eos_token_id": 1, "suppress_tokens": [7]})
+    special = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older}).special_tokens
+    assert (special.forced_first, special.forced_last, special.never) == (None, None, (7,))
+
+
+def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> None:
+    """And is all that decides about the tokens around a text, as in transformers 5."""
+    backend = library.Tokenizer(models.BPE(vocab={"<s>": 0, "A": 1, "C": 2}, merges=[]))
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    for flag in (None, True, False):
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+        tokenizer.save_pretrained(tmp_path)
+        settings = read_json(tmp_path, "tokenizer_config.json") | {"add_bos_token": flag, "add_eos_token": flag}
+        write_json(tmp_path / "tokenizer_config.json", settings)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        ours = read_tokenizer(tmp_path, "decoder_only", {})
+        assert ours.encode_question("AC") == theirs("AC")["input_ids"] == [0, 1, 2], flag
+
+
+def test_padding_without_a_token_is_exported_without_a_name(tmp_path: Path) -> None:
+    """A table may have more rows than there are tokens."""
+    CASES["gpt2"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path, "decoder_only", {"pad_token_id": 5000})
+    (tmp_path / "exported").mkdir()
+    write_tokenizer(ours, tmp_path / "exported", [], "decoder_only", 64)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported").pad_token is None

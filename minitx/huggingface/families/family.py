@@ -64,6 +64,7 @@ class Family:
     defaults: ClassVar[Mapping[str, Any]]  # settings that are in NAMES, and their values if a config.json omits them
     fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, where not the default
     position: ClassVar[str]  # position scheme
+    divisible: ClassVar[bool] = True  # whether transformers requires a d_model divisible by n_heads
     handled: ClassVar[frozenset[str]] = frozenset()  # keys of ModelConfig that the _extra methods convert
     required: ClassVar[Mapping[str, Any]] = {}  # Hugging Face settings with the one supported value, their default
     activation: ClassVar[tuple[str, str]]  # Hugging Face name of the activation, and its default
@@ -111,6 +112,8 @@ class Family:
         lacking = [name for name, value in expected.items() if getattr(config, name) != value]
         if config.activation not in self.activations.values():
             lacking.append("activation")
+        if config.d_model % config.n_heads and self.divisible and "d_head" not in lacking:
+            lacking.append("d_head")
         if config.d_ff == 0:
             lacking.append("d_ff")
         if isinstance(config.window, tuple) and "window" not in {*lacking, *self.handled}:  # one for all layers

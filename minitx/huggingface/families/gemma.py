@@ -88,7 +88,7 @@ class Gemma3(Gemma2):
     query = "q_norm.weight"
 
     def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
-        return self._rope((hf.get("rope_parameters") or {}).get(FULL) or hf.get("rope_scaling") or {}, hf)
+        return self._rope(((hf.get("rope_parameters") or {}).get(FULL) or {}) | (hf.get("rope_scaling") or {}), hf)
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         local = (hf.get("rope_parameters") or {}).get(SLIDING) or {}

@@ -33,6 +33,7 @@ class Llama(Rotary):
 class Mistral(Llama):
     """MistralForCausalLM: a token attends to the last sliding_window tokens, itself included, as in minitx."""
 
+    divisible = False
     model_type, model, length = "mistral", "MistralForCausalLM", ("max_position_embeddings", 131072)
     defaults = Llama.defaults | {"num_key_value_heads": 8, "intermediate_size": 14336, "sliding_window": 4096}
     required: ClassVar = {}

@@ -16,6 +16,7 @@ QK_NORMS = in_layers(
 class Qwen2(Llama):
     """Qwen2ForCausalLM."""
 
+    divisible = False
     model_type, model, length = "qwen2", "Qwen2ForCausalLM", ("max_position_embeddings", 32768)
     defaults = Llama.defaults | {"num_key_value_heads": 32, "intermediate_size": 22016}
     fixed = Llama.fixed | {"qkv_bias": True}

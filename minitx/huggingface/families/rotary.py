@@ -34,8 +34,8 @@ class Rotary(Family):
     ignored = r".*rotary_emb\.inv_freq"
 
     def _position(self, hf: Mapping[str, Any]) -> dict[str, Any]:
-        # Versions of transformers differ in where they store these options.
-        return self._rope({**(hf.get("rope_scaling") or {}), **(hf.get("rope_parameters") or {})}, hf)
+        # Versions of transformers differ in where they store these options; the older name comes first.
+        return self._rope(hf.get("rope_scaling") or hf.get("rope_parameters") or {}, hf)
 
     def _rope(self, options: Mapping[str, Any], hf: Mapping[str, Any]) -> dict[str, Any]:
         """model.position of rope_parameters; hf may have base and fraction instead."""

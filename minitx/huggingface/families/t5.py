@@ -38,7 +38,7 @@ class T5(Family):
         "layer_norm_epsilon": 1e-6, "dropout_rate": 0.1,
     }  # fmt: skip
     fixed: ClassVar = {"architecture": "encoder_decoder", "norm": "rmsnorm", "bias": False, "qkv_bias": False}
-    position = "t5"
+    position, divisible = "t5", False
     handled = frozenset({"tie_embeddings", "scale_embeddings"})
     activations: ClassVar = {**Family.activations, "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
     modules: ClassVar = {
