@@ -42,4 +42,4 @@ def _same_symbols(part: QuestionTask, task: QuestionTask) -> bool:
     if part.vocabulary.to_dict() == task.vocabulary.to_dict():
         return True
     own, whole = ({*each.vocabulary.tokens(range(each.vocabulary.vocab_size))} for each in (part, task))
-    return task.takes(part.vocabulary) and own <= whole
+    return task.adopted(part.vocabulary) is not None and own <= whole

@@ -63,8 +63,8 @@ def resolve(
         config = start.completed(dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data")))
     task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
     config = dataclasses.replace(config, data=section_of(config.data["name"], task), model=model)
-    if start is not None and task.takes(start.tokenizer):
-        task.vocabulary = start.tokenizer
+    if start is not None and (adopted := task.adopted(start.tokenizer)) is not None:
+        task.vocabulary = adopted
     if start is not None and start.resumes:
         task.sampling = start.contents.get("sampling", 1)
     _check_framing(config, task)

@@ -1,5 +1,6 @@
 """Imported tokenizers: the ids and texts of AutoTokenizer from the same folder, and back."""
 
+import json
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from tokenizers import models, processors
 
 from huggingface.hf_models import CASES
 from minitx.data.tasks.text import mask_tokens
+from minitx.data.text.token_cache import _encoded_texts
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 from minitx.huggingface.tokenizer_files import generation_settings, read_tokenizer, write_tokenizer
@@ -95,6 +97,18 @@ def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> Non
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
         ours = read_tokenizer(tmp_path, "decoder_only", {})
         assert ours.encode_question("AC") == theirs("AC")["input_ids"] == [0, 1, 2], flag
+
+
+def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
+    """SentencePiece puts a space before each piece of a text that is cut."""
+    CASES["t5"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
+    ours, text = read_tokenizer(tmp_path, "decoder_only", {}), "to be\n" * 1500
+    backend = ours.to_dict()["backend"] | {
+        "pre_tokenizer": None,
+        "normalizer": {"type": "Prepend", "prepend": "\u2581"},
+    }
+    ours = Tokenizer(library.Tokenizer.from_str(json.dumps(backend)), ours.special_tokens)
+    assert _encoded_texts([text], ours)[0].tolist() == ours.encode(text)
 
 
 def test_padding_without_a_token_is_exported_without_a_name(tmp_path: Path) -> None:

@@ -122,9 +122,9 @@ class Task:
         """The minimum loss of any model, in nats per token, where it is known."""
         return None
 
-    def takes(self, tokenizer: Tokenizer) -> bool:
-        """Whether a tokenizer may be assigned to `vocabulary` before any example is sampled: text only, not symbols."""
-        return False
+    def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
+        """What to assign to `vocabulary` for a checkpoint's tokenizer before examples are sampled; None for symbols."""
+        return None
 
     def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
         """The ids of a question that are read first, and those that are given inside the answer, IGNORE where the model
@@ -140,7 +140,7 @@ class Task:
         raise NotImplementedError
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The fixed examples of a held-out split; with a limit the first, or evenly spread, `limit` of them."""
+        """The fixed examples of a held-out split; with a limit at most so many, spread over all or others of it."""
         raise NotImplementedError
 
     def sentences(self, split: Split, limit: int | None = None) -> list[tuple[str, str]]:

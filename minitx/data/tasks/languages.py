@@ -87,9 +87,9 @@ class LanguageTask(QuestionTask):
         """The characters of all possible texts."""
         return CharTokenizer().train([self.texts])
 
-    def takes(self, tokenizer: Tokenizer) -> bool:
+    def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
         """Only a tokenizer for characters: lengths are computed in characters."""
-        return unit(tokenizer) == "character"
+        return tokenizer if unit(tokenizer) == "character" else None
 
     @cached_property
     def pieces(self) -> Pieces:

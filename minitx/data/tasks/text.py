@@ -91,8 +91,8 @@ class Text(Task):
         """Trained on the whole text, so that no held-out character is unknown."""
         return token_cache.train_tokenizer(self._corpus, self.tokenizer)
 
-    def takes(self, tokenizer: Tokenizer) -> bool:
-        return True
+    def adopted(self, tokenizer: Tokenizer) -> Tokenizer:
+        return tokenizer
 
     @cached_property
     def _parts(self) -> dict[Split, np.ndarray]:

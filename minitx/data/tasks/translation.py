@@ -96,8 +96,8 @@ class Translation(Task):
         trained = build(TOKENIZERS, self.tokenizer, "data.tokenizer").train(self._training_texts())
         return lowercased(trained) if self.lowercase else trained
 
-    def takes(self, tokenizer: Tokenizer) -> bool:
-        return True
+    def adopted(self, tokenizer: Tokenizer) -> Tokenizer:
+        return lowercased(tokenizer) if self.lowercase else tokenizer
 
     def on_file(self, path: str) -> Self:
         """The same task on other pairs, in one file with the columns that source and target name."""

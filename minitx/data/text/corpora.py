@@ -4,14 +4,18 @@ Text files are read by readers.py; tables (JSON, CSV, Parquet) on disk or on the
 corpus, register a function that returns its files; its name is then a data.path.
 """
 
+import csv
+import dataclasses
 import hashlib
+import io
 import json
 import re
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +112,32 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
 
     def chunks(file: Path) -> Iterator[Chunk]:
         with _readable(partial(_fault, file, kind)):
-            with file.open("rb") as stream:
-                if "sep" in options and len(stream.readline(MAX_HEADER_BYTES + 1)) > MAX_HEADER_BYTES:
-                    expected = f"the names of its columns in at most {MAX_HEADER_BYTES:,} bytes"
-                    raise ConfigError(f"data.path: the first line of {file} must be {expected}, got a longer one")
+            if "sep" in options:
+                _check_header(file, options["sep"])
+            if kind == "parquet" and not import_module("pyarrow.parquet").read_metadata(file).num_rows:
+                return  # `datasets` refuses a batch of no rows
             data = {"train": [str(file)]}
             table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
             yield from _rows(table, str(file), column, by_row)
 
-    return local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
+    corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
+    return dataclasses.replace(corpus, size=None)  # of the column, which is not that of the files
+
+
+def _check_header(file: Path, separator: str) -> None:
+    """Refuse a header that takes long to parse, or has a name less than there are columns, which pandas would shift."""
+    with file.open("rb") as stream:
+        if len(stream.readline(MAX_HEADER_BYTES + 1)) > MAX_HEADER_BYTES:
+            expected = f"the names of its columns in at most {MAX_HEADER_BYTES:,} bytes"
+            raise ConfigError(f"data.path: the first line of {file} must be {expected}, got a longer one")
+        stream.seek(0)
+        start = stream.read(CHUNK_BYTES).decode("utf-8", "ignore")
+    with suppress(csv.Error):  # a cell of more than 128 KiB
+        rows = (row for row in csv.reader(io.StringIO(start, newline=""), delimiter=separator) if row)
+        names, first = len(next(rows, [])), len(next(rows, []))
+        if first > names:
+            expected = f"a name for each of its {first} columns (or double quotes around cells with {separator!r})"
+            raise ConfigError(f"data.path: the first line of {file} must be {expected}, got {names}")
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:

@@ -118,7 +118,8 @@ def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarr
 
 def _encoded_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The concatenated ids of texts, and the number of ids of each text."""
-    cut = [[*pieces(text)] for text in texts]
+    # An imported tokenizer may add a space before each piece (SentencePiece).
+    cut = [[text] if tokenizer.imported else [*pieces(text)] for text in texts]
     encoded = iter(tokenizer.encode_batch([*chain.from_iterable(cut)]))
     ids = [[*chain.from_iterable(islice(encoded, len(parts)))] for parts in cut]
     counts = np.array([*map(len, ids)], dtype=np.int64)

@@ -202,10 +202,13 @@ def unit(tokenizer: Tokenizer) -> Literal["character", "byte"] | None:
 
 
 def lowercased(tokenizer: Tokenizer) -> Tokenizer:
-    """The same vocabulary with a normalizer that lowercases text."""
+    """The same vocabulary with a normalizer that lowercases text, before those that it has."""
+    rules = [tokenizer.backend.normalizer] if tokenizer.backend.normalizer else []
+    if rules and rules[0].normalize_str("A") == "a":
+        return tokenizer
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    backend.normalizer = normalizers.Lowercase()
-    return Tokenizer(backend)
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rules]) if rules else normalizers.Lowercase()
+    return Tokenizer(backend, tokenizer.special_tokens if tokenizer.imported else None)
 
 
 def lookup(tokenizer: Tokenizer) -> Lookup | None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import Translation, generator
 from minitx.data.text import parallel_files as parallel
+from minitx.evaluation.report import on_file
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.resolve import resolve
@@ -194,6 +196,22 @@ def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Pat
     resolve(config(folder, "encoder_decoder", position=fits))
     with pytest.raises(ValueError, match=rf"model\.position\.max_len must allow at least {needed}"):
         resolve(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
+
+
+def test_other_pairs_may_be_too_long_for_a_table_of_positions(folder: Path, tmp_path: Path) -> None:
+    run = resolve(config(folder, "encoder_decoder", position={"name": "learned", "max_len": 120}))
+    (tmp_path / "long.tsv").write_text("de\ten\n" + "acht " * 150 + "\teight\n")
+    with pytest.raises(ConfigError, match="more than the model has positions: the table of learned positions ends at"):
+        on_file(Predictor(run.model, run.task.vocabulary, run.config), str(tmp_path / "long.tsv"))
+
+
+def test_a_tokenizer_of_another_run_lowercases_if_the_task_does(folder: Path) -> None:
+    write_split(folder, "train", [("Drei ACHT", "Three EIGHT")] * 4)
+    cased = make(folder)
+    task = make(folder, lowercase=True)
+    task.vocabulary = task.adopted(cased.vocabulary)
+    assert {*texts(task, task.batch(generator(1), 4))} == {("drei acht", "three eight")}
+    assert task.adopted(task.vocabulary) is task.vocabulary, "resumed"
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])

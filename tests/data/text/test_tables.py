@@ -119,6 +119,7 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.json", b"\n \n", r"x\.json cannot be read as json"),
         ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
         ("x.csv", b"", r"x\.csv is empty"),
+        ("x.csv", b"number,text,\n1,one,two,\n", r"x\.csv must be a name for each of its 4 columns .*, got 3"),
         ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
         ("x.csv", b"text" + b"," * 10**6 + b"\n1\n", r"x\.csv must be the names of its columns in at most"),
         ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
@@ -127,6 +128,19 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
 def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
     (tmp_path / name).write_bytes(content)
     refused(str(tmp_path / name), rf"data\.path: .*{sentence}")
+
+
+def test_a_table_without_rows_holds_no_text(tmp_path: Path) -> None:
+    empty = datasets.Dataset.from_dict({"text": []}, features=datasets.Features({"text": datasets.Value("string")}))
+    empty.to_parquet(tmp_path / "x.parquet")
+    assert documents(corpora.load(str(tmp_path / "x.parquet"))) == []
+
+
+def test_a_sample_of_a_table_counts_its_column_alone(tmp_path: Path) -> None:
+    rows = [{"other": "x" * 1000, "text": f"{number:04}"} for number in range(3000)]
+    (tmp_path / "x.jsonl").write_bytes(FORMATS[".jsonl"](rows))
+    read = corpora.load(str(tmp_path / "x.jsonl")).read("", max_bytes=4 * 3000)
+    assert [text for chunk in read for text in chunk.texts] == [row["text"] for row in rows]
 
 
 @pytest.mark.slow
