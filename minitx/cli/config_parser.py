@@ -55,7 +55,11 @@ class Parser(argparse.ArgumentParser):
         if not self.configured or "--config" in self._option_string_actions:
             return
         self.usage = f"{self.prog} [--config FILE] [--section.key VALUE] ..."
-        self.add_argument("--config", metavar="FILE", help="a YAML file; several may be given, later ones win")
+        self.add_argument(
+            "--config",
+            metavar="FILE",
+            help="a YAML file; of several, and of keys before and after them, later ones win",
+        )
         groups: dict[str, Any] = {}
         for key, field, text in documented_keys():
             if dataclasses.is_dataclass(field.annotation):

@@ -38,7 +38,7 @@ class Command(NamedTuple):
         parser = Parser(self.configured, prog=f"minitx {name}", description=self.run.__doc__)
         self.arguments(parser)
         if self.configured:
-            text = "print the config with all its defaults, and stop"
+            text = "print the config with its defaults, except those of tasks and positions (minitx list), and stop"
             parser.add_argument("--print_config", action="store_true", help=text)
         text = "a Python file of your own, which registers tasks, position schemes or corpora; once for each file"
         parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE", help=text)

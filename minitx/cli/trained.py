@@ -178,14 +178,18 @@ def _add_text(parser: Parser, default: str) -> None:
 def attend_arguments(parser: Parser) -> None:
     _add_text(parser, "attention.png")
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
-    parser.add_argument("--step", type=int, help="with --logdir: the step of the maps; default 0")
+    parser.add_argument(
+        "--step", type=int, help="with --logdir: the step of the maps; default: 0, or the next of this text"
+    )
 
 
 def attend(parsed: Namespace) -> None:
     """Save the attention maps of a text, as a page or an image."""
     out: Path = parsed.out
+    name = parsed.text[:60]  # part of a tag
     if parsed.logdir:
         writable_folder(parsed.logdir)
+        step = _next_step(parsed.logdir, name, parsed.step)
     elif parsed.step is not None:
         raise ConfigError("--step needs --logdir DIR")
 
@@ -206,16 +210,27 @@ def attend(parsed: Namespace) -> None:
         from minitx.tensorboard.writer import add_attention, add_maps
 
         writer = EventFile(parsed.logdir)
-        name = parsed.text[:60]  # part of a tag
         for kind, items in encoded(maps).items():
-            add_maps(writer, f"{kind}/{name}", items, parsed.step or 0)
-        add_attention(writer, pictures(maps), name, parsed.step or 0)
+            add_maps(writer, f"{kind}/{name}", items, step)
+        add_attention(writer, pictures(maps), name, step)
         try:
             writer.close()
         except OSError:
             writer.path.unlink(missing_ok=True)
             raise
         print(f"tensorboard --logdir {parsed.logdir}")
+
+
+def _next_step(folder: str, name: str, wanted: int | None) -> int:
+    """The step of further maps of a text; TensorBoard drops earlier steps, and shows the same step as it was."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    events = (event for file in Path(folder).glob("*tfevents*") for event in EventFileLoader(str(file)).Load())
+    tags = ((event.step, value.tag) for event in events for value in event.summary.value)
+    later = max((step + 1 for step, tag in tags if tag.endswith(f"/{name}")), default=0)
+    if wanted is not None and wanted < later:
+        raise ConfigError(f"--step must be at least {later}, after the maps of {name!r} in {folder}, got {wanted}")
+    return later if wanted is None else wanted
 
 
 def ablate_arguments(parser: Parser) -> None:

@@ -30,7 +30,8 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
     grid = figure.subplots(down, across, squeeze=False)
     for line, metric in zip(grid if down == len(metrics) else grid.T, metrics, strict=True):
         scale, digits = (1, 2) if metric == "loss" else (100, 1)
-        largest = max(1e-9, *(scale * ablation.damage(row, metric) for row in single))
+        largest = max(scale * ablation.damage(row, metric) for row in single)
+        largest = largest if largest > 0 else 1.0
         for axes, (kind, rows) in zip(line, kinds.items(), strict=True):
             damage = np.full(
                 (max(row.parts[0].layer for row in rows), max(row.parts[0].number for row in rows)), np.nan

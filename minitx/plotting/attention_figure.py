@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from minitx.interpret import images
 from minitx.interpret.recording import Map
-from minitx.plotting.style import QUIET, new_figure, printable, save, styled
+from minitx.plotting.style import QUIET, STYLE, new_figure, printable, save, styled
 
 if TYPE_CHECKING:
     from minitx.interpret.attention_maps import AttentionMaps
@@ -99,7 +99,11 @@ class _Block:
         """One head [T, S] with its left upper corner at x, y, its number and its keys above."""
         height, width = (size * self.cell for size in weights.shape)
         extent = (x, x + width, y + height, y)
-        axes.imshow(np.nan_to_num(weights), cmap=COLOURS, norm=SCALE, extent=extent, aspect="auto")
+        every = math.ceil(1 / (self.cell * STYLE["figure.dpi"]))  # weights in a pixel: it has the strongest of them
+        shown = np.nan_to_num(weights)
+        for axis, size in enumerate(weights.shape):
+            shown = np.maximum.reduceat(shown, range(0, size, every), axis)
+        axes.imshow(shown, cmap=COLOURS, norm=SCALE, extent=extent, aspect="auto")
         axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=QUIET, linewidth=0.4))
         self._tokens(axes, self.columns, x, y - 0.03, ha="center", va="bottom", rotation=90)
         axes.text(x, y - self.corner[1] + LINE / 2, title, fontsize=FONT, color=QUIET, va="center")

@@ -41,7 +41,7 @@ def accuracy_by_length(
     figure = new_figure(6.8, max(3.4, 1.0 + 0.18 * in_legend))
     axes = figure.add_subplot()
     lengths = [length for curve in curves for length in curve.lengths]
-    if trained is not None:
+    if trained is not None and trained[0] <= max(lengths) and min(lengths) <= trained[1]:
         axes.axvspan(trained[0] - 0.5, trained[1] + 0.5, color=SHADE, linewidth=0, zorder=0)
         middle = (max(trained[0], min(lengths)) + min(trained[1], max(lengths))) / 2
         axes.text(middle, 104.5, "lengths in training", ha="center", va="bottom", color=QUIET)

@@ -64,7 +64,7 @@ def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
     figure = new_figure(max(MIN_WIDTH, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * rows + 0.4, title=title)
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        axes.set_title(panel.title)
+        axes.set_title(panel.title if len(panel.title) < 36 else panel.title.replace("/", "/\n"))
         axes.set_xlabel(panel.across)
         if isinstance(panel, Heat):
             _heat(figure, axes, panel)

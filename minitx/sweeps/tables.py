@@ -33,11 +33,12 @@ class Line(NamedTuple):
 
 def lines(rows: Sequence[Row], lengths: range | None = None) -> list[Line]:
     """Collect the rows of each setting, in the order in which settings first appear."""
-    groups: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+    groups: dict[tuple[tuple[str, str], ...], dict[int, Row]] = {}  # by seed: a search may try settings again
     for row in rows:
-        groups.setdefault(tuple(row["settings"].items()), []).append(row)
+        groups.setdefault(tuple(row["settings"].items()), {})[row["seed"]] = row
     table = []
-    for settings, group in groups.items():
+    for settings, by_seed in groups.items():
+        group = [*by_seed.values()]
         figures = _shared([row["figures"] | {name: row[name] for name in COSTS} for row in group])
         parts = {n: [row["by_length"][str(n)] for row in group if str(n) in row["by_length"]] for n in lengths or ()}
         table.append(Line(dict(settings), len(group), figures, {n: _shared(part) for n, part in parts.items() if part}))

@@ -45,7 +45,7 @@ class _ReportValidations(Callback):
         self.trial = trial
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        step = trainer.global_step + len(self.trial.rows) * trainer.max_steps
+        step = trainer.global_step + len(self.trial.rows) * module.config.trainer.max_steps
         self.trial.report(step, module.selection)
 
 

@@ -57,11 +57,11 @@ class TransformerModule(pl.LightningModule):
         self.model, self.task, self.config = model, task, config
         self.loss: Tensor | None = None  # mean of the latest training batch
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
+        self.learning_rate = 0.0  # of the latest step; the optimizer has that of the next one
         self.steps = EveryStep()
         self.validated: dict[str, float] = {}  # figures of the latest validation
         self.selection = -math.inf  # of the latest validation: selects best.ckpt, larger is better
-        self._scores = Scores()
-        self._start_time = time.perf_counter()
+        self._scores, self._start_time = Scores(), time.perf_counter()
         self._data_digest = data_digest(task)
         self._validated_step = 0
         self._group_settings: list[dict[str, Any]] = []  # of the optimizer's groups, from the config
@@ -169,7 +169,7 @@ class TransformerModule(pl.LightningModule):
             scaler.unscale_(optimizer)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(weights, gradient_clip_val or float("inf"))
-        self.gradient_norm = unsharded(norm.detach())
+        self.gradient_norm, self.learning_rate = unsharded(norm.detach()), optimizer.param_groups[0]["lr"]
         self.steps.before_step(optimizer, self.gradient_norm, self.trainer.global_step, scaler)
 
     @property
@@ -192,13 +192,13 @@ class TransformerModule(pl.LightningModule):
         """Add config and tokenizer, which make the file self-contained, and the state that resuming needs."""
         contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
         contents["precision"], contents["attention_kernel"] = self.trainer.precision, kernels.training_kernel
-        contents["seconds"] = self.seconds
         contents["data_digest"], contents["sampling"] = self._data_digest, self.task.sampling
         contents["validated"] = self._validated_step == self.global_step or not validation_is_due(self.trainer)
-        contents["skipped_steps"] = int(self.steps.skipped)
+        contents["seconds"], contents["skipped_steps"] = self.seconds, int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
         """Restore clock, counters and loops."""
         self._start_time -= contents.get("seconds", 0.0)
         self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
+        self._validated_step = contents["global_step"] if contents.get("validated", True) else 0
         resume_loops(contents, self.config.trainer.accumulate_grad_batches)

@@ -46,7 +46,7 @@ class ProgressLine(Callback):
         self._logged_at, self._logged_step, self._rate = now, step, f"{rate:,.0f} tokens/s  "
         curves = {
             "training/loss": float(module.loss),
-            "training/learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "training/learning_rate": module.learning_rate,
             "training/tokens_per_second": rate,
         }
         if module.gradient_norm is not None:

@@ -101,7 +101,8 @@ def _completed(config: Config, task: Task) -> Config:
         model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
     vocab_size = tokens if model.vocab_size is None else model.vocab_size
     if vocab_size < tokens:
-        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}")
+        kept = " in the checkpoint of --init_from: choose data with fewer tokens" if config.run.init_from else ""
+        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}{kept}")
     return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 

@@ -1,6 +1,5 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from PIL import Image
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.patching import (
     SITES,
@@ -23,7 +21,7 @@ from minitx.interpret.patching import (
     path_values,
 )
 from minitx.interpret.trace import trace
-from predictors import EVERY, KINDS_OF, TEXT, built
+from predictors import EVERY, KINDS_OF, built, masked
 from small_models import build_tiny, close, draw, every_architecture, every_scheme
 
 ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
@@ -185,10 +183,7 @@ def test_bad_input_is_one_sentence(texts: tuple[str, str], options: dict[str, An
     ],
 )
 def test_answers_of_an_encoder_fit_its_text(kind: str, texts: tuple[str, str], answers: Any, expected: str) -> None:
-    predictor = built("encoder_only", text=kind == "masked")
-    if kind == "masked":
-        config = dataclasses.replace(predictor.config, data=TEXT | {"name": "masked_text"})
-        predictor = Predictor(predictor.model, predictor.tokenizer, config)
+    predictor = masked() if kind == "masked" else built("encoder_only")
     with pytest.raises(ConfigError, match=expected):
         predictor.patch(*texts, answers=answers)
 

@@ -143,6 +143,12 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
         page.shown_bars(dict(enumerate(filtered(logits, **{name: value})[0].tolist())), "after")
         page.slide(name.replace("_", "-"), neutral[name])
 
+    temperature = page.page.get_by_label("temperature", exact=True)
+    page.page.keyboard.press("1")
+    temperature.press("End")
+    assert float(temperature.input_value()) == float(temperature.get_attribute("max"))
+    page.slide("temperature", 1.0)
+
     page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7)
     assert page.text == predictor.generate(prompt, do_sample=True, temperature=1.5, seed=7)
     page.open(prompt=prompt, strategy="beams", num_beams=3)

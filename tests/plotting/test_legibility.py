@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,6 +20,8 @@ from torch.utils.tensorboard import SummaryWriter
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
+from minitx.interpret.attention_maps import AttentionMaps
+from minitx.interpret.images import RAMP
 from minitx.plotting import FORMATS
 from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.plotting.style import STYLE, save
@@ -42,6 +45,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
                 for head in range(count):
                     tag = f"heads_{kind}/entropy/layer_{1 + head // 3}.head_{1 + head % 3}"
                     writer.add_scalar(tag, head * (step - 5), step)
+            writer.add_scalar("validation_heads_decoder/previous_token/layer_1.head_1", step, step)
     found: dict[str, Figure] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(STYLE, "figure.dpi", 80)
@@ -51,6 +55,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         for name, words in {  # noqa: B007 (savefig uses the name)
             "attend": ["attend", model, "3 1 4", "--out", out],
             "evaluate": ["evaluate", model, "--lengths", "1:9", "--plot", out],
+            "evaluate beyond training": ["evaluate", model, "--lengths", "8:9", "--plot", out],
             "ablate": ["ablate", model, "--examples", "8", "--out", out],
             "describe": ["describe", "--config", "reverse", "--model.position", "{name: rope}", "--plot", out],
         }.items():
@@ -73,14 +78,14 @@ def beyond(axis: Axis) -> list[Text]:
     return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
 
 
-NAMES = ("attend", "evaluate", "ablate", "describe", "curves", "sweep")
+NAMES = ("attend", "evaluate", "evaluate beyond training", "ablate", "describe", "curves", "sweep")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
     legends = [legend.get_window_extent() for legend in figure.findobj(Legend)]
-    assert bool(legends) == (name in ("evaluate", "curves", "sweep"))
+    assert bool(legends) == (name in ("evaluate", "evaluate beyond training", "curves", "sweep"))
     for axes in figure.axes:
         for legend in legends:
             inside = Bbox.intersection(legend, axes.bbox)
@@ -129,6 +134,16 @@ def test_files_open(figures: dict[str, Figure], name: str, tmp_path: Path) -> No
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(72 * width, rel=0.01)
     assert len(root.findall(".//{*}path")) + len(root.findall(".//{*}use")) > 20
+
+
+def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
+    for key in (0, 1, 150):
+        weights = torch.zeros(1, 16, 300, 300)
+        weights[..., key] = 1.0
+        AttentionMaps({"source": [["a"] * 300]}, [weights]).save_image(tmp_path / "x.png")
+        with Image.open(tmp_path / "x.png") as image:
+            last = (np.asarray(image.convert("RGB")) == np.round(np.array(RAMP[-1])).astype(np.uint8)).all(axis=2)
+        assert (last.sum(axis=0) > 100).sum() >= 16, key
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:

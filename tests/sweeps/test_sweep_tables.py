@@ -41,6 +41,10 @@ def test_markdown_has_a_line_for_each_setting() -> None:
     assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS, range(1, 4)), None)
 
 
+def test_settings_that_a_search_tries_again_are_not_more_seeds() -> None:
+    assert tables.lines(ROWS * 2) == tables.lines(ROWS)
+
+
 def test_files_hold_full_precision(tmp_path: Path) -> None:
     files = tables.write(tmp_path / "out", ["scheme"], tables.lines(ROWS, range(1, 4)), (1, 2))
     whole, lengths = ([*csv.DictReader(file.open(newline=""))] for file in files if file.suffix == ".csv")

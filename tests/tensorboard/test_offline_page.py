@@ -385,6 +385,23 @@ def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, brows
     page.close()
 
 
+def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> None:
+    size = 128
+    weights = torch.full((1, 16, size, size), 1 / size)
+    weights[:, 0] = torch.eye(size)[1]
+    AttentionMaps({"source": [["a"] * size]}, [weights]).save_html(tmp_path / "long.html")
+    maps = opened(tmp_path / "long.html")
+    canvas = maps.root.locator('[data-tile="0:0"] canvas').first
+    assert canvas.evaluate("one => one.width <= one.clientWidth * devicePixelRatio"), "no pixel is left out"
+    assert maps.pixel("0:0", 0, 5)[:3] == pytest.approx(RAMP[-1], abs=4)
+    maps.root.get_by_label("sort heads by", exact=True).press("l")
+    assert maps.root.get_by_role("button", name="\u221a", exact=True).get_attribute("aria-pressed") == "true"
+    maps.enlarge(0, 1)
+    maps.hover(100, 3)
+    others, value = maps.root.locator(".row .note").first.inner_text().split(": ")
+    assert (others, float(value)) == ("120 other keys", pytest.approx(120 / size, abs=0.004))
+
+
 def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path: Path) -> None:
     torch.manual_seed(1)
     every = [(3 * torch.randn(1, 12, 64, 64)).softmax(dim=-1) for _ in range(12)]

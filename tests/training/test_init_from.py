@@ -81,7 +81,9 @@ def test_keys_that_shape_no_weight_may_differ_and_are_printed(small: Any, pretra
 def test_other_symbols_must_fit_and_are_reported(small: Any, pretrained: Path, capsys: Any) -> None:
     train(tuned(small, pretrained, data={"symbols": 4}))
     assert "this task has its own tokens" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"model\.vocab_size must be at least the tokenizer's 15, got 12"):
+    with pytest.raises(
+        ValueError, match=r"model\.vocab_size must be at least the tokenizer's 15, got 12 in the checkpoint"
+    ):
         train(tuned(small, pretrained, data={"symbols": 9}))
 
 

@@ -137,7 +137,7 @@ def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished:
 
 
 def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    constant = {"name": "constant", "warmup_steps": 0}
+    constant = {"name": "constant", "warmup_steps": 2}
     break_off(small(**seven(optimizer={"schedule": constant})), 3)
     optimizer = {"lr": 0.001, "weight_decay": 0.5, "betas": [0.8, 0.9], "schedule": constant}
     train(small(**seven(optimizer=optimizer, data={"batch_size": 16})), resume=True)
@@ -150,7 +150,7 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
         (0.001, 0.0, [0.8, 0.9]),
     ]
     rates = dict(scalars(folder)["training/learning_rate"])
-    assert [rates[step] for step in (1, 2, 3, 4, 7)] == pytest.approx([0.005, 0.005, 0.001, 0.001, 0.001])
+    assert [rates[step] for step in (1, 2, 3, 4, 7)] == pytest.approx([0.0025, 0.005, 0.001, 0.001, 0.001])
 
 
 @pytest.mark.parametrize(

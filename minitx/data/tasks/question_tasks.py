@@ -99,8 +99,7 @@ class QuestionTask(Task):
         split. Where a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
         """
         found: list[tuple[Tensor, Tensor]] = []
-        seen = np.empty(0, dtype=np.int64)
-        plan = torch.empty(0, dtype=torch.long)
+        seen, plan = np.empty(0, dtype=np.int64), torch.empty(0, dtype=torch.long)
         left = max(size, self.held_out(split)) if distinct else sys.maxsize  # strata that may still be planned
         stratified, fruitless = self.has_lengths and self.sampling > 1, 0
         while size and fruitless < MAX_FRUITLESS_SAMPLES and (len(plan) or left):

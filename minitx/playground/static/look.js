@@ -49,6 +49,7 @@ export class Look {
     const store = new Store(embeddedSource({ runs }));
     const tags = Object.keys(runs.model);
     const maps = await Promise.all(tags.map((tag) => store.load("model", tag, 0)));
+    for (const map of maps) map.cut = Object.values(first).some((index) => index > 0); // rows do not sum to 1
     this.maps = Object.fromEntries(tags.map((tag, place) => [tag.split("/")[0], maps[place]]));
     this.first = first;
   }

@@ -208,7 +208,9 @@ class Play {
       this.report(error.message);
       document.body.dataset.state = "failed";
     }
-    if (this.running === running) this.running = null;
+    if (this.running !== running) return;
+    this.running = null;
+    await this.inspect().catch((error) => this.report(error.message)); // the step may have changed meanwhile
   }
 
   start(item, tree) {
@@ -312,7 +314,7 @@ class Play {
     const { places } = this.head;
     const right = places ? places.map((place) => this.answer[place]) : [...this.answer, this.model.eos];
     const at = right.findIndex((id, step) => this.steps[step]?.id !== id);
-    return at < 0 ? null : Math.min(at, this.steps.length - 1);
+    return at < 0 ? null : at;
   }
 
   draw() {

@@ -186,20 +186,18 @@ export class App {
     if (pattern.isConnected && since !== null) pattern.textContent = patternSentence(map, since);
   }
 
-  /** The first step at which the clearest pattern was one, by halving: its value is assumed to rise. */
+  /** The step since which the clearest pattern has been one, without a break. */
   async firstStep(map, run, { tag, steps }, step) {
     const found = clearest(map);
     if (!found || steps.length < 2) return null;
     const { item, head, mark } = found;
-    let [first, last] = [0, steps.indexOf(step)];
-    while (first < last) {
-      const middle = (first + last) >> 1;
-      const { statistics } = await this.store.header(run, tag, steps[middle]);
+    let at = steps.indexOf(step);
+    for (; at > 0 && map === this.maps?.[0]; at--) {
+      const { statistics } = await this.store.header(run, tag, steps[at - 1]);
       const value = statistics.find(({ name }) => name === mark.name)?.values[item]?.[head] ?? 0;
-      if (value >= NAMED_FROM) last = middle;
-      else first = middle + 1;
+      if (value < NAMED_FROM) break;
     }
-    return steps[last];
+    return steps[at];
   }
 
   empty(text) {

@@ -40,7 +40,8 @@ export function listen(actions) {
     const { tagName, type } = event.target;
     const arrows = event.key.startsWith("Arrow");
     if (tagName === "TEXTAREA" || (tagName === "INPUT" && ["text", "number"].includes(type))) return;
-    if (arrows && (tagName === "SELECT" || type === "range")) return;
+    if (type === "range" && (arrows || ["Home", "End"].includes(event.key))) return;
+    if (tagName === "SELECT" && (arrows || /^[a-z]$/i.test(event.key))) return; // a letter chooses an entry
     if (Object.hasOwn(actions, event.key) && actions[event.key](event.key) !== false) event.preventDefault();
   });
 }

@@ -61,19 +61,16 @@ function strongest(levels, other, { queries, keys, stride }, factor, width, heig
 /** Draw a head on a canvas as a thumbnail of about `side` pixels; the style sheet scales it. */
 export function thumbnail(canvas, levels, other, layout, colours, side) {
   const longest = Math.max(layout.queries.shown.length, layout.keys.shown.length);
-  const image = pixels(levels, other, layout, colours, Math.max(1, Math.floor(longest / side)));
+  const image = pixels(levels, other, layout, colours, Math.max(1, Math.ceil(longest / side)));
   canvas.width = image.width;
   canvas.height = image.height;
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/** A head on a new canvas, one pixel for each weight, to be scaled without smoothing. */
-export function sheet(levels, other, layout, colours) {
-  const image = pixels(levels, other, layout, colours);
+/** A head on a new canvas, one pixel for each weight, or at most `side` pixels; to be scaled without smoothing. */
+export function sheet(levels, other, layout, colours, side = Infinity) {
   const canvas = document.createElement("canvas");
-  canvas.width = image.width;
-  canvas.height = image.height;
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  thumbnail(canvas, levels, other, layout, colours, side);
   return canvas;
 }
 

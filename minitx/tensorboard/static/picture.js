@@ -56,7 +56,7 @@ export function gridPicture(scene) {
 }
 
 function drawn(part, scene) {
-  return sheet(part.levels, part.other ?? null, part.layout, scene.brush);
+  return sheet(part.levels, part.other ?? null, part.layout, scene.brush, SIDE * DENSITY);
 }
 
 /** Row and column of each head: a row for each layer, or, if sorted, row by row. */

@@ -36,13 +36,12 @@ export function rowText(part, row, theme) {
   section.append(make("ol", {}, ...top.map((one) => line(one, part, theme))));
   const rest = real.slice(SHOWN);
   if (rest.length && !part.other && !lens) {
-    const sum = rest.reduce((total, { weight }) => total + weight, 0);
-    section.append(
-      make("p", {
-        className: "note",
-        textContent: `${rest.length} other ${rest.length === 1 ? "key" : "keys"}: ${number(sum)}`,
-      }),
-    );
+    const [most, others] = [top, rest].map((some) => some.reduce((total, { weight }) => total + weight, 0));
+    // Each weight is rounded, so that many together are more exactly what is missing from 1.
+    const sum = Math.abs(most + others - 1) < 0.1 ? Math.max(0, 1 - most) : others;
+    const count = `${rest.length} other ${rest.length === 1 ? "key" : "keys"}`;
+    const textContent = part.map.cut ? count : `${count}: ${number(sum)}`;
+    section.append(make("p", { className: "note", textContent }));
   }
   return section;
 }

@@ -30,8 +30,8 @@ def check_metric(config: StopConfig, task: Task) -> None:
 class StopWhen(Callback):
     """End training after `patience` validations in a row that reach the figure, or that do not improve the best one.
 
-    Its last step is then the last of the run: it is saved, and the model is evaluated. A run that is resumed without
-    other settings ends at once.
+    Its last step is then the last of the run: it is saved, and the model is evaluated. A run that is resumed with the
+    same settings of stop_when ends at once.
     """
 
     def __init__(self, config: StopConfig) -> None:

@@ -1,6 +1,7 @@
 """Attention in the log of a run: the model's own weights, as often as requested."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,9 @@ def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path:
         assert len([label for label in header["queries"] if label is not None]) == 9
 
 
-def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attend_writes_for_the_tab(
+    trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
     run, board = str(trained()), tmp_path / "board"
     main(["attend", run, "3 1 4", "--target", "4 1", "--out", str(tmp_path / "x.png"), "--logdir", str(board)])
     assert f"tensorboard --logdir {board}" in capsys.readouterr().out
@@ -155,6 +158,9 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: pytest.
     header, (shown,) = decode(blobs(found["cross/3 1 4"][0]))
     assert header["keys"] == ["3", "1", "4"]
     assert np.abs(shown - maps.layers("cross")[0].weights.numpy()).max() <= 1 / 255
+    again = ["attend", run, "3 1 4", "--out", str(tmp_path / "x.png"), "--logdir", str(board)]
+    main(again)  # at step 1
+    assert "--step must be at least 2, after the maps of '3 1 4'" in refused(*again, "--step", "1")
     long = " ".join(["1", "2", "3", "4"] * 30)
     page = tmp_path / "x.HTML"
     main(["attend", run, long, "--target", "1", "--out", str(page), "--logdir", str(tmp_path / "long")])

@@ -53,6 +53,7 @@ def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
     found = logged(folder)
     assert (list(found["cross/example_1"]), list(found["answers/text_summary"])) == ([0, 2], [1, 2]), "and logged"
     assert train(small(**sections), resume=True) | {"seconds": 0} == results | {"seconds": 0}
+    assert state(folder)["validated"], "not once more"
     free = train(small(**sections | {"trainer": EVERY_STEP}), resume=True)
     assert free["steps"] == 6
     assert "solved_at_step" not in free
