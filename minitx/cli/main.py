@@ -40,7 +40,7 @@ class Command(NamedTuple):
         if self.configured:
             text = "print the config with its defaults, except those of tasks and positions (minitx list), and stop"
             parser.add_argument("--print_config", action="store_true", help=text)
-        text = "a Python file of your own, which registers tasks, position schemes or corpora; once for each file"
+        text = "a Python file of your own, which registers tasks, tokenizers, position schemes or corpora; once each"
         parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE", help=text)
         return parser
 

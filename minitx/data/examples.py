@@ -148,7 +148,7 @@ def check_architecture(architecture: str, kind: Kind, longest: tuple[int, int], 
         raise ConfigError(f"model.architecture: {needs}")
     if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
         needs = "encoder_only answers position by position, so question and answer must be equally long"
-        here = f"here the longest have {longest[0]} and {longest[1]} tokens"
+        here = f"here the longest have {longest[0]} and {longest[1]} tokens, with data.add_bos and data.add_eos"
         raise ConfigError(f"model.architecture: {needs}; use encoder_decoder or decoder_only ({here})")
 
 

@@ -12,6 +12,7 @@ from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 from minitx.data.tasks import TASKS
 from minitx.data.text.corpora import CORPORA
+from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.extensions.python_files import import_files
 from minitx.nn.positions import POSITIONS
 from short_configs import short
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minitx.data.tasks import SequenceTask, register
-from minitx.data.text import corpora
+from minitx.data.text import corpora, tokenizer_training
 from minitx.nn import positions
 
 import helper
@@ -48,6 +49,11 @@ class Ramp(positions.NoPositions):
         return x + self.slope * pos[..., None]
 
 
+@tokenizer_training.register("letters")
+class Letters(tokenizer_training.CharTokenizer):
+    pass
+
+
 @corpora.register("rhyme")
 def rhyme() -> list[Path]:
     return [Path(__file__).with_name("rhyme.txt")]
@@ -58,7 +64,7 @@ TRAIN = ["train", "--config", "reverse", "--data.name", "same", "--model.positio
 
 def forget() -> None:
     """As in a process that has imported no file of the user's own."""
-    for registry, name in ((TASKS, "same"), (POSITIONS, "ramp"), (CORPORA, "rhyme")):
+    for registry, name in ((TASKS, "same"), (POSITIONS, "ramp"), (CORPORA, "rhyme"), (TOKENIZERS, "letters")):
         registry.pop(name, None)
     for name in [name for name in sys.modules if name.startswith("own_") or name == "helper"]:
         del sys.modules[name]
@@ -130,7 +136,7 @@ def test_own_task_and_positions_on_the_command_line(
 
 
 def test_own_corpus_from_the_key_of_a_config(own: Path, refused: Callable) -> None:
-    (own / "own.yaml").write_text("imports: [own.py]\ndata: {path: rhyme, block: 8}\n")
+    (own / "own.yaml").write_text("imports: [own.py]\ndata: {path: rhyme, block: 8, tokenizer: letters}\n")
     main(["train", "--config", "shakespeare", "--config", "own.yaml", *SMALL])
     forget()
     main(["generate", "runs/shakespeare", "twin", "--max_new_tokens", "3"])  # needs no corpus

@@ -14,7 +14,7 @@ import tokenizers
 from annotated_types import Interval
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from minitx.config.registry import check_fields
+from minitx.config.registry import LazyRegistry, check_fields
 from minitx.config.validation import MAX_SIZE, Size
 from minitx.data.text.readers import pieces
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, numbered_words
@@ -125,14 +125,12 @@ class UnigramTokenizer(_Subwords):
 
 
 Trainer = CharTokenizer | ByteTokenizer | WordTokenizer | BPETokenizer | UnigramTokenizer
-TOKENIZERS: dict[str, type[Trainer]] = {
-    "char": CharTokenizer,
-    "byte": ByteTokenizer,
-    "word": WordTokenizer,
-    "bpe": BPETokenizer,
-    "unigram": UnigramTokenizer,
-}
+TOKENIZERS = LazyRegistry(
+    char=CharTokenizer, byte=ByteTokenizer, word=WordTokenizer, bpe=BPETokenizer, unigram=UnigramTokenizer
+)
 """Tokenizers by data.tokenizer.name."""
+register = TOKENIZERS.register
+"""Decorator that adds a class with `sample` and `train`, as those above, under a name for data.tokenizer."""
 
 
 def _learned(backend: tokenizers.Tokenizer, trainer: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
