@@ -157,6 +157,32 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     assert page.tokens == beams[0].ids
 
 
+def test_a_right_beginning_has_no_wrong_token_and_a_step_during_a_look_is_looked_at(play: Any) -> None:
+    own = built("encoder_decoder", ends=False)
+    prompt = "1 2 3 4"
+    right = [own.tokenizer.encode(token)[0] for token in reversed(prompt.split())]
+    page = play(own)
+    page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")
+    assert page.tokens == right[:2]
+    assert page.page.locator(".chip.wrong").count() == 0
+    assert "step 3" in page.page.locator(".outcome").inner_text()
+
+    held: list[Any] = []
+    page.page.route("**/explain", lambda route: route.continue_() if held else held.append(route))
+    page.page.evaluate("() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }")
+    for _ in range(100):
+        if held:
+            break
+        page.page.wait_for_timeout(50)
+    page.page.keyboard.press("ArrowRight")
+    held[0].continue_()
+    page.settled()
+    page.page.wait_for_timeout(500)
+    _, *steps, _ = written(own, own.encode(prompt), GenerationOptions(), {})
+    shown = page.page.locator('[data-lens="lens"] tr').last.get_attribute("data-share")
+    assert float(shown) == pytest.approx(max(shares(steps[2]).values()), abs=5e-4)
+
+
 def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
     predictor = built("decoder_only", text=True, ends=False)
     page = play(predictor)

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitx.config.errors import ConfigError
-from minitx.sweeps import grid, trials
+from minitx.sweeps import grid, trials, worker
 from minitx.sweeps.plan import GRID as SEARCH_GRID
 from minitx.sweeps.plan import SEED, Plan, SearchOptions
 from minitx.sweeps.trials import COMPLETE, FAIL, ClaimedTrial, Trials
@@ -162,6 +163,14 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
     longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))
     assert [claimed is None for claimed in (longer.claim(), longer.claim(), longer.claim())] == [False, False, True]
+
+
+def test_validations_of_later_seeds_follow_those_of_the_first() -> None:
+    """Also where a run ends before its max_steps, which StopWhen then sets to its last step."""
+    trial, module = Mock(rows=[{}]), Mock(selection=0.5)
+    module.config.trainer.max_steps = 40
+    worker._ReportValidations(trial).on_validation_end(Mock(global_step=15, max_steps=15), module)
+    trial.report.assert_called_once_with(55, 0.5)
 
 
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
