@@ -174,7 +174,7 @@ def test_an_older_name_of_rotary_settings_has_precedence(tmp_path: Path) -> None
     for name in ("llama", "gemma3_text"):
         saved(name, tmp_path)
         settings = json.loads((tmp_path / "config.json").read_text())
-        scaling = {"rope_type": "linear", "factor": 4.0}
+        scaling = {"rope_type": "linear", "factor": 2.0}
         (tmp_path / "config.json").write_text(json.dumps(settings | {"rope_scaling": scaling}))
         check_logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path), imported(tmp_path))
 
