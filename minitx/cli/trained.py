@@ -223,11 +223,15 @@ def attend(parsed: Namespace) -> None:
 
 def _next_step(folder: str, name: str, wanted: int | None) -> int:
     """The step of further maps of a text; TensorBoard drops earlier steps, and shows the same step as it was."""
+    from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     events = (event for file in Path(folder).glob("*tfevents*") for event in EventFileLoader(str(file)).Load())
     tags = ((event.step, value.tag) for event in events for value in event.summary.value)
-    later = max((step + 1 for step, tag in tags if tag.endswith(f"/{name}")), default=0)
+    try:
+        later = max((step + 1 for step, tag in tags if tag.endswith(f"/{name}")), default=0)
+    except DecodeError:
+        raise ConfigError(f"--logdir: {folder} holds a damaged event file: name another folder") from None
     if wanted is not None and wanted < later:
         raise ConfigError(f"--step must be at least {later}, after the maps of {name!r} in {folder}, got {wanted}")
     return later if wanted is None else wanted

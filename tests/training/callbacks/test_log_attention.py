@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
 import minitx
@@ -161,6 +162,9 @@ def test_attend_writes_for_the_tab(
     again = ["attend", run, "3 1 4", "--out", str(tmp_path / "x.png"), "--logdir", str(board)]
     main(again)  # at step 1
     assert "--step must be at least 2, after the maps of '3 1 4'" in refused(*again, "--step", "1")
+    with (board / "events.out.tfevents.1.x").open("wb") as file:
+        RecordWriter(file).write(b"\xff\xff\xff")
+    assert "holds a damaged event file: name another folder" in refused(*again)
     long = " ".join(["1", "2", "3", "4"] * 30)
     page = tmp_path / "x.HTML"
     main(["attend", run, long, "--target", "1", "--out", str(page), "--logdir", str(tmp_path / "long")])
