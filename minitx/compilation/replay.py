@@ -168,7 +168,8 @@ class ReplayedStep:
         self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
         self._known: Programs | None = None  # None: the model takes each step itself
         if all(part._compiled_call_impl is None for part in parts):
-            weights = tuple((id(each), each.dtype, each.device) for each in (*model.parameters(), *model.buffers()))
+            own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
+            weights = tuple((id(each), each.dtype, each.device) for each in own if each is not None)
             found = self._programs.setdefault(model, {})
             if weights not in found:
                 found.clear()  # programs of weights that were replaced
