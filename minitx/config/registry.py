@@ -56,13 +56,12 @@ def check_options(
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(names))}")
     if not isinstance(name, str) or name not in names:
         raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
-    values = {key: value for key, value in options.items() if key != "name"}
     try:
-        own = validate(_model(name, known(name)), values, section)
+        own = validate(_model(name, {"name": (str, ...), **known(name)}), options, section)
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None
-    return {"name": name, **vars(own)}
+    return vars(own)
 
 
 def check_fields(built: Any, section: str) -> None:

@@ -1,5 +1,6 @@
 """The sections `optimizer` and `trainer` of a config."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -102,6 +103,9 @@ class TrainerConfig:
     """When to end before max_steps. The schedule of the learning rate is that of max_steps."""
 
     def _mistakes(self) -> Iterator[str]:
+        if not re.fullmatch(r"auto|-1|[1-9]\d*|(\d+, *)+(\d+)?", str(self.devices)):
+            wanted = "auto, a number of devices (-1: all) or their indices, e.g. '0,1'"
+            yield f"trainer.devices: expected {wanted}, got {self.devices!r}"
         if self.compile_mode != "default" and self.compile is not True:
             setting = "auto" if self.compile else "false"
             yield f"trainer.compile_mode {self.compile_mode} needs trainer.compile true, got {setting}"

@@ -141,11 +141,14 @@ def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[
 
 def _unknown_key(key: str, known: list[str]) -> str:
     """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
-    section = key.rpartition(".")[0]
-    siblings = [other for other in known if other.rpartition(".")[0] == section]
-    if not siblings and not difflib.get_close_matches(key, known, n=1, cutoff=0.6):
-        siblings = [other for other in known if "." not in other]  # of an unknown section nothing is near
-    return f"unknown key {key if key.isprintable() else ascii(key):.100}: {did_you_mean(key, siblings or known)}"
+    start = key[: key.rfind(".") + 1]
+    siblings = [other[len(start) :] for other in known if other[: other.rfind(".") + 1] == start]
+    if not siblings:
+        start = ""  # of an unknown section; where no whole key is near, the top level has the sections
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+        siblings = near or [other for other in known if "." not in other]
+    hint = did_you_mean(key[len(start) :], siblings, start)
+    return f"unknown key {key if key.isprintable() else ascii(key):.100}: {hint}"
 
 
 def fields_of(kind: Any) -> Mapping[str, FieldInfo]:

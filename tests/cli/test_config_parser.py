@@ -170,7 +170,7 @@ def test_texts_stay_texts(file: Callable) -> None:
         ("modle.d_model", "did you mean model.d_model?"),
         ("model.positions_ids", "did you mean model.position_ids?"),
         ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
-        ("run.zzzzzz", "known are: run.folder, run.init_from, run.name, run.seed"),
+        ("run.zzzzzz", "known are: folder, init_from, name, seed"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, near: str) -> None:

@@ -31,7 +31,7 @@ def test_five_mistakes_are_five_lines(
     monkeypatch.setattr(source_options, "sys", SimpleNamespace(modules={}))
     file = tmp_path / "config.yaml"
     file.write_text(
-        "data: {name: reverse, symbls: 5}\nmodel: {d_modle: 8, position: rop, position_ids: own}\n"
+        "data: {name: reverse, symbls: 5, nmae: copy}\nmodel: {d_modle: 8, position: rop, position_ids: own}\n"
         "trainer: {max_steps: 0}\n"
     )
     with pytest.raises(SystemExit, match="2"):
@@ -41,6 +41,7 @@ def test_five_mistakes_are_five_lines(
         "minitx: model.position_ids.name: unknown name 'own'; known are: consecutive, coupled, offset, randomized; "
         "one of your own needs --import FILE",
         "minitx: trainer.max_steps: expected an integer of at least 1, got 0",
+        "minitx: unknown key data.nmae: did you mean data.name? (for data.name reverse)",
         "minitx: unknown key data.symbls: did you mean data.symbols? (for data.name reverse)",
         "minitx: unknown key model.d_modle: did you mean model.d_model?",
     ]

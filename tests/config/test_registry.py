@@ -63,9 +63,9 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
         ),
         (
             {"name": "shape", "d_model": 3},
-            "unknown key thing.d_model: did you mean thing.sides? (for thing.name shape)",
+            "unknown key thing.d_model: known are: label, lengths, name, sides (for thing.name shape)",
         ),
-        ({"name": "plain", "sides": 3}, "unknown key thing.sides: it has none (for thing.name plain)"),
+        ({"name": "plain", "sides": 3}, "unknown key thing.sides: known are: name (for thing.name plain)"),
         ({"name": "shape", "sides": 2}, "thing.sides must be at least 3, got 2"),  # the constructor's own words
     ],
     ids=str,

@@ -63,12 +63,13 @@ REFUSED: list[tuple[Changes, str]] = [
     ({STOP: {"metric": "loss", "at_least": 1.0}}, r"stop_when\.at_most is for loss, got at_least 1\.0"),
     ({STOP: {"metric": "exact_match", "at_most": 1.0}}, r"stop_when\.at_least is for exact_match, got at_most"),
     ({"log.to": ["comet"]}, r"log\.to"),
+    *(({"trainer.devices": each}, r"trainer\.devices: expected auto, a number") for each in ("x", 0, -2, "0 1")),
 ]
 BY_LIGHTNING: list[tuple[Changes, str]] = [
     ({"trainer.strategy": "fsdp2", "trainer.precision": "64-true"}, "trainer: .*64-true"),
     ({"trainer.strategy": "dpp"}, r"trainer\.strategy: there is no strategy 'dpp'; did you mean ddp\?"),
     ({"trainer.strategy": "ddp_fork"}, r"trainer\.strategy: there is no strategy 'ddp_fork'"),
-    ({"trainer.devices": "x"}, "trainer: .*devices.* should be an int > 0"),
+    ({"trainer.devices": -1}, "trainer: .*devices.* should be an int > 0"),
 ]
 
 
