@@ -17,9 +17,11 @@ def check_depth(layers: object) -> None:
 
 
 def pattern(
-    kinds: Sequence[str], window: int | None, names: Sequence[str] = KINDS
+    kinds: Sequence[str], layers: int, window: int | None, names: Sequence[str] = KINDS
 ) -> int | tuple[int | None, ...] | None:
     """model.window of layers of these kinds, the shortest list that repeats; names are those of the two kinds."""
+    if len(kinds) != layers:
+        raise ConfigError(f"layer_types must have the kind of each of {layers} layers, got {len(kinds)}")
     if unknown := [kind for kind in kinds if kind not in names]:
         raise ConfigError(f"layers of type {unknown[0]} are not supported; minitx imports {', '.join(names)}")
     windows = [window if kind == names[1] else None for kind in kinds]

@@ -28,8 +28,8 @@ class Qwen2(Llama):
         if not window:
             return {"window": None}
         check_depth(count := hf.get("num_hidden_layers", 32))
-        full = min(hf.get("max_window_layers", 28), count)
-        return {"window": pattern(hf.get("layer_types") or [FULL] * full + [SLIDING] * (count - full), window)}
+        default = [FULL if layer < hf.get("max_window_layers", 28) else SLIDING for layer in range(count)]
+        return {"window": pattern(hf.get("layer_types") or default, count, window)}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         kinds, window = layer_types(config), window_size(config)
