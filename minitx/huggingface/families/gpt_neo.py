@@ -34,8 +34,7 @@ class GPTNeo(GPT2):
     ignored = r"h\.\d+\.attn\.attention\.(masked_)?bias"  # the causal mask
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
-        types, count = hf.get("attention_types") or [[list(KINDS), 12]], hf.get("num_layers", 24)
-        check_depth(count)
+        types, count = hf.get("attention_types") or [[list(KINDS), 12]], check_depth(hf.get("num_layers", 24))
         if sum(len(kinds) * max(times, 0) for kinds, times in types) != count:
             raise ConfigError(f"attention_types must have the kind of each of {count} layers, got {types!s:.200}")
         kinds = [kind for kinds, times in types for kind in kinds * times]

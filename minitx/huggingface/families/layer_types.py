@@ -10,10 +10,11 @@ KINDS = (FULL, SLIDING)
 MAX_LAYERS = 2**12
 
 
-def check_depth(layers: object) -> None:
-    """Refuse a number of layers that a list of them should not have."""
+def check_depth(layers: object) -> int:
+    """Refuse a number of layers that a list of them should not have; returns it."""
     if not isinstance(layers, int) or not 1 <= layers <= MAX_LAYERS:
         raise ConfigError(f"the number of layers must lie between 1 and {MAX_LAYERS:,}, got {layers}")
+    return layers
 
 
 def pattern(
