@@ -37,8 +37,8 @@ def write(contents: dict[str, Any], path: str | Path, opened: Any = written_whol
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
-def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint file, unpickling nothing but tensors and plain types.
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint file to the CPU, unpickling nothing but tensors and plain types.
 
     Raises:
         ConfigError: missing, damaged, not a minitx checkpoint, or of a newer format.
@@ -47,7 +47,7 @@ def read(path: str | Path, map_location: str | torch.device = "cpu") -> dict[str
     if not path.is_file():
         raise ConfigError(f"there is no checkpoint file {path}")
     with warnings.catch_warnings(action="ignore"):  # of torch, about files that are refused below
-        contents = archive.load(path, map_location)
+        contents = archive.load(path)
     section = contents.get("minitx") if isinstance(contents, dict) else None
     if not isinstance(section, dict) or not isinstance(section.get("format"), int):
         raise ConfigError(f"{path} is not a minitx checkpoint: it has no minitx section")

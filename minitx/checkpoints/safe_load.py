@@ -27,7 +27,7 @@ MAX_DEPTH = 50
 """Levels of nested lists; a checkpoint has about ten."""
 
 
-def load(path: Path, map_location: Any) -> Any:
+def load(path: Path) -> Any:
     """Read the contents of an archive into memory.
 
     The file is mapped first, so that a tensor with a false size allocates nothing; then tensors of valid sizes are
@@ -38,7 +38,7 @@ def load(path: Path, map_location: Any) -> Any:
     """
     pickle_size = check(path)
     try:
-        contents = torch.load(path, map_location=map_location, weights_only=True, mmap=True)
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:  # torch raises a dozen types for damaged, foreign and hostile files
         raise ConfigError(_damaged(path)) from None
     return _Copies(path, pickle_size).of(contents)

@@ -145,9 +145,10 @@ def steps_alike(cache: Any) -> tuple[int, Hashable]:
     """Count the next single tokens until a buffer is full or a window hides more; returns a key for this state too."""
     (first, *_), ahead = cache.layers[0].buffers, []
     rule = [cache.keep is None, cache.memory_keep is None, first.shape[:2], first.dtype]
-    for window, layer in {layer.window: layer for layer in cache.layers.values()}.items():
+    kinds = {(layer.window, layer.buffers[0].size(2)): layer for layer in cache.layers.values()}
+    for (window, capacity), layer in kinds.items():
         edges = [window + near for near in (-1, 0, 1)] if window is not None else []
-        ahead += [edge - layer.used for edge in (layer.buffers[0].size(2), *edges) if edge >= layer.used]
+        ahead += [edge - layer.used for edge in (capacity, *edges) if edge >= layer.used]
         rule += [cache.length - layer.used, *(edge <= layer.used for edge in edges)]  # what a window has dropped
     return min(ahead), tuple(rule)
 

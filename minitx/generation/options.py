@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
+FILTERS = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING = (*FILTERS, "seed")
 BEAMS = ("length_penalty", "early_stopping")
 
 

@@ -4,6 +4,7 @@ Legend: B batch, R rows of the whole batch, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,22 +26,11 @@ def greedy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
     return logits.argmax(dim=-1)
 
 
-def sampler(
-    generators: Sequence[torch.Generator],
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-) -> Sampler:
-    """A sampler of the distribution after temperature, top_k, top_p and min_p, in this order; None disables one.
+def sampler(generators: Sequence[torch.Generator], **filters: Any) -> Sampler:
+    """A sampler of the distribution after filters, which are arguments of `filtered`.
 
-    Args:
-        generators: one for each row, so that a row's output does not depend on its batch; on the CPU, so that a seed
-            gives the same numbers on every device.
-        temperature: divides the logits; below 1 sharper, above 1 flatter.
-        top_k: keep the k most likely tokens (Fan et al. 2018).
-        top_p: keep the smallest set of most likely tokens with at least this probability (Holtzman et al. 2020).
-        min_p: keep tokens at least this share as likely as the most likely one (Nguyen et al. 2024).
+    generators are one for each row, so that a row's output does not depend on its batch, and on the CPU, so that a seed
+    gives the same numbers on every device.
     """
     chances: Iterator[Tensor] | None = None  # until the first call shows the device
 
@@ -49,8 +39,7 @@ def sampler(
         if chances is None:
             chances = uniforms(generators, logits.device)
         chance = next(chances)
-        probabilities = filtered(logits, temperature, top_k, top_p, min_p)
-        return token_at(probabilities, chance if rows is None else chance[rows])
+        return token_at(filtered(logits, **filters), chance if rows is None else chance[rows])
 
     return sample
 
@@ -79,7 +68,14 @@ def filtered(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> Tensor:
-    """The probabilities [B, V] after temperature and filters; see sampler."""
+    """The probabilities [B, V] after these filters, in this order; None disables one.
+
+    Args:
+        temperature: divides the logits; below 1 sharper, above 1 flatter.
+        top_k: keep the k most likely tokens (Fan et al. 2018).
+        top_p: keep the smallest set of most likely tokens with at least this probability (Holtzman et al. 2020).
+        min_p: keep tokens at least this share as likely as the most likely one (Nguyen et al. 2024).
+    """
     logits = logits.float()
     if temperature is not None:
         logits = logits / min(max(temperature, TEMPERATURES[0]), TEMPERATURES[1])

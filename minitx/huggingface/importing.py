@@ -44,8 +44,7 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     run = RunConfig(name=f"{name}@{revision}" if revision else name)
     header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
     state = {f"model.{name}": tensor for name, tensor in tensors.items()}
-    distinct = {tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}
-    parameters = sum(distinct.values())
+    parameters = sum({tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}.values())  # tied ones once
     checkpoint.write({"minitx": header, "state_dict": state}, out, partial(written, total=4 * parameters))
     return family.model_type, config, parameters
 
@@ -78,7 +77,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, 
 def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Convert the weights; the config returned has an untied head if the weights have one."""
     head, table = (family.hf_name(f"{name}.weight", config) for name in ("head", "embedding.table"))
-    if config.tie_embeddings and head in weights:
+    if config.tie_embeddings and {head, table} <= weights.keys():
         # Some configs have tied tables where the file has two different ones.
         config = dataclasses.replace(config, tie_embeddings=torch.equal(weights[head], weights[table]))
     parameters = _parameters(config)

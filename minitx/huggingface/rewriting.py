@@ -54,10 +54,10 @@ def rewritten(model: Transformer, config: ModelConfig, family: Family, max_lengt
 def _position_tables(model: Transformer, d_model: int, max_length: int) -> Weights:
     """A table for each stack of the vectors that its scheme adds at each position."""
     zeros, positions = torch.zeros(1, max_length, d_model), torch.arange(max_length)[None]
-    stacks = {name: stack for name in ("encoder", "decoder") if (stack := getattr(model, name, None))}
     return {
-        f"{name}.position.table.weight": stack.position.cpu().embed(zeros, positions)[0]
-        for name, stack in stacks.items()
+        f"{name}.position.table.weight": getattr(model, name).position.cpu().embed(zeros, positions)[0]
+        for name in ("encoder", "decoder")
+        if hasattr(model, name)
     }
 
 

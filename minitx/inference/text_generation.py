@@ -24,7 +24,7 @@ from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep
 from minitx.generation.logits_processors import combine_processors
-from minitx.generation.options import GenerationOptions
+from minitx.generation.options import FILTERS, GenerationOptions
 from minitx.generation.sampling import greedy, sampler
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, max_positions
 
@@ -144,8 +144,8 @@ class TextGenerator:
         else:
             prompts = [prompt for prompt in prompts for _ in range(options.num_return_sequences)]
             flat = [each for several in generators for each in several]
-            filters = options.temperature, options.top_k, options.top_p, options.min_p
-            choose = sampler(flat, *filters) if options.do_sample else greedy
+            filters = {name: getattr(options, name) for name in FILTERS}
+            choose = sampler(flat, **filters) if options.do_sample else greedy
             own = {"sampler": choose, "context": self.context}
         if options.compile:
             from minitx.compilation.compiled_step import CompiledStep

@@ -62,15 +62,13 @@ def build_model(config: ModelConfig, vocab_size: int | None = None) -> Transform
 
 
 def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross: bool = False) -> AnyStack:
-    depth = config.decoder_layers if kind.causal else config.n_layers
-    scheme, attentions = _self_attentions(config, kind.causal, depth)
-    d_ff = config.inner_width
-    ffn = (config.d_model, d_ff, config.activation, config.dropout, config.bias)
+    scheme, attentions = _self_attentions(config, kind.causal)
+    ffn = (config.d_model, config.inner_width, config.activation, config.dropout, config.bias)
     layers = [
         layer(
-            attention, FeedForward(*ffn) if d_ff else None, config.d_model, _attention(config) if cross else None,
-            config.norm_first, config.dropout, config.parallel_residual, config.shared_norm,
-            norm=config.norm, norm_eps=config.norm_eps, sandwich=config.sandwich_norm,
+            attention, FeedForward(*ffn) if config.inner_width else None, config.d_model,
+            _attention(config) if cross else None, config.norm_first, config.dropout, config.parallel_residual,
+            config.shared_norm, norm=config.norm, norm_eps=config.norm_eps, sandwich=config.sandwich_norm,
         )
         for attention in attentions
     ]  # fmt: skip
@@ -85,8 +83,9 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
     return kind(layers, scheme, last_norm, config.dropout, position_ids, first_norm)
 
 
-def _self_attentions(config: ModelConfig, causal: bool, layers: int) -> tuple[NoPositions, list[MultiHeadAttention]]:
+def _self_attentions(config: ModelConfig, causal: bool) -> tuple[NoPositions, list[MultiHeadAttention]]:
     """The position scheme of a stack, and the self-attention of each layer."""
+    layers = config.decoder_layers if causal else config.n_layers
     d_head = config.d_model // config.n_heads if config.d_head is None else config.d_head
     given = {"d_model": config.d_model, "n_heads": config.n_heads, "d_head": d_head, "causal": causal}
 
@@ -115,10 +114,9 @@ def _attention(
     config: ModelConfig, position: NoPositions | None = None, window: int | None = None
 ) -> MultiHeadAttention:
     """Self-attention with a position scheme, or cross-attention, which has neither positions nor a window."""
-    heads = (config.n_heads, config.n_kv_heads, config.d_head)
     return MultiHeadAttention(
-        config.d_model, *heads, position, window, config.attention_dropout, config.qk_norm, config.bias,
-        config.softcap, config.qkv_bias, config.norm_eps,
+        config.d_model, config.n_heads, config.n_kv_heads, config.d_head, position, window, config.attention_dropout,
+        config.qk_norm, config.bias, config.softcap, config.qkv_bias, config.norm_eps,
     )  # fmt: skip
 
 

@@ -211,6 +211,7 @@ class RotaryPositions(SinusoidBase):
             fits, got = 0.0 < low_freq_factor < high_freq_factor, f"got {low_freq_factor} and {high_freq_factor}"
             expected = "must be positive and below model.position.high_freq_factor"
             require(fits, f"model.position.low_freq_factor {expected}, {got}")
+            require(original_max_len >= 1, f"model.position.original_max_len must be positive, got {original_max_len}")
             turns = original_max_len * self.frequencies / (2 * math.pi)  # of each pair over the first trained length
             kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
             self.frequencies = (1.0 - kept) * self.frequencies / factor + kept * self.frequencies

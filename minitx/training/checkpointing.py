@@ -33,7 +33,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> dict[str, Any]:
         if self.start is not None and Path(path) == self.start.file:
             return self.start.contents
-        return checkpoint.read(path, map_location or "cpu")
+        return checkpoint.read(path)
 
 
 class SaveCheckpoints(Checkpoint):

@@ -99,6 +99,22 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
     assert all(programs(model)), "one for each number of prompts"
 
 
+def test_beams_whose_layers_have_buffers_of_two_sizes() -> None:
+    """A window's are smaller for a prompt of more than 32 tokens; beams have no window, and fill them sooner."""
+    model = build_tiny("decoder_only", "rope", window=(3, None))
+    with torch.inference_mode():
+        ids, caches = draw(ROWS, 33), [model.start(), model.start()]
+        for cache in caches:
+            model.step(ids, cache)
+        ours, theirs = (cache.branch(BEAMS) for cache in caches)
+        same_step(model, draw(ROWS, BEAMS), ours, theirs)
+        for cache in (ours, theirs):
+            cache.select(torch.tensor([0, 2]))
+        for _ in range(9):
+            same_step(model, draw(2, BEAMS), ours, theirs)
+    assert any(programs(model))
+
+
 def check_search(model: Any, keep: Tensor, steps: list[list[int]]) -> list[int]:
     """Beams of one prompt, with the parents of each step; returns the number of tokens dropped before each."""
     dropped = []

@@ -60,7 +60,7 @@ def test_files_are_imported_in_one_place_that_the_core_does_not_import() -> None
 
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(safe_load, "load", lambda path, where: asked.append(path) or {})
+    monkeypatch.setattr(safe_load, "load", lambda path: asked.append(path) or {})
     (tmp_path / "x.ckpt").touch()
     with pytest.raises(ValueError, match="no minitx section"):
         AtomicCheckpointIO(TolerantFiles(tmp_path), None).load_checkpoint(tmp_path / "x.ckpt", weights_only=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as tensor_bytes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import minitx
@@ -230,7 +231,9 @@ REFUSED_CONFIGS = [
     ("qwen2-window", {"layer_types": ["chunked_attention"] * 2}, "layers of type chunked_attention are not supported"),
     ("qwen2-window", {"num_hidden_layers": 10**9}, "the number of layers must lie between 1 and 4,096"),
     ("qwen2-window", {"num_hidden_layers": 0, "layer_types": None}, "between 1 and 4,096, got 0"),
-    ("gpt_neo", {"attention_types": [[["local"], 4]]}, "attention_types must have the kind of each of 3 layers"),
+    ("qwen2-window", {"layer_types": ["full_attention"] * 3}, "the kind of each of 2 layers, got 3"),
+    *(("gpt_neo", {"attention_types": types}, "attention_types must have the kind of each of 3 layers")
+      for types in ([[["local"], 4]], [[["local"], 10**12], [["global"], 3 - 10**12]])),
     ("gpt_neo", {"attention_types": [[["local", "sparse", "local"], 1]]}, "layers of type sparse are not supported"),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "rope_scaling of type yarn"),
     ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
@@ -254,6 +257,8 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     ("gpt2", "tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),
     ("gpt2", "model.safetensors", None, "has no model.safetensors; weights in other formats (*.bin) are not read"),
     ("gpt2", "model.safetensors", b"\x00" * 20, "model.safetensors is damaged"),
+    ("gpt2", "model.safetensors", tensor_bytes({"lm_head.weight": torch.ones(30000), "transformer.h": torch.ones(1)}),
+     "the weights have no transformer."),
     ("gpt2", "model.safetensors.index.json", b'{"weight_map": {"a": "../other.safetensors"}}', "has no ../other"),
     ("gpt2", "model.safetensors.index.json", b'{"weight_map": {"a": "part-1.safetensors"}}', "has no part-1.safe"),
 ]  # fmt: skip
@@ -282,6 +287,11 @@ def test_what_cannot_be_imported_is_named(
         save_file(load_file(path) | change, path)
     assert expected in refused("import", str(tmp_path), "--out", str(tmp_path / "out.ckpt"))
     assert not (tmp_path / "out.ckpt").exists()
+
+
+def test_a_window_from_a_negative_layer_on_is_in_all_layers() -> None:
+    settings = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": -(10**12)}
+    assert FAMILIES["qwen2"].from_hf(settings).window == 5
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ class Bart(Family):
         "architecture": "encoder_decoder", "norm_first": False, "norm_eps": 1e-5, "head_bias": True,
         "embedding_norm": True,
     }  # fmt: skip
-    position = "learned"
     required: ClassVar = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True}
     activations: ClassVar = {"swish": "silu", **Family.activations}
     modules: ClassVar = {

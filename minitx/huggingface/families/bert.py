@@ -20,7 +20,6 @@ class Bert(Family):
         "architecture": "encoder_only", "norm_first": False, "embedding_norm": True, "scale_embeddings": False,
         "head_bias": True, "head_transform": True,
     }  # fmt: skip
-    position = "learned"
     required: ClassVar = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     modules: ClassVar = {
         "embedding.table": "bert.embeddings.word_embeddings", "encoder.embedding_norm": "bert.embeddings.LayerNorm",

@@ -63,7 +63,7 @@ class Family:
     length: ClassVar[tuple[str, int]]  # Hugging Face name of the maximum length, and its default
     defaults: ClassVar[Mapping[str, Any]]  # settings that are in NAMES, and their values if a config.json omits them
     fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, where not the default
-    position: ClassVar[str]  # position scheme
+    position: ClassVar[str] = "learned"  # position scheme
     divisible: ClassVar[bool] = True  # whether transformers requires a d_model divisible by n_heads
     handled: ClassVar[frozenset[str]] = frozenset()  # keys of ModelConfig that the _extra methods convert
     required: ClassVar[Mapping[str, Any]] = {}  # Hugging Face settings with the one supported value, their default

@@ -55,10 +55,10 @@ class Gemma2(Gemma):
     query: ClassVar[str] = "q_proj.weight"  # what compensates the divisor of scores
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
-        check_depth(count := hf.get("num_hidden_layers", 26))
+        count = check_depth(hf.get("num_hidden_layers", 26))
         every = hf.get("sliding_window_pattern", hf.get("_sliding_window_pattern", self.full_every))
         default = [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
-        return {"window": pattern(hf.get("layer_types") or default, hf.get("sliding_window", 4096))}
+        return {"window": pattern(hf.get("layer_types") or default, count, hf.get("sliding_window", 4096))}
 
     def fold(self, hf: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
         """Scale queries by sqrt(d_head / query_pre_attn_scalar)."""

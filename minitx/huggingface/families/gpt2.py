@@ -24,7 +24,6 @@ class GPT2(Family):
         "tie_word_embeddings": True, "resid_pdrop": 0.1, "attn_pdrop": 0.1,
     }  # fmt: skip
     fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False}
-    position = "learned"
     required: ClassVar = {
         "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
     }  # fmt: skip

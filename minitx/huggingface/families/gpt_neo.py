@@ -9,41 +9,36 @@ from typing import Any, ClassVar
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in_layers, scaled
+from minitx.huggingface.families.family import UNCHANGED, Conversion, in_layers, scaled
+from minitx.huggingface.families.gpt2 import GPT2
 from minitx.huggingface.families.layer_types import check_depth, layer_types, pattern, window_size
 
 KINDS = ("global", "local")
 
 
-class GPTNeo(Family):
+class GPTNeo(GPT2):
     """GPTNeoForCausalLM."""
 
-    model_type, model, base = "gpt_neo", "GPTNeoForCausalLM", "transformer."
-    task, length, activation = "imported_text", ("max_position_embeddings", 2048), ("activation_function", "gelu_new")
+    model_type, model, length = "gpt_neo", "GPTNeoForCausalLM", ("max_position_embeddings", 2048)
     defaults: ClassVar = {
         "hidden_size": 2048, "num_heads": 16, "num_layers": 24, "intermediate_size": None,
         "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "resid_dropout": 0.0, "attention_dropout": 0.0,
     }  # fmt: skip
-    fixed: ClassVar = {"architecture": "decoder_only", "scale_embeddings": False, "qkv_bias": False}
-    position = "learned"
+    fixed = GPT2.fixed | {"qkv_bias": False}
     handled = frozenset({"window"})
-    modules: ClassVar = {
-        "embedding.table": "transformer.wte", "decoder.position.table": "transformer.wpe",
-        "decoder.norm": "transformer.ln_f", "head": "lm_head",
-    } | in_layers("decoder.layers", "transformer.h", {
-        "add_norm_self.norm": "ln_1", "add_norm_ffn.norm": "ln_2",
+    required: ClassVar = {}
+    modules = GPT2.modules | in_layers("decoder.layers", "transformer.h", {
         **{f"self_attn.{part}_proj": f"attn.attention.{part}_proj" for part in "qkv"},
-        "self_attn.o_proj": "attn.attention.out_proj", "ffn.up_proj": "mlp.c_fc", "ffn.down_proj": "mlp.c_proj",
+        "self_attn.o_proj": "attn.attention.out_proj",
     })  # fmt: skip
     ignored = r"h\.\d+\.attn\.attention\.(masked_)?bias"  # the causal mask
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
-        types, count = hf.get("attention_types") or [[list(KINDS), 12]], hf.get("num_layers", 24)
-        check_depth(count)
-        if sum(len(kinds) * times for kinds, times in types) != count:
-            raise ConfigError(f"attention_types must have the kind of each of {count} layers, got {types}")
-        kinds = [kind for kinds, times in types for _ in range(times) for kind in kinds]
-        return {"window": pattern(kinds, hf.get("window_size", 256), KINDS)}
+        types, count = hf.get("attention_types") or [[list(KINDS), 12]], check_depth(hf.get("num_layers", 24))
+        if sum(len(kinds) * max(times, 0) for kinds, times in types) != count:
+            raise ConfigError(f"attention_types must have the kind of each of {count} layers, got {types!s:.200}")
+        kinds = [kind for kinds, times in types for kind in kinds * times]
+        return {"window": pattern(kinds, count, hf.get("window_size", 256), KINDS)}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         return {

@@ -10,16 +10,19 @@ KINDS = (FULL, SLIDING)
 MAX_LAYERS = 2**12
 
 
-def check_depth(layers: object) -> None:
-    """Refuse a number of layers that a list of them should not have."""
+def check_depth(layers: object) -> int:
+    """Refuse a number of layers that a list of them should not have; returns it."""
     if not isinstance(layers, int) or not 1 <= layers <= MAX_LAYERS:
         raise ConfigError(f"the number of layers must lie between 1 and {MAX_LAYERS:,}, got {layers}")
+    return layers
 
 
 def pattern(
-    kinds: Sequence[str], window: int | None, names: Sequence[str] = KINDS
+    kinds: Sequence[str], layers: int, window: int | None, names: Sequence[str] = KINDS
 ) -> int | tuple[int | None, ...] | None:
     """model.window of layers of these kinds, the shortest list that repeats; names are those of the two kinds."""
+    if len(kinds) != layers:
+        raise ConfigError(f"layer_types must have the kind of each of {layers} layers, got {len(kinds)}")
     if unknown := [kind for kind in kinds if kind not in names]:
         raise ConfigError(f"layers of type {unknown[0]} are not supported; minitx imports {', '.join(names)}")
     windows = [window if kind == names[1] else None for kind in kinds]

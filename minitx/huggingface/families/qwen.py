@@ -27,9 +27,9 @@ class Qwen2(Llama):
         window = hf.get("sliding_window", 4096) if hf.get("use_sliding_window", False) else None
         if not window:
             return {"window": None}
-        check_depth(count := hf.get("num_hidden_layers", 32))
-        full = min(hf.get("max_window_layers", 28), count)
-        return {"window": pattern(hf.get("layer_types") or [FULL] * full + [SLIDING] * (count - full), window)}
+        count = check_depth(hf.get("num_hidden_layers", 32))
+        default = [FULL if layer < hf.get("max_window_layers", 28) else SLIDING for layer in range(count)]
+        return {"window": pattern(hf.get("layer_types") or default, count, window)}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         kinds, window = layer_types(config), window_size(config)

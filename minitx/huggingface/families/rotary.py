@@ -10,18 +10,15 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import Family
 
-SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
-"""Scalings of the frequencies, Hugging Face to minitx."""
-_FACTOR = {"factor": ("factor", 1.0)}
 OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {
     "default": {},
-    "linear": _FACTOR,
-    "llama3": _FACTOR | {
-        "low_freq_factor": ("low_freq_factor", 1.0), "high_freq_factor": ("high_freq_factor", 4.0),
-        "original_max_position_embeddings": ("original_max_len", 8192),
+    "linear": {"factor": ("factor", 1.0)},
+    "llama3": {
+        "factor": ("factor", 1.0), "low_freq_factor": ("low_freq_factor", 1.0),
+        "high_freq_factor": ("high_freq_factor", 4.0), "original_max_position_embeddings": ("original_max_len", 8192),
     },
 }  # fmt: skip
-"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx."""
+"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx, whose name of default is none."""
 
 
 class Rotary(Family):
@@ -40,8 +37,8 @@ class Rotary(Family):
     def _rope(self, options: Mapping[str, Any], hf: Mapping[str, Any]) -> dict[str, Any]:
         """model.position of rope_parameters; hf may have base and fraction instead."""
         kind = options.get("rope_type", options.get("type", "default"))
-        if kind not in SCALINGS:
-            raise ConfigError(f"rope_scaling of type {kind} is not supported; minitx imports {', '.join(SCALINGS)}")
+        if kind not in OPTIONS:
+            raise ConfigError(f"rope_scaling of type {kind} is not supported; minitx imports {', '.join(OPTIONS)}")
         fraction = options.get("partial_rotary_factor", hf.get(*self.fraction_key))
         if fraction != 1.0 and not self.partial:
             raise ConfigError(f"partial_rotary_factor {fraction} is not supported; minitx imports 1.0")
@@ -50,16 +47,16 @@ class Rotary(Family):
         if kind == "default":
             return position
         scaling = {name: options[key] for key, (name, _) in OPTIONS[kind].items() if options.get(key) is not None}
-        return position | {"scaling": SCALINGS[kind]} | scaling
+        return position | {"scaling": kind} | scaling
 
     def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
         scaling, fraction = position.get("scaling", "none"), position.get("fraction", 1.0)
-        wrong = [] if scaling in SCALINGS.values() else [f"model.position.scaling {scaling}"]
+        wrong = [] if scaling in {"none", *OPTIONS} else [f"model.position.scaling {scaling}"]
         return wrong + ([] if fraction == 1.0 or self.partial else [f"model.position.fraction {fraction}"])
 
     def _rope_parameters(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """rope_parameters of model.position."""
-        kind = {name: hf_name for hf_name, name in SCALINGS.items()}[position.get("scaling", "none")]
+        kind = position.get("scaling", "none").replace("none", "default")
         options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0)}
         if self.partial:
             options["partial_rotary_factor"] = position.get("fraction", 1.0)
