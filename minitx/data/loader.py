@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from importlib import import_module
 
 import torch
@@ -47,7 +46,7 @@ class TrainingBatches:
         step = [each.frame(self.architecture, self.task.vocabulary.special) for each in examples]
         if self.accumulate == 1:  # the loss counts the labels of a single batch itself, on the model's device
             return step
-        labels = reduce(torch.add, [(batch.labels != IGNORE).sum() for batch in step])
+        labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
         return [replace(batch, step_labels=labels) for batch in step]
 
 

@@ -46,10 +46,6 @@ class Addition(QuestionTask):
     pad: bool = False
     """Whether the shorter operand is padded with zeros: 007+123 -> 130."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        base.check_range("digits", self.digits, 1)
-
     @cached_property
     def vocabulary(self) -> Tokenizer:
         """One token for each character."""
@@ -67,8 +63,7 @@ class Addition(QuestionTask):
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Two operands from the highest digit, without leading zeros."""
-        minimum, maximum = self.digits
-        lengths = torch.randint(minimum, maximum + 1, (rows, 2, 1), generator=generator)
+        maximum, lengths = self.digits[1], self.sample_lengths(generator, 2 * rows).view(rows, 2, 1)
         numbers = torch.randint(10, (rows, 2, maximum), generator=generator)  # from the lowest digit
         highest = torch.randint(1, 10, (rows, 2, 1), generator=generator)
         numbers = torch.where((torch.arange(maximum) == lengths - 1) & (lengths > 1), highest, numbers)

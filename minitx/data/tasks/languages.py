@@ -21,7 +21,7 @@ from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import check_range, register
 from minitx.data.tasks.question_tasks import QuestionTask
-from minitx.data.text.tokenizer_training import CharTokenizer, lookup, unit
+from minitx.data.text.tokenizer_training import CharTokenizer, lookup
 from minitx.data.tokenizers import Tokenizer
 
 
@@ -89,7 +89,8 @@ class LanguageTask(QuestionTask):
 
     def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
         """Only a tokenizer for characters: lengths are computed in characters."""
-        return tokenizer if unit(tokenizer) == "character" else None
+        table = lookup(tokenizer)
+        return tokenizer if table is not None and not table.by_byte else None
 
     @cached_property
     def pieces(self) -> Pieces:

@@ -15,7 +15,6 @@ from minitx.config.errors import ConfigError
 from minitx.config.validation import NaturalSize, Size
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Pairs
-from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, register
 from minitx.data.tasks.question_tasks import LengthTask, QuestionTask
 
@@ -96,7 +95,6 @@ class AssociativeRecall(QuestionTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_range("pairs", self.pairs, 1)
         keys, most = self.symbols // 2, self.pairs[1]
         if self.symbols % 2:
             raise ConfigError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
@@ -120,8 +118,8 @@ class AssociativeRecall(QuestionTask):
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Distinct keys in random order, random values, queries and filler in random order."""
-        half, (minimum, maximum) = self.symbols // 2, self.pairs
-        pairs = torch.randint(minimum, maximum + 1, (rows, 1), generator=generator)
+        half, maximum = self.symbols // 2, self.pairs[1]
+        pairs = self.sample_lengths(generator, rows)
         keys = distinct(rows, maximum, half, generator)
         values = half + torch.randint(half, (rows, maximum), generator=generator)
         present = torch.arange(maximum) < pairs  # [N, maximum]
