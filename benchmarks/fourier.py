@@ -5,8 +5,6 @@
 Legend: p modulus, F frequencies 1 to (p - 1) / 2, D d_model, N neurons of the last layer.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

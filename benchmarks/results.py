@@ -7,8 +7,6 @@ An interrupted run is resumed. Further options may describe the machine (--data.
 any other option makes another experiment, which needs its own row.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

@@ -7,8 +7,6 @@ Each config with a moving average of its weights, which replaces the decay of it
 in its max_steps. Seconds are processor seconds, which a busy machine changes little.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time
