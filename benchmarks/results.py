@@ -33,7 +33,7 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
     words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
     kept = []
     for row in trained(words, {}, seeds, target.lengths, jobs, target.first_seed):
-        measured = {name: MEASURES[name].of(row["folder"]) for name in target.measures}
+        measured = {name: MEASURES[name].of(row["folder"]) for name in target.headline if name in MEASURES}
         kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
     record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}
     RUNS.mkdir(parents=True, exist_ok=True)

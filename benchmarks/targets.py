@@ -29,9 +29,7 @@ class Target:
     lengths: str | None = None
     """from:to: lengths of the question to measure separately."""
     headline: tuple[str, ...] = ("exact_match",)
-    """The figures to show: a name, or name@from-to, its mean over these lengths; names in `measures` too."""
-    measures: tuple[str, ...] = ()
-    """Further measures of each trained model, by their names in benchmarks/measures.py."""
+    """The figures to show: a name, of benchmarks/measures.py too, or name@from-to, its mean over these lengths."""
     first_seed: int = 1
     """Of the row's consecutive seeds; 11 where 1 to 3 were used in the search for its settings."""
     needs: str = ""
@@ -51,7 +49,6 @@ TARGETS = (
         "100.0 % of 10,000 in 30 s of training on two CPU cores; a cross-attention head with the largest weight of "
         ">= 99 % of its rows on the anti-diagonal",
         headline=("exact_match", "antidiagonal"),
-        measures=("antidiagonal",),
     ),
     Target(
         "reverse_encoder",
@@ -65,7 +62,6 @@ TARGETS = (
         "no score is published",
         ">= 99.9 % exact; a cross-attention head on the diagonal in >= 99 % of its rows",
         headline=("exact_match", "diagonal"),
-        measures=("diagonal",),
     ),
     Target(
         "copy-twice",
@@ -151,7 +147,6 @@ TARGETS = (
         "about 100 %",
         "about 100 %; an induction head of score >= 0.9 in a layer after a previous-token head",
         headline=("exact_match", "induction_head", "previous_token_head"),
-        measures=("induction_head", "previous_token_head"),
     ),
     Target("induction-1", "the same with 1 layer", "fails", "fails", overrides=("--model.n_layers=1",)),
     Target(
@@ -380,7 +375,6 @@ TARGETS = (
         "100 % in training long before validation",
         "training 100 %, validation >= 99 %, the gap visible in the curves",
         headline=("training_match", "exact_match", "steps_to_low_loss", "steps_to_exact_match"),
-        measures=("training_match", "steps_to_low_loss", "steps_to_exact_match"),
     ),
     Target(
         "grokking-113",
@@ -392,7 +386,6 @@ TARGETS = (
             "--trainer.max_steps=6000 --trainer.val_every_n_steps=200 --trainer.precision=32-true"
         ),
         headline=("training_match", "exact_match", "steps_to_low_loss", "steps_to_exact_match"),
-        measures=("training_match", "steps_to_low_loss", "steps_to_exact_match"),
         first_seed=41,
     ),
 )

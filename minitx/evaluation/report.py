@@ -146,7 +146,7 @@ def _figures(scores: Scores) -> dict[str, Any]:
 
 # ---- as text and as a plot -------------------------------------------------------------------------------------------
 
-_MEANINGS = {
+MEANINGS = {
     "bleu": "free-running, 0 to 100",
     "bleu_lowercase": "the same in lower case",
     "chrf": "free-running, 0 to 100",
@@ -166,12 +166,12 @@ def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
     lines = [f"{report['examples']:,} examples {source}"]
-    lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in _MEANINGS if name in report]
+    lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in MEANINGS if name in report]
     if "signatures" in report:
         lines += [f"  decoding: {report['decoding']}; sacreBLEU's signatures:"]
         lines += [f"    {name:<15} {signature}" for name, signature in report["signatures"].items()]
     if report.get("by_length"):
-        names = [name for name in _MEANINGS if name in next(iter(report["by_length"].values()))]
+        names = [name for name in MEANINGS if name in next(iter(report["by_length"].values()))]
         lines += ["", "  length  examples  " + "  ".join(f"{name:>14}" for name in names)]
         for length, figures in report["by_length"].items():
             cells = "  ".join(f"{_formatted(name, figures[name]):>14}" for name in names)
@@ -190,7 +190,7 @@ def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> No
 
 
 def _title(name: str) -> str:
-    return f"{name.replace('_', ' ')} ({_MEANINGS[name]})"
+    return f"{name.replace('_', ' ')} ({MEANINGS[name]})"
 
 
 def _formatted(name: str, value: float) -> str:
