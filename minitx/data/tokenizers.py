@@ -7,6 +7,7 @@ here has the special ids alone; an imported one also the prefix, suffix and forc
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any, NamedTuple, Self
 
 import tokenizers
@@ -68,6 +69,7 @@ class SpecialTokens:
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
+MAX_LISTED = 2000  # characters of a vocabulary in a message
 
 
 class Tokenizer:
@@ -120,7 +122,8 @@ class Tokenizer:
                 if isinstance(rule, pre_tokenizers.WhitespaceSplit) and {*piece} <= {*self.alphabet}:
                     raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
-                raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {' '.join(plain)}")
+                listed = shorten(" ".join(plain), MAX_LISTED, placeholder=" ...")
+                raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {listed}")
         return encoding.ids
 
     def encode_question(self, text: str) -> list[int]:

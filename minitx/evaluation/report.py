@@ -104,7 +104,7 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             of_length = task.of_length(length)
             of_length.vocabulary = predictor.tokenizer
             examples = of_length.examples(split, EXAMPLES_PER_LENGTH)
-        except ValueError:  # too few questions of this length for a held-out set, or none
+        except ConfigError:  # too few questions of this length for a held-out set, or none
             continue
         needed = positions(predictor.architecture, of_length.reach)
         if any(tokens > (max_positions(getattr(predictor.model, stack)) or tokens) for stack, tokens in needed.items()):
@@ -170,7 +170,9 @@ def table(report: dict[str, Any]) -> str:
     if "signatures" in report:
         lines += [f"  decoding: {report['decoding']}; sacreBLEU's signatures:"]
         lines += [f"    {name:<15} {signature}" for name, signature in report["signatures"].items()]
-    if report.get("by_length"):
+    if report.get("by_length") == {}:
+        lines += ["", "  by length: no held-out questions of these lengths within the model's positions"]
+    elif "by_length" in report:
         names = [name for name in MEANINGS if name in next(iter(report["by_length"].values()))]
         lines += ["", "  length  examples  " + "  ".join(f"{name:>14}" for name in names)]
         for length, figures in report["by_length"].items():

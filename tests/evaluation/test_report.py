@@ -130,6 +130,11 @@ def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -
     assert len({len(line) for line in lines[5:]}) == 1, "columns are aligned"
 
 
+def test_a_table_says_that_no_length_could_be_measured() -> None:
+    report = {"split": "test", "examples": 3, **FIGURES, "by_length": {}}
+    assert "no held-out questions of these lengths" in table(report).splitlines()[-1]
+
+
 def test_a_table_of_a_text_has_bits_and_no_matches() -> None:
     text = table({"split": "validation", "examples": 3, "loss": 2.0, "bits_per_token": 2.8854, "stride": 4})
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["2.0000", "2.8854", "4"]

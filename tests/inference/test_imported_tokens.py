@@ -72,3 +72,6 @@ def test_documents_need_an_end(tmp_path: Path) -> None:
     task.vocabulary = tokenizer()
     with pytest.raises(ConfigError, match=r"data\.documents must be whole"):
         task.examples("validation")
+    task = build(TASKS, {**options, "documents": "whole"}, "data")
+    task.vocabulary = tokenizer()
+    assert task.examples("validation").ids[0].tolist() == [0, 1, 2, 3, 0]
