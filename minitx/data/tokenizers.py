@@ -130,9 +130,11 @@ class Tokenizer:
         """Ids of an input text, with the special tokens that its model expects; errors as for encode."""
         return self.special_tokens.question(self.encode(text))
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Ids of an output of a decoder beside an encoder, without the final <eos>; errors as for encode."""
-        return self.special_tokens.answer(self.encode(text))
+    def encode_answer(self, text: str, kind: str = "pairs") -> list[int]:
+        """Ids of the answer to a question without the final <eos>, of a continuation (stream), or of a text without
+        masks (masked); errors as for encode."""
+        framing = {"pairs": self.special_tokens.answer, "masked": self.special_tokens.question}
+        return framing.get(kind, list)(self.encode(text))
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of an input text in which <mask> stands for masked tokens; errors as for encode."""

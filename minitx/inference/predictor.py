@@ -180,9 +180,8 @@ class Predictor:
         if targets is not None and len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources, given = zip(*(self.task.divide(self.encode(text)) for text in texts), strict=True)
-        own = self.tokenizer
-        by_kind = {"stream": own.encode, "pairs": own.encode_answer, "masked": own.encode_question}
-        answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]
+        kind, encode = self.task.kind, self.tokenizer.encode_answer
+        answers = None if targets is None else [encode(target, kind) for target in targets]
         return self.frame(sources, answers, given)
 
     def frame(

@@ -16,6 +16,7 @@ from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import Generation
+from minitx.interpret.patching import patched_inputs
 from minitx.models.builder import build_model
 
 WORDS = ["a", "b", "c", "d", "e", "<end>", "<other>"]
@@ -63,6 +64,11 @@ def test_an_end_that_is_the_padding_too_is_scored() -> None:
     logs = predictor.model(torch.tensor([[0, 1, 2]])).detach().log_softmax(dim=-1)[0]
     both = predictor.score(["a b", "a b"], ["<end>", "c <end>"])
     assert both == pytest.approx([float(logs[1, END]), float(logs[1, 2] + logs[2, END])], abs=1e-5)
+
+
+def test_a_prefix_is_not_repeated_before_the_answers_that_a_patch_compares() -> None:
+    inputs = patched_inputs(imported(prefix=(3,)), "a b", "a c", ("e d", "e b"))
+    assert (inputs.clean["ids"].tolist(), inputs.answers) == ([[3, 0, 1, 4]], (3, 1))
 
 
 def test_documents_need_an_end(tmp_path: Path) -> None:
