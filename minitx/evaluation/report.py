@@ -46,7 +46,7 @@ def evaluation_report(
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
-    examples = task.examples(held_out)
+    examples = task.examples(held_out, None if stride is None else task.test_size + 1)
     blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None
     running_text = blocks if blocks is not None and blocks.documents is None else None
     how = predictor.architecture, predictor.tokenizer.special
@@ -57,6 +57,9 @@ def evaluation_report(
             predictor.model, examples, *how, free, lambda parts: progress(parts, "evaluating", len, count, " examples")
         )
     elif running_text is not None:
+        if len(examples) > task.test_size:
+            reason = f"data.test_size, {task.test_size}, is smaller than their number"
+            raise ConfigError(f"--stride needs every block of the text; {reason}")
         scores = strided(predictor.model, running_text, stride, *how)
     elif blocks is not None:
         raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")

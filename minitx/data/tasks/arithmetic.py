@@ -48,7 +48,6 @@ class Addition(QuestionTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """One token for each character."""
         return CharTokenizer().train([["+0123456789"]])
 
     @property
@@ -75,7 +74,6 @@ class Addition(QuestionTask):
         return lengths[:, 0, 0] * (self.digits[1] + 1) + lengths[:, 1, 0]
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions and answers, written according to the options."""
         numbers, lengths = _operands(source, keep)
         if self.pad:
             lengths = lengths.amax(dim=1, keepdim=True).expand_as(lengths)
@@ -163,12 +161,10 @@ class ModularAddition(Task):
         return dict(zip(SPLITS, order.tensor_split(self._ends), strict=True))
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Sample training pairs, all equally likely."""
         part = self._parts["training"]
         return self._pairs(part[torch.randint(len(part), (size,), generator=generator)])
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
-        """The first pairs of a split."""
         return self._pairs(self._parts[split][: self.held_out(split, limit)])
 
     def _pairs(self, numbers: Tensor) -> Pairs:

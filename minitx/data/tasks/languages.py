@@ -55,7 +55,6 @@ class LanguageTask(QuestionTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The characters of all possible texts."""
         return CharTokenizer().train([self.texts])
 
     def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
@@ -73,7 +72,6 @@ class LanguageTask(QuestionTask):
         return FlatRows(rows, special.pad)
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The number of the content."""
         return source[:, :1], keep[:, :1]
 
 

@@ -107,7 +107,6 @@ class AssociativeRecall(QuestionTask):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """With the maximum number of pairs."""
         if self.interleaved:
             return 2 * self.pairs[1], 2 * self.queries + self.filler
         return 2 * self.pairs[1] + self.queries + self.filler, self.queries

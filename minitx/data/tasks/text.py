@@ -115,11 +115,9 @@ class Text(Task):
 
     @property
     def final_split(self) -> Split:
-        """Validation where no part is held out for a test."""
         return "test" if self.test_share else "validation"
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Sample blocks of the training part."""
         ids = self._parts["training"]
         starts = torch.randint(0, len(ids) - self.block, (size,), generator=generator).numpy()
         return self._examples_of(self._blocks(ids, starts), generator)

@@ -101,7 +101,6 @@ class Translation(Task):
 
     @property
     def final_split(self) -> Split:
-        """Validation where there is no test."""
         return self._held_out[-1]
 
     @property
@@ -123,7 +122,6 @@ class Translation(Task):
         return notes
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Sample training pairs of about the same length."""
         order, borders = self._buckets
         # A pair sampled among all pairs determines the bucket, so a bucket's probability is its share of the pairs.
         pair = torch.randint(len(order), (1,), generator=generator)

@@ -124,7 +124,6 @@ class UnigramTokenizer(_Subwords):
         return Tokenizer(_byte_level(models.Unigram(words, SPECIAL_TOKENS.index("<unk>"))))
 
 
-Trainer = CharTokenizer | ByteTokenizer | WordTokenizer | BPETokenizer | UnigramTokenizer
 TOKENIZERS = LazyRegistry(
     char=CharTokenizer, byte=ByteTokenizer, word=WordTokenizer, bpe=BPETokenizer, unigram=UnigramTokenizer
 )
